@@ -34,7 +34,10 @@ _COORDINATOR_STARTS = (
     ClientError._WAIT_COORD,  # noqa: SLF001  # the client's name
 )
 """Errors in the first seconds of a group's existence, or after a broker's start."""
-_SILENT = (ClientError._TIMED_OUT, ClientError._TIMED_OUT_QUEUE, ClientError.REQUEST_TIMED_OUT)  # noqa: SLF001  # as above
+_SILENT = (
+    *(ClientError._TIMED_OUT, ClientError._TIMED_OUT_QUEUE, ClientError._WAIT_COORD),  # noqa: SLF001  # as above
+    ClientError.REQUEST_TIMED_OUT,
+)
 _RETRY_SECONDS = 0.2
 _BY_ITSELF = f"{SLOW}; lockstep tries again by itself"
 _SESSION_MS_MAX = 45_000

@@ -464,7 +464,7 @@ def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tm
     with pytest.raises(ShadowRefused, match=r"batch 2 of adding erased a session") as again:
         promote(runs)
     assert [each.kind for each in again.value.obstacles] == [RewindReason.START]
-    assert "--drop" in again.value.next_step
+    assert "shadow drop" in again.value.next_step
     drop_shadow("adding", NAME, runs.settings, who="ann")
     begin(runs, "2")
     feed.send(topic, values[2:], key="s")
@@ -597,7 +597,7 @@ def test_a_shadow_whose_beginning_failed_can_be_dropped_and_nothing_of_it_is_lef
     request = EraseRequest(session="s", drop_state=True, drop_savepoints=True)
     with pytest.raises(EraseRefused, match=rf"shadows keep .*: {NAME}") as refused:
         erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
-    assert f"--name {NAME} --drop" in refused.value.next_step
+    assert f"shadow drop adding --name {NAME}" in refused.value.next_step
     assert drop_shadow("adding", NAME, runs.settings, who="ann").batch == 0
     assert (folder.exists(), head_of(runs).savepoints) == (False, ())
     erase_session(runs.folders, request, EraseContext(), who="ann", why="request 4711")
