@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
@@ -23,6 +23,7 @@ from lockstep.cli.output import (
     print_answer,
     style_text,
 )
+from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
 
 if TYPE_CHECKING:
     from lockstep.operations.repair import Repair
@@ -51,20 +52,25 @@ def reset(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
     print_answer(Reset(name), _reset, as_json=as_json)
 
 
-@register_command("repair order_books --apply", Panel.RECOVER)
+@register_command("repair order_books --plan", Panel.RECOVER)
 def repair(
     stream: StreamName,
-    apply: Annotated[bool, typer.Option("--apply", help="Repair what can be repaired safely.")] = False,  # noqa: FBT002  # a flag
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
+    *,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run every startup check; with --apply repair what can be repaired safely.
+    """Run every startup check, and repair what can be repaired safely.
 
     Repairable: a torn newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
     anything is left to do.
     """
     from lockstep.operations.repair import repair_stream as do_repair
 
-    found = do_repair(find_folders(stream), apply=apply)
+    folders = find_folders(stream)
+    if not plan:
+        ask_for_plan(lambda: _checks(do_repair(folders, apply=False)), yes=yes)
+    found = do_repair(folders, apply=not plan)
     print_answer(found, _checks, as_json=as_json)
     if not found.whole:
         raise typer.Exit(FAILED)

@@ -49,7 +49,7 @@ class Check(msgspec.Struct, frozen=True):
 
     Attributes:
         check: Name of the check.
-        condition: One of `Condition`: "ok", repairable by --apply, repaired, or "broken", which lockstep cannot repair.
+        condition: One of `Condition`: "ok", repairable, repaired, or "broken", which lockstep cannot repair.
         found: The finding.
         next_step: Remedy; empty when it is ok.
     """
@@ -157,7 +157,7 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
         step = f"it was whole once, and what came after builds on it ({wrong}): restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
     if not apply:
-        step = f"lockstep repair {folders.stream} --apply sets it aside: {_describe_loss(folders, table, version)}"
+        step = f"lockstep repair {folders.stream} sets it aside: {_describe_loss(folders, table, version)}"
         return Check(name, Condition.REPAIRABLE.value, found, step)
     kept = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
     return Check(name, Condition.REPAIRED.value, f"{found}: set aside as {kept}", "start the stream")
@@ -215,7 +215,7 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
     if wrong := format_some(find_wrong_files(list_named_files(table, versions[-1] - 1))):
         return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
     if not apply:
-        step = f"lockstep repair {folders.stream} --apply sets it aside: the table is then as it was before"
+        step = f"lockstep repair {folders.stream} sets it aside: the table is then as it was before"
         return Check(name, Condition.REPAIRABLE.value, found, step)
     kept = [torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE) for version in versions]
     return Check(
@@ -255,7 +255,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
         )
         return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {format_some(gone)}", step)
     if not apply:
-        step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream} --apply"
+        step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream}"
         return Check(name, Condition.REPAIRABLE.value, found, step)
     for each in missing:
         side_tables.SideLog(folders.ledger).catch_up((each.file,), each.batch, after=each.after)
@@ -266,7 +266,7 @@ def _take_back(folders: StreamFolders, head: Head, lost: LostBatch, found: str, 
     """The table has lost its newest batch, which is repaired by a batch: its messages are read again."""
     again = f"repeat this operation: {lost.operation}" if lost.operation else "start the stream: it reads them again"
     if not apply:
-        step = f"lockstep repair {folders.stream} --apply takes batch {lost.last} back; then {again}"
+        step = f"lockstep repair {folders.stream} takes batch {lost.last} back; then {again}"
         return Check("ledger", Condition.REPAIRABLE.value, found, step)
     take_back(folders, head, lost)
     return Check("ledger", Condition.REPAIRED.value, f"{found}: taken back to batch {head.batch}", again)

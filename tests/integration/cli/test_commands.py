@@ -67,7 +67,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("state", "adding"): state.SessionStates,
     ("state", "adding", "--session", "a"): state.SessionStates,
     ("positions", "adding"): streams.Positions,
-    ("repair", "adding"): repair.Repair,
+    ("repair", "adding", "--plan"): repair.Repair,
     ("verify", "adding"): VerifyReport,
     ("losses", "adding"): losses.LossList,
     ("quarantine", "list", "adding"): quarantine.QuarantineList,
@@ -287,9 +287,9 @@ def test_a_shadow_without_new_code_is_asked_for_it(platform: Platform) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["status", "state", "positions", "repair", "stop", "close", "query"])
+@pytest.mark.parametrize("name", ["status", "state", "positions", "repair --plan", "stop", "close", "query"])
 def test_without_a_table_it_is_said_how_to_start(fresh: Platform, name: str) -> None:
-    said = fresh.call(name, "adding")
+    said = fresh.call(*name.split(), "adding")
     assert said.exit_code == 1
     assert "next: lockstep start adding (in Dagster) or lockstep run adding (here)" in said.stderr
 
@@ -328,7 +328,7 @@ def test_a_halted_stream_is_exit_code_3_with_the_command_that_resumes_it(fresh: 
     assert started.exit_code == 3
     loss = f"--skip-session {topic}/0/s"
     assert f"lockstep resume adding {loss}" in started.stderr
-    assert fresh.call("repair", "adding").exit_code == 1
+    assert fresh.call("repair", "adding", "--plan").exit_code == 1
 
     assert loss in fresh.call("resume", "adding", "--suggested", "--plan").stdout
     without = fresh.call("resume", "adding", "--suggested")

@@ -71,7 +71,7 @@ def prepare_backup(platform: Platform) -> tuple[str, ...]:
 
 def prepare_restore(platform: Platform) -> tuple[str, ...]:
     call(platform, "backup", "adding", str(platform.folder / "backup"))
-    return "restore", "adding", str(platform.folder / "backup")
+    return "restore", "adding", str(platform.folder / "backup"), "--yes"
 
 
 def prepare_savepoint(platform: Platform) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def prepare_savepoint(platform: Platform) -> tuple[str, ...]:
 
 def prepare_import(platform: Platform) -> tuple[str, ...]:
     call(platform, *prepare_savepoint(platform))
-    return "savepoint", "import", "adding", str(platform.folder / "export")
+    return "savepoint", "import", "adding", str(platform.folder / "export"), "--yes"
 
 
 def prepare_compaction(platform: Platform) -> tuple[str, ...]:
@@ -91,11 +91,11 @@ def prepare_compaction(platform: Platform) -> tuple[str, ...]:
 
 def prepare_rebuild(platform: Platform) -> tuple[str, ...]:
     shutil.rmtree(platform.runs.folders.state)
-    return "rebuild", "adding"
+    return "rebuild", "adding", "--yes"
 
 
 def prepare_erasure(_: Platform) -> tuple[str, ...]:
-    return "erase", "adding", "--session", "first-0", "--drop-state"
+    return "erase", "adding", "--session", "first-0", "--drop-state", "--yes"
 
 
 IN_PLACE: dict[str, Work] = {

@@ -178,9 +178,9 @@ def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, obje
     for arguments in (
         ("housekeeping", "adding"),
         ("stop", "adding", "--why", "erasure"),
-        ("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711"),
+        ("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711", "--yes"),
         ("housekeeping", "adding"),
-        ("repair", "adding"),
+        ("repair", "adding", "--plan"),
         ("savepoint", "make", "adding", "tuesday", "--why", "release"),
         ("verify", "adding"),
         ("status", "adding"),

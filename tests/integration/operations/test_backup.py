@@ -77,7 +77,7 @@ def test_a_second_backup_copies_what_is_new_and_a_restored_stream_goes_on(broker
     values = [*session(3), update(5, a=1), update(6, b=1), update(7, a=2)]
     assert other.rows(topic) == folded([(at, "s", value) for at, value in enumerate(values)])
     assert_proven(other)
-    refused = made.call("restore", "adding", str(target))
+    refused = made.call("restore", "adding", str(target), "--yes")
     assert refused.exit_code == 1
     assert "there is something already" in refused.stderr
 

@@ -111,13 +111,13 @@ def test_the_command_plans_refuses_and_erases_and_no_rewind_goes_back(broker: Br
     (place,) = planned["partitions"]
     assert (planned["rows"], place["rows"], place["unread"]) == (10, 10, 1)
     assert [each["kind"] for each in planned["obstacles"]] == ["the session has state"]
-    refused = made.call("erase", "adding", "--session", "bob")
+    refused = made.call("erase", "adding", "--session", "bob", "--yes")
     assert (refused.exit_code, "--drop-state" in refused.output) == (1, True)
-    done = made.call("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711")
+    done = made.call("erase", "adding", "--session", "bob", "--drop-state", "--why", "request 4711", "--yes")
     assert done.exit_code == 0, done.output
     assert "erased 10 rows" in done.stdout
     before = head_of(made.runs)
-    assert made.call("rewind", "adding", "--to", str(before.batch - 1), "--why", "x").exit_code == 1
+    assert made.call("rewind", "adding", "--to", str(before.batch - 1), "--why", "x", "--yes").exit_code == 1
     made.runs.run()
     assert sorted(made.runs.rows(topic)) == rows_without([*sent, ("ann", update(7, a=1))], "bob")
     assert made.call("housekeeping", "adding").exit_code == 0

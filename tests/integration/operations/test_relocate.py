@@ -145,11 +145,13 @@ def test_the_command_line_plans_exports_and_imports(broker: Broker, tmp_path: Pa
     shown = made.call("savepoint", "import", "adding", folder, "--plan")
     assert "nothing refuses it" in shown.stdout, shown.output
     assert not root.exists()
-    done = msgspec.json.decode(made.call("savepoint", "import", "adding", folder, "--why", "new disk", "--json").stdout)
+    done = msgspec.json.decode(
+        made.call("savepoint", "import", "adding", folder, "--why", "new disk", "--yes", "--json").stdout
+    )
     assert (done["plan"]["to_read"], done["published"]) == (2, True)
     assert "savepoint imported" in made.call("history", "adding").stdout
     assert made.call("verify", "adding").exit_code == 0
-    again = made.call("savepoint", "import", "adding", folder)  # as after a kill behind its last step
+    again = made.call("savepoint", "import", "adding", folder, "--yes")  # as after a kill behind its last step
     assert again.exit_code == 1
     assert "began with this savepoint already: new disk (" in again.stderr
     assert "next: lockstep verify adding, then lockstep start adding" in again.stderr

@@ -169,13 +169,13 @@ def test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint(mirror
         "LOCKSTEP_LOCAL_ROOT": str(site / "local"),
     }
     made = Platform(site, mirrored.there, runs, environment)
-    command = ("savepoint", "import", "adding", str(mirrored.folder), "--mirror", mirrored.alias)
+    command = ("savepoint", "import", "adding", str(mirrored.folder), "--mirror", mirrored.alias, "--yes")
     for _ in range(2):
         mirrored.copy(topic, 2, 6)
     refused = made.call(*command)
     assert refused.exit_code == 1
     assert f"{mirrored.topic}/0@4 in {topic} is not proven: the messages around it are alike" in refused.stderr
-    other = made.call("savepoint", "import", "adding", str(mirrored.folder))
+    other = made.call("savepoint", "import", "adding", str(mirrored.folder), "--yes")
     assert (other.exit_code, "its positions are of Kafka cluster" in other.stderr) == (1, True)
     assert "--mirror ALIAS" in other.stderr
     replace(mirrored.there, family=mirrored.alias).create("checkpoints.internal")

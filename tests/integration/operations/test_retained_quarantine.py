@@ -177,6 +177,6 @@ def test_the_command_shows_what_goes_and_drops_it(hours: LocalRuns, monkeypatch:
     assert "adding: messages of batches up to 2, committed before" in shown
     assert "would be dropped" in shown
     assert read_batches(hours) == [1, 1, 2, 2, 3, 3, 4, 4]
-    shown = CliRunner().invoke(app, [*arguments, "--why", "a test"]).stdout
+    shown = CliRunner().invoke(app, [*arguments, "--why", "a test", "--yes"]).stdout
     assert "were dropped" in shown
     assert read_batches(hours) == [3, 3, 4, 4]

@@ -110,7 +110,7 @@ def test_a_fault_that_was_seen_on_friday_is_corrected_from_the_first_wrong_row_o
     assert "adding: back to batch 2" in planned.stdout
     assert "2 batches and 8 rows go" in planned.stdout
     assert "4 offsets are read again" in planned.stdout
-    done = made.call("rewind", "adding", "--to", f"{topic}/0@4", *why)
+    done = made.call("rewind", "adding", "--to", f"{topic}/0@4", *why, "--yes")
     assert done.exit_code == 0, done.output
     assert "adding: back at batch 2 by batch 5 of generation 2, 8 rows went; stopped" in done.stdout
     assert published(made.runs, topic) == 4

@@ -540,7 +540,7 @@ def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_p
     planned = made.call("shadow", "promote", "adding", NAME, "--plan", "--json")
     found = msgspec.json.decode(planned.stdout)
     assert (found["to_batch"], found["obstacles"]) == (1, [])
-    assert made.call("shadow", "promote", "adding", NAME, "--why", "right").exit_code == 0
+    assert made.call("shadow", "promote", "adding", NAME, "--why", "right", "--yes").exit_code == 0
     assert made.call("verify", "adding").exit_code == 0
     listed = msgspec.json.decode(made.call("shadow", "list", "adding", "--json").stdout)
     assert [(each["name"], each["code"]) for each in listed] == [(NAME, str(fix.parent))]

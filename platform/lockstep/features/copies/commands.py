@@ -27,6 +27,7 @@ from lockstep.cli.output import (
     print_answer,
     style_text,
 )
+from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
 from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def export_savepoint(  # an option a question
 @register_command(
     "savepoint import order_books /exports/order_books --plan", Panel.RECOVER, name="import", within=savepoint
 )
-def import_savepoint(  # an option a question
+def import_savepoint(  # noqa: PLR0913  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the export.")],
     why: Annotated[
@@ -76,7 +77,8 @@ def import_savepoint(  # an option a question
         str,
         typer.Option(help="In a cluster to which MirrorMaker copies the topics: its alias of the source cluster."),
     ] = "",
-    plan: Annotated[bool, typer.Option("--plan", help="Show where each partition would go on.")] = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Begin a stream with an exported savepoint, in a table root that has nothing of it, all at once; then stopped.
@@ -89,6 +91,7 @@ def import_savepoint(  # an option a question
     if plan:
         print_answer(relocate.plan_import(handle, path, mirror=mirror), _import_plan, as_json=as_json)
         return
+    ask_for_plan(lambda: _import_plan(relocate.plan_import(handle, path, mirror=mirror)), yes=yes)
     done = relocate.import_savepoint(
         handle, path, who=getpass.getuser(), why=why, accept_expired=accept_expired, mirror=mirror
     )
@@ -117,7 +120,8 @@ def restore(  # an option a question
     stream: StreamName,
     path: Annotated[Path, typer.Argument(help="Folder of the backup.")],
     *,
-    plan: Annotated[bool, typer.Option("--plan", help="Show how much would be copied.")] = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Restore a stream from a backup to a table root that has nothing of it, all at once.
@@ -126,7 +130,10 @@ def restore(  # an option a question
     """
     from lockstep.features.copies.backup import restore_backup
 
-    print_answer(restore_backup(find_folders(stream), path, plan_only=plan), _restored, as_json=as_json)
+    folders = find_folders(stream)
+    if not plan:
+        ask_for_plan(lambda: _restored(restore_backup(folders, path, plan_only=True)), yes=yes)
+    print_answer(restore_backup(folders, path, plan_only=plan), _restored, as_json=as_json)
 
 
 def _backed_up(found: CopyReport) -> RenderableType:
@@ -207,8 +214,10 @@ def _savepoint_imported(found: SavepointImported) -> RenderableType:
 @register_command("rebuild order_books --plan", Panel.RECOVER)
 def rebuild(
     stream: StreamName,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be read again.")] = False,  # noqa: FBT002  # a flag
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
+    *,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rebuild lost or damaged state files from an older state and Kafka's messages, byte by byte.
 
@@ -217,7 +226,10 @@ def rebuild(
     """
     from lockstep.features.copies.rebuild import rebuild_state
 
-    print_answer(rebuild_state(open_handle(stream), plan_only=plan), _rebuilt, as_json=as_json)
+    handle = open_handle(stream)
+    if not plan:
+        ask_for_plan(lambda: _rebuilt(rebuild_state(handle, plan_only=True)), yes=yes)
+    print_answer(rebuild_state(handle, plan_only=plan), _rebuilt, as_json=as_json)
 
 
 def _rebuilt(found: RebuildPlan) -> RenderableType:

@@ -24,6 +24,7 @@ from lockstep.cli.output import (
     print_answer,
     style_text,
 )
+from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
 
 if TYPE_CHECKING:
     from lockstep.features.erase.erase import ErasePlan, SessionErased
@@ -83,7 +84,8 @@ def erase(  # noqa: PLR0913  # an option a decision
     drop_savepoints: Annotated[
         bool, typer.Option("--drop-savepoints", help="Delete all savepoints: they keep what is erased.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be erased, and what refuses it.")] = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase one session: rows, state, quarantined and late messages. No rewind, savepoint or time travel has it back.
@@ -99,5 +101,6 @@ def erase(  # noqa: PLR0913  # an option a decision
     if plan:
         print_answer(plan_erasure(folders, wanted, context), _erase_plan, as_json=as_json)
         return
+    ask_for_plan(lambda: _erase_plan(plan_erasure(folders, wanted, context)), yes=yes)
     done = erase_session(folders, wanted, context, who=getpass.getuser(), why=why)
     print_answer(done, _erased, as_json=as_json)

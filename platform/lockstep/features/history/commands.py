@@ -36,6 +36,7 @@ from lockstep.cli.output import (
     print_note,
     style_text,
 )
+from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import SHOWN_MAX
 
@@ -66,7 +67,8 @@ def rewind(  # an option a question
     accept_expired: Annotated[
         bool, typer.Option("--accept-expired", help="Lose rows whose messages Kafka no longer has.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would go and be read again.")] = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Go back to an earlier batch: rows, state, positions, ledger and quarantine, in one commit; then stopped.
@@ -82,6 +84,7 @@ def rewind(  # an option a question
         return
     if why is None:
         raise typer.BadParameter("name the reason; the ledger keeps it", param_hint="--why")
+    ask_for_plan(lambda: _rewind_plan(plan_rewind(handle, to)), yes=yes)
     done = rewind_stream(handle, to, who=getpass.getuser(), why=why, accept_expired=accept_expired)
     print_answer(done, _rewound, as_json=as_json)
 
@@ -218,7 +221,7 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
 
 
 @register_command("shadow promote order_books order_books_shadow --plan", Panel.RECOVER, name="promote", within=shadow)
-def promote(  # an option a question
+def promote(  # noqa: PLR0913  # an option a question
     stream: StreamName,
     name: Annotated[str, typer.Argument(metavar="SHADOW", help="Name of the shadow.")],
     why: Annotated[
@@ -231,7 +234,8 @@ def promote(  # an option a question
     accept_code: Annotated[
         bool, typer.Option("--accept-code", help="Although the deployed code is not the shadow's, byte by byte.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would go and what would come.")] = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a shadow the stream: rows up to its beginning stay, its own replace the later ones, in one commit; stopped.
@@ -245,6 +249,7 @@ def promote(  # an option a question
     if plan:
         print_answer(plan_promotion(handle, name), _promotion_plan, as_json=as_json)
         return
+    ask_for_plan(lambda: _promotion_plan(plan_promotion(handle, name)), yes=yes)
     who = getpass.getuser()
     done = promote_shadow(handle, name, who=who, why=why, accept_behind=accept_behind, accept_code=accept_code)
     print_answer(done, _promoted, as_json=as_json)

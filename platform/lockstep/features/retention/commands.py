@@ -25,6 +25,7 @@ from lockstep.cli.output import (
     print_answer,
     style_text,
 )
+from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
 
 if TYPE_CHECKING:
     from lockstep.features.retention.housekeeping import HousekeepingResult
@@ -61,11 +62,13 @@ def expire(
     why: Annotated[
         str, typer.Option(callback=require_reason, help="Reason, stored with the stream and shown.")
     ] = "by hand",
-    quarantine: Annotated[  # noqa: FBT002  # a flag
+    *,
+    quarantine: Annotated[
         bool, typer.Option("--quarantine", help="Drop messages of quarantine and late table instead of rows.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be dropped.")] = False,  # noqa: FBT002  # a flag
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
+    plan: PlanOnly = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Drop the rows of whole closed hours that are older; the stream goes on. `Stream(retention=...)` does so hourly.
 
@@ -81,12 +84,14 @@ def expire(
         print_answer(found, lambda found: _quarantine_retention(found, "would be"), as_json=as_json)
         return
     if quarantine:
+        ask_for_plan(lambda: _quarantine_retention(plan_quarantine_retention(folders, keep), "would be"), yes=yes)
         dropped = drop_old_messages(folders, keep, cause=cause)
         print_answer(dropped, _messages_dropped, as_json=as_json)
         return
     if plan:
         print_answer(plan_retention(folders, keep), lambda found: _retention(found, "would be"), as_json=as_json)
         return
+    ask_for_plan(lambda: _retention(plan_retention(folders, keep), "would be"), yes=yes)
     done = drop_old_rows(folders, keep, cause=cause)
     print_answer(done, _rows_dropped, as_json=as_json)
 

@@ -1,0 +1,92 @@
+"""Commands that change the past of a stream show their plan and ask; without a terminal they demand an answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+import typer
+from rich.text import Text
+from typer.testing import CliRunner
+
+from lockstep.cli import plan_question
+from lockstep.cli.__main__ import app
+from lockstep.cli.plan_question import Yes, ask_for_plan
+from tests.unit.cli.documents import list_commands
+
+PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
+ARGUMENTS = {
+    "erase": ["books", "--session", "a"],
+    "expire": ["books", "--days", "1"],
+    "rebuild": ["books"],
+    "repair": ["books"],
+    "restore": ["books", "copy"],
+    "rewind": ["books", "--to", "1", "--why", "a test"],
+    "savepoint import": ["books", "copy"],
+    "shadow promote": ["books", "candidate"],
+}
+
+
+def list_options(name: str) -> set[str]:
+    options = set[str]()
+    for parameter in list_commands()[name].params:
+        options.update(parameter.opts)
+    return options
+
+
+def test_the_page_lists_the_commands_that_ask_and_each_can_only_show_its_plan() -> None:
+    asking = {name for name in list_commands() if "--yes" in list_options(name)}
+    assert asking == set(ARGUMENTS)
+    assert all("--plan" in list_options(name) for name in asking)
+    (text,) = re.findall(r"## Commands that change the past\n\n(.*?) show their plan", PAGE.read_text())
+    assert set(re.findall(r"`([a-z ]+)`", text)) == asking
+
+
+def make_app(done: list[str]) -> typer.Typer:
+    """A command that asks."""
+    made = typer.Typer()
+
+    @made.command()
+    def act(*, yes: Yes = False) -> None:
+        ask_for_plan(lambda: Text("3 rows would go"), yes=yes)
+        done.append("done")
+
+    return made
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_a_terminal_shows_the_plan_and_is_asked(monkeypatch: pytest.MonkeyPatch, answer: str, code: int) -> None:
+    monkeypatch.setattr(plan_question, "is_terminal", lambda: True)
+    done = list[str]()
+    ended = CliRunner().invoke(make_app(done), input=answer)
+    assert (ended.exit_code, bool(done)) == (code, code == 0)
+    assert "3 rows would go" in ended.output
+    assert "Carry it out?" in ended.output
+
+
+def test_yes_skips_plan_and_question() -> None:
+    done = list[str]()
+    ended = CliRunner().invoke(make_app(done), ["--yes"])
+    assert (ended.exit_code, done, ended.output) == (0, ["done"], "")
+
+
+def test_without_a_terminal_an_answer_is_demanded() -> None:
+    done = list[str]()
+    ended = CliRunner().invoke(make_app(done))
+    assert (ended.exit_code, done) == (2, [])
+    assert "--yes" in ended.output
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_no_command_changes_anything_without_a_terminal_and_an_answer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("copies", "erase", "history", "retention"):
+        for opened in ("open_handle", "find_folders"):
+            monkeypatch.setattr(f"lockstep.features.{module}.commands.{opened}", lambda *_: MagicMock(), raising=False)
+    monkeypatch.setattr("lockstep.cli.recover.find_folders", lambda *_: MagicMock())
+    ended = CliRunner().invoke(app, [*name.split(), *ARGUMENTS[name]])
+    assert ended.exit_code == 2, ended.output
+    assert "--yes" in ended.output
