@@ -75,6 +75,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
             bytes of a large file).
         kept_rows: References to functions that find copies of rows outside of the stream's tables: they take
             `ErasedHours` and return `KeptRows`.
+        copied_since: References to functions that see whether such copies have appeared, at the commit of an erasure:
+            (`ErasedHours`).
         withdrawal: References to functions that withdraw copies which appeared during an erasure: (`ErasedHours`).
         forgetting: References to functions that forget all sessions after an erasure: (folders).
         clean_up: References to `CleanUpStep` values, which housekeeping runs.
@@ -102,6 +104,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     follower_status: tuple[str, ...] = ()
     compaction_debt: tuple[str, ...] = ()
     kept_rows: tuple[str, ...] = ()
+    copied_since: tuple[str, ...] = ()
     withdrawal: tuple[str, ...] = ()
     forgetting: tuple[str, ...] = ()
     clean_up: tuple[str, ...] = ()

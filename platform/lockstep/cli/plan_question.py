@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
@@ -19,12 +19,23 @@ PlanOnly = Annotated[bool, typer.Option("--plan", help="Only show the plan: noth
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; required without a terminal.")]
 
 
-def ask_for_plan(show_plan: Callable[[], RenderableType], *, yes: bool) -> None:
-    """Show a plan and ask for it, unless the answer is given.
+T = TypeVar("T")
+
+
+def ask_for_plan(
+    make_plan: Callable[[], T],
+    show: Callable[[T], RenderableType],
+    *,
+    yes: bool,
+    is_due: Callable[[T], bool] = lambda _: True,
+) -> None:
+    """Show a plan and ask for it, unless the answer is given or the plan changes nothing.
 
     Args:
-        show_plan: Makes the plan, as text; not called with an answer.
+        make_plan: Makes the plan; not called with an answer.
+        show: The plan as text.
         yes: The answer was given on the command line.
+        is_due: Whether a plan changes something.
 
     Raises:
         typer.BadParameter: A terminal is missing.
@@ -35,7 +46,10 @@ def ask_for_plan(show_plan: Callable[[], RenderableType], *, yes: bool) -> None:
     if not is_terminal():
         problem = "a terminal is missing: add --yes to carry the plan out, or --plan to see it"
         raise typer.BadParameter(problem, param_hint="--yes")
-    print_out(show_plan())
+    plan = make_plan()
+    if not is_due(plan):
+        return
+    print_out(show(plan))
     if not typer.confirm("Carry it out?"):
         print_note("nothing was changed")
         raise typer.Exit(FAILED)

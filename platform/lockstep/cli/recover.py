@@ -69,7 +69,9 @@ def repair(
 
     folders = find_folders(stream)
     if not plan:
-        ask_for_plan(lambda: _checks(do_repair(folders, apply=False)), yes=yes)
+        ask_for_plan(
+            lambda: do_repair(folders, apply=False), _checks, yes=yes, is_due=lambda checks: checks.is_repairable
+        )
     found = do_repair(folders, apply=not plan)
     print_answer(found, _checks, as_json=as_json)
     if not found.whole:

@@ -52,6 +52,11 @@ def find_kept_rows(erased: ErasedHours) -> KeptRows:
     return KeptRows(tuple(obstacles), tuple(notes))
 
 
+def has_new_copies(erased: ErasedHours) -> bool:
+    """Whether copies have appeared since the plan of an erasure; a new shadow changes the head instead."""
+    return any(has_copies(erased) for has_copies in load_parts("copied_since"))
+
+
 def withdraw_copies(erased: ErasedHours) -> None:
     """Withdraw copies of commit hours that appeared while an erasure was committed."""
     for withdraw in load_parts("withdrawal"):

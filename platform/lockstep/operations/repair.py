@@ -67,6 +67,11 @@ class Repair(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...]
 
     @property
+    def is_repairable(self) -> bool:
+        """Whether a repair would change something."""
+        return any(check.condition == Condition.REPAIRABLE.value for check in self.checks)
+
+    @property
     def whole(self) -> bool:
         """Whether a start would find no problem."""
         return all(check.condition in {Condition.OK.value, Condition.REPAIRED.value} for check in self.checks)
@@ -83,7 +88,7 @@ class WriterLives(LockstepError):
     def __init__(self, stream: str, epoch: int) -> None:
         super().__init__(
             f"epoch {epoch} of {stream} is writing: nothing is repaired while it does",
-            next_step=f"lockstep repair {stream} only checks; to repair, first: lockstep stop {stream}",
+            next_step=f"lockstep repair {stream} --plan only checks; to repair, first: lockstep stop {stream}",
         )
         self.stream = stream
         self.epoch = epoch

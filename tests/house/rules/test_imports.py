@@ -121,9 +121,6 @@ ONE_IMPORTER = {
     "verify.topic_ends": "the second reading of a rule of the writer, apart from the walk over all",
 }
 
-# Modules of the core that still import a feature.
-KNOWS_FEATURES: set[str] = set()
-
 # Only these may import dagster, in the library; the rest reaches executors, which have none.
 KNOWS_DAGSTER = ("orchestration", "features")
 
@@ -224,14 +221,14 @@ def test_every_package_has_its_layer() -> None:
 
 def test_imports_go_down_the_layers_only() -> None:
     wrong = [
-        module_of(each.path)
+        str(each)
         for path in sorted(LIBRARY.rglob("*.py"))
         for each in imports_of(path)
         if each.is_of("lockstep") and path != LIBRARY / "__init__.py"
         if (package := package_of(each.module)) != (own := package_of(module_of(path)))
         if package in RANKS and RANKS[package] >= RANKS[own]
     ]
-    assert set(wrong) == KNOWS_FEATURES
+    assert wrong == []
 
 
 def test_a_module_with_one_importer_in_its_package_has_a_reason() -> None:

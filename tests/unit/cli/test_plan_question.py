@@ -44,13 +44,13 @@ def test_the_page_lists_the_commands_that_ask_and_each_can_only_show_its_plan() 
     assert set(re.findall(r"`([a-z ]+)`", text)) == asking
 
 
-def make_app(done: list[str]) -> typer.Typer:
+def make_app(done: list[str], rows: int = 3) -> typer.Typer:
     """A command that asks."""
     made = typer.Typer()
 
     @made.command()
     def act(*, yes: Yes = False) -> None:
-        ask_for_plan(lambda: Text("3 rows would go"), yes=yes)
+        ask_for_plan(lambda: rows, lambda found: Text(f"{found} rows would go"), yes=yes, is_due=bool)
         done.append("done")
 
     return made
@@ -64,6 +64,13 @@ def test_a_terminal_shows_the_plan_and_is_asked(monkeypatch: pytest.MonkeyPatch,
     assert (ended.exit_code, bool(done)) == (code, code == 0)
     assert "3 rows would go" in ended.output
     assert "Carry it out?" in ended.output
+
+
+def test_a_plan_that_changes_nothing_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_question, "is_terminal", lambda: True)
+    done = list[str]()
+    ended = CliRunner().invoke(make_app(done, rows=0))
+    assert (ended.exit_code, done, ended.output) == (0, ["done"], "")
 
 
 def test_yes_skips_plan_and_question() -> None:

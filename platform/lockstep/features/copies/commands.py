@@ -91,7 +91,7 @@ def import_savepoint(  # noqa: PLR0913  # an option a question
     if plan:
         print_answer(relocate.plan_import(handle, path, mirror=mirror), _import_plan, as_json=as_json)
         return
-    ask_for_plan(lambda: _import_plan(relocate.plan_import(handle, path, mirror=mirror)), yes=yes)
+    ask_for_plan(lambda: relocate.plan_import(handle, path, mirror=mirror), _import_plan, yes=yes)
     done = relocate.import_savepoint(
         handle, path, who=getpass.getuser(), why=why, accept_expired=accept_expired, mirror=mirror
     )
@@ -132,7 +132,7 @@ def restore(  # an option a question
 
     folders = find_folders(stream)
     if not plan:
-        ask_for_plan(lambda: _restored(restore_backup(folders, path, plan_only=True)), yes=yes)
+        ask_for_plan(lambda: restore_backup(folders, path, plan_only=True), _restored, yes=yes)
     print_answer(restore_backup(folders, path, plan_only=plan), _restored, as_json=as_json)
 
 
@@ -228,7 +228,9 @@ def rebuild(
 
     handle = open_handle(stream)
     if not plan:
-        ask_for_plan(lambda: _rebuilt(rebuild_state(handle, plan_only=True)), yes=yes)
+        ask_for_plan(
+            lambda: rebuild_state(handle, plan_only=True), _rebuilt, yes=yes, is_due=lambda plan: bool(plan.partitions)
+        )
     print_answer(rebuild_state(handle, plan_only=plan), _rebuilt, as_json=as_json)
 
 

@@ -101,6 +101,6 @@ def erase(  # noqa: PLR0913  # an option a decision
     if plan:
         print_answer(plan_erasure(folders, wanted, context), _erase_plan, as_json=as_json)
         return
-    ask_for_plan(lambda: _erase_plan(plan_erasure(folders, wanted, context)), yes=yes)
+    ask_for_plan(lambda: plan_erasure(folders, wanted, context), _erase_plan, yes=yes)
     done = erase_session(folders, wanted, context, who=getpass.getuser(), why=why)
     print_answer(done, _erased, as_json=as_json)

@@ -45,7 +45,14 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.followers import list_followers
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.kept_rows import ErasedHours, KeptRows, find_kept_rows, forget_sessions, withdraw_copies
+from lockstep.operations.kept_rows import (
+    ErasedHours,
+    KeptRows,
+    find_kept_rows,
+    forget_sessions,
+    has_new_copies,
+    withdraw_copies,
+)
 from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.repair import SET_ASIDE
 from lockstep.operations.tables import StreamHandle, open_table
@@ -470,7 +477,7 @@ def _commit(
     def check(base: Base) -> None:
         if live.missing([file.path for file in prepared.files], base.version):
             raise _FilesReplaced("a file of the session was replaced", next_step="nothing: it is planned again")
-        if find_kept_rows(ErasedHours(folders, context.stream, base.head, prepared.plan.hours)).obstacles:
+        if has_new_copies(ErasedHours(folders, context.stream, base.head, prepared.plan.hours)):
             raise _FilesReplaced("rows of the session were copied", next_step="nothing: it is planned again")
 
     with delete_unless_committed(made):

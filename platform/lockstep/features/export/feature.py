@@ -12,6 +12,7 @@ FEATURE = Feature(
     assets=("export",),
     jobs=("export",),
     kept_rows=("lockstep.features.export.kept_rows:find_exported_rows",),
+    copied_since=("lockstep.features.export.kept_rows:has_exported_rows",),
     withdrawal=("lockstep.features.export.kept_rows:withdraw_exported",),
     clean_up=("lockstep.features.export.clean_up:LEFTOVERS",),
     drop_limits=("lockstep.features.export.clean_up:find_droppable_hours",),

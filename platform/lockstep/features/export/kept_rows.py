@@ -20,6 +20,11 @@ def find_exported_rows(erased: ErasedHours) -> KeptRows:
     return KeptRows(tuple(_list_obstacles(hours)), tuple(_list_notes(erased.head, exported)))
 
 
+def has_exported_rows(erased: ErasedHours) -> bool:
+    """Whether an hour of the session is exported by now."""
+    return not _list_exported(erased).isdisjoint(erased.hours)
+
+
 def _list_exported(erased: ErasedHours) -> frozenset[str]:
     export = None if erased.declared is None else erased.declared.export
     return frozenset() if export is None else list_exported_hours(find_folder(export, erased.folders))

@@ -84,7 +84,7 @@ def rewind(  # an option a question
         return
     if why is None:
         raise typer.BadParameter("name the reason; the ledger keeps it", param_hint="--why")
-    ask_for_plan(lambda: _rewind_plan(plan_rewind(handle, to)), yes=yes)
+    ask_for_plan(lambda: plan_rewind(handle, to), _rewind_plan, yes=yes)
     done = rewind_stream(handle, to, who=getpass.getuser(), why=why, accept_expired=accept_expired)
     print_answer(done, _rewound, as_json=as_json)
 
@@ -249,7 +249,7 @@ def promote(  # noqa: PLR0913  # an option a question
     if plan:
         print_answer(plan_promotion(handle, name), _promotion_plan, as_json=as_json)
         return
-    ask_for_plan(lambda: _promotion_plan(plan_promotion(handle, name)), yes=yes)
+    ask_for_plan(lambda: plan_promotion(handle, name), _promotion_plan, yes=yes)
     who = getpass.getuser()
     done = promote_shadow(handle, name, who=who, why=why, accept_behind=accept_behind, accept_code=accept_code)
     print_answer(done, _promoted, as_json=as_json)

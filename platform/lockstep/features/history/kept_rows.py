@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.features.history.shadow import PIN, delete_dropped, list_shadows, look_for_shadows, make_pin
+from lockstep.features.history.shadow import PIN, ShadowsFound, delete_dropped, look_for_shadows, make_pin
 from lockstep.operations.kept_rows import ErasedHours, KeptRows
 from lockstep.operations.plan_frame import Obstacle
 from lockstep.table.head import Head
@@ -16,13 +16,14 @@ SHADOWS = "shadows keep its rows"
 def find_shadowed_rows(erased: ErasedHours) -> KeptRows:
     """Find shadows, which keep state of the stream or let its messages be read again."""
     name = erased.head.stream
-    unread = look_for_shadows({name}, erased.folders.root).unread.values()
-    notes = (f"a table that cannot be read is taken for no shadow of {name}: {problem}" for problem in unread)
-    return KeptRows(tuple(_list_obstacles(erased.folders, erased.head)), tuple(notes))
+    found = look_for_shadows({name}, erased.folders.root)
+    problems = found.unread.values()
+    notes = (f"a table that cannot be read is taken for no shadow of {name}: {problem}" for problem in problems)
+    return KeptRows(tuple(_list_obstacles(found, erased.head)), tuple(notes))
 
 
-def _list_obstacles(folders: StreamFolders, head: Head) -> Iterator[Obstacle]:
-    shadows = _find_shadows(folders, head)
+def _list_obstacles(found: ShadowsFound, head: Head) -> Iterator[Obstacle]:
+    shadows = _name_shadows(found, head)
     if shadows:
         problem = f"shadows keep its state, or let its messages be read again: {', '.join(shadows)}"
         step = f"lockstep shadow drop {head.stream} --name {shadows[0]}; or, if only its savepoint is left: "
@@ -30,12 +31,12 @@ def _list_obstacles(folders: StreamFolders, head: Head) -> Iterator[Obstacle]:
         yield Obstacle(SHADOWS, problem, step + delete)
 
 
-def _find_shadows(folders: StreamFolders, head: Head) -> list[str]:
+def _name_shadows(found: ShadowsFound, head: Head) -> list[str]:
     """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
-    found = {each.name for each in list_shadows(head.stream, folders.root)}
+    tables = {each.name for each in found.shadows}
     names = {each.name for each in head.savepoints if each.name.startswith(PIN)}
-    pins = names - set(map(make_pin, found))
-    return sorted(found | {name.removeprefix(PIN) for name in pins})
+    pins = names - set(map(make_pin, tables))
+    return sorted(tables | {name.removeprefix(PIN) for name in pins})
 
 
 def forget_dropped(folders: StreamFolders) -> None:

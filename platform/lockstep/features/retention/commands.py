@@ -84,14 +84,18 @@ def expire(
         print_answer(found, lambda found: _quarantine_retention(found, "would be"), as_json=as_json)
         return
     if quarantine:
-        ask_for_plan(lambda: _quarantine_retention(plan_quarantine_retention(folders, keep), "would be"), yes=yes)
+        ask_for_plan(
+            lambda: plan_quarantine_retention(folders, keep),
+            lambda found: _quarantine_retention(found, "would be"),
+            yes=yes,
+        )
         dropped = drop_old_messages(folders, keep, cause=cause)
         print_answer(dropped, _messages_dropped, as_json=as_json)
         return
     if plan:
         print_answer(plan_retention(folders, keep), lambda found: _retention(found, "would be"), as_json=as_json)
         return
-    ask_for_plan(lambda: _retention(plan_retention(folders, keep), "would be"), yes=yes)
+    ask_for_plan(lambda: plan_retention(folders, keep), lambda found: _retention(found, "would be"), yes=yes)
     done = drop_old_rows(folders, keep, cause=cause)
     print_answer(done, _rows_dropped, as_json=as_json)
 

@@ -122,7 +122,7 @@ def run_housekeeping(
     2. Delete data files that are neither live, nor live at the floor, nor young enough to be in flight.
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
-    5. Delete heartbeat and request files of old epochs and dead runs, and what killed processes and exports left.
+    5. Delete heartbeat and request files of old epochs and dead runs, and drafts of killed processes.
     6. Run the steps that features add.
     7. Measure what is left, for `lockstep status` and the asset.
 
