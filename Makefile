@@ -12,7 +12,7 @@ RUST = $(shell cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/d
 # The parts of the slow tests. 1: prover, properties and whatever is in no other part; 2: kills, disks, cluster, state;
 # 3: Dagster, live platform, tutorial, benchmarks.
 NIGHTLY_2 := $(addprefix tests/,faults integration/cluster unit/state)
-NIGHTLY_3 := $(addprefix tests/,house integration/cli integration/localdev integration/orchestration integration/security \
+NIGHTLY_3 := $(addprefix tests/,house integration/cli features/localdev integration/orchestration integration/security \
 	streams/tutorial)
 NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%,$(patsubst %/,%,$(sort $(dir \
 	$(wildcard tests/*/*/test_*.py)))))

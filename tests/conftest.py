@@ -41,12 +41,12 @@ WORKERS_MIN, WORKERS_MAX = 3, 8
 cores at work. Each takes up to 2 GB."""
 
 QUALITY_MODULES = (
-    "tests/integration/quality/test_asset_checks.py",
-    "tests/integration/quality/test_check.py",
-    "tests/integration/quality/test_faults.py",
-    "tests/integration/quality/test_ready_folds.py",
-    "tests/integration/quality/test_rules.py",
-    "tests/integration/quality/test_suite.py",
+    "tests/features/quality/test_asset_checks.py",
+    "tests/features/quality/test_check.py",
+    "tests/features/quality/test_faults.py",
+    "tests/features/quality/test_ready_folds.py",
+    "tests/features/quality/test_rules.py",
+    "tests/features/quality/test_suite.py",
     "tests/correctness/event_time/test_check.py",
     "tests/correctness/walk/test_checks.py",
     "tests/house/benchmarks/test_quality.py",
@@ -62,8 +62,8 @@ SPARK_MODULES = (
     "tests/integration/readers/test_generated_values.py",
     "tests/integration/table/test_statistics.py",
     "tests/integration/table/test_row_encoder.py",
-    "tests/integration/compaction/test_spark.py",
-    "tests/integration/operations/test_derive.py",
+    "tests/features/compaction/test_spark.py",
+    "tests/features/derived/test_derive_end_to_end.py",
     "tests/faults/matrix/test_damage.py",
     "tests/faults/matrix/test_workers.py",
     "tests/integration/cluster/test_cancelled_jobs.py",
@@ -78,7 +78,7 @@ HARMED_MODULES = (
     "tests/faults/matrix/test_cut_logs.py",
     "tests/faults/matrix/test_kafka_logs.py",
     "tests/integration/operations/test_resume_topics.py",
-    "tests/integration/localdev/test_broker.py",
+    "tests/features/localdev/test_broker.py",
 )
 """They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
 

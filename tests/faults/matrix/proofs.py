@@ -9,11 +9,11 @@ KILLS = "faults/matrix/test_driver_kills.py::"
 WORKERS = "faults/matrix/test_workers.py::"
 WRITERS = "faults/matrix/test_writers.py::"
 COMPACTION = "faults/matrix/test_compaction.py::"
-HOUSEKEEPING = "unit/operations/test_housekeeping.py::"
+HOUSEKEEPING = "features/retention/test_housekeeping.py::"
 OTHERS = "faults/matrix/test_other_tools.py::"
-REBUILD = "integration/operations/test_rebuild.py::"
+REBUILD = "features/copies/test_rebuild.py::"
 DAMAGE = "faults/matrix/test_damage.py::"
-REWIND = "integration/operations/test_rewind.py::"
+REWIND = "features/history/test_rewind_end_to_end.py::"
 DISKS = "faults/matrix/test_disks.py::"
 BROKERS = "integration/engine/test_brokers.py::"
 NETWORK = "integration/engine/test_network.py::"
@@ -282,13 +282,13 @@ MACHINES: tuple[Fault, ...] = (
 LOGS = "faults/matrix/test_kafka_logs.py::"
 CUT = "faults/matrix/test_cut_logs.py::"
 DELETED = "integration/engine/test_deleted_topics.py::"
-CLEAN = "unit/operations/test_state_gc.py::"
+CLEAN = "features/retention/test_state_gc.py::"
 DESIRE = "integration/operations/test_lifecycle.py::"
 BACKLOG = "faults/matrix/test_backlog.py::"
 SUSPEND = "integration/engine/test_suspend.py::"
 
-MIRROR = "integration/operations/test_relocate_to_mirror.py::"
-RELOCATE, DERIVE = "integration/operations/test_relocate.py::", "integration/operations/test_derive.py::"
+MIRROR = "features/copies/test_relocate_to_mirror.py::"
+RELOCATE, DERIVE = "features/copies/test_relocate.py::", "features/derived/test_derive_end_to_end.py::"
 
 LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
@@ -515,8 +515,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{COMPACTION}test_twenty_kills_at_each_phase_while_streaming_change_no_row",
             f"{COMPACTION}test_twenty_kills_of_a_minor_compaction_at_each_phase_change_no_row",
             f"{COMPACTION}test_readers_during_compactions_see_a_version_of_the_table",
-            "integration/compaction/test_spark.py::test_a_thousand_reads_during_compactions_see_a_version_of_the_table",
-            "unit/compaction/test_ledger_files.py::test_a_compaction_that_died_before_its_commit_is_done_by_the_next",
+            "features/compaction/test_spark.py::test_a_thousand_reads_during_compactions_see_a_version_of_the_table",
+            "features/compaction/test_ledger_files.py::test_a_compaction_that_died_before_its_commit_is_done_by_the_next",
         ),
     ),
     Fault(
@@ -527,8 +527,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{HOUSEKEEPING}test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them",
             f"{HOUSEKEEPING}test_a_file_of_a_batch_under_way_stays",
-            "unit/compaction/test_ledger_files.py::test_replaced_files_stay_for_readers_under_way_and_go_later",
-            "unit/operations/test_state_gc.py::test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits",
+            "features/compaction/test_ledger_files.py::test_replaced_files_stay_for_readers_under_way_and_go_later",
+            "features/retention/test_state_gc.py::test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits",
         ),
     ),
     Fault(
@@ -537,14 +537,14 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "one wins, the other drops its work",
         T0,
         (
-            "unit/compaction/test_race.py::test_of_two_compactions_at_once_one_wins_each_bin_and_rows_stay_equal",
-            "unit/compaction/test_ledger_files.py::test_two_compactions_at_once_leave_every_row_once",
-            "unit/export/test_export.py::test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work",
-            "unit/operations/test_retain.py::test_a_compaction_of_dropped_hours_comes_too_late",
-            "unit/operations/test_retain.py::test_a_compaction_between_plan_and_commit_makes_a_new_plan",
-            "unit/operations/test_retain_quarantine.py::test_a_compaction_between_plan_and_removal_loses_nothing",
-            "unit/operations/test_retain_quarantine.py::test_a_retention_or_rewind_before_the_commit_makes_a_new_plan",
-            "unit/operations/test_retain_quarantine.py::test_a_killed_retention_is_completed_by_the_next_one",
+            "features/compaction/test_race.py::test_of_two_compactions_at_once_one_wins_each_bin_and_rows_stay_equal",
+            "features/compaction/test_ledger_files.py::test_two_compactions_at_once_leave_every_row_once",
+            "features/export/test_export.py::test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work",
+            "features/retention/test_retain.py::test_a_compaction_of_dropped_hours_comes_too_late",
+            "features/retention/test_retain.py::test_a_compaction_between_plan_and_commit_makes_a_new_plan",
+            "features/retention/test_retain_quarantine.py::test_a_compaction_between_plan_and_removal_loses_nothing",
+            "features/retention/test_retain_quarantine.py::test_a_retention_or_rewind_before_the_commit_makes_a_new_plan",
+            "features/retention/test_retain_quarantine.py::test_a_killed_retention_is_completed_by_the_next_one",
         ),
     ),
     Fault(
@@ -598,8 +598,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "brought forward first, nothing deleted that it is to name",
         T0,
         (
-            "unit/operations/test_state_gc.py::test_a_ledger_that_lags_behind_the_head_is_brought_forward_first",
-            "unit/compaction/test_ledger_files.py::test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first",
+            "features/retention/test_state_gc.py::test_a_ledger_that_lags_behind_the_head_is_brought_forward_first",
+            "features/compaction/test_ledger_files.py::test_a_ledger_that_lacks_the_last_batch_is_brought_forward_first",
         ),
     ),
     Fault(
@@ -615,9 +615,9 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "it lands in a later hour",
         T1,
         (
-            "unit/export/test_export.py::test_a_batch_that_was_planned_into_an_exported_hour_cannot_be_committed_there",
+            "features/export/test_export.py::test_a_batch_that_was_planned_into_an_exported_hour_cannot_be_committed_there",
             (
-                "integration/compaction/test_close_beside_a_run.py::"
+                "features/compaction/test_close_beside_a_run.py::"
                 "test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour"
             ),
         ),
@@ -633,9 +633,9 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         (
             f"{REWIND}test_a_clean_up_that_has_looked_before_a_rewind_deletes_nothing_that_the_rewind_names",
             f"{REWIND}test_a_clean_up_that_raised_the_floor_first_refuses_the_rewind",
-            "unit/table/test_rewind.py::test_a_vacuum_that_has_begun_refuses_the_rewind",
+            "features/history/test_rewind.py::test_a_vacuum_that_has_begun_refuses_the_rewind",
             "correctness/rewind/test_rewinding.py::test_after_any_rewind_the_stream_is_what_it_was_and_is_proven",
-            ("integration/operations/test_shadow.py::test_a_promotion_is_refused_by_name_where_something_is_gone"),
+            ("features/history/test_shadow.py::test_a_promotion_is_refused_by_name_where_something_is_gone"),
         ),
     ),
     Fault(
@@ -674,7 +674,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             f"{CLOCKS}test_a_writer_hands_over_to_one_whose_clock_is_days_from_its_own",
             f"{CLEAN}test_a_clock_that_is_days_ahead_ends_no_rewind",
             "unit/orchestration/test_restart_policy.py::test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most",
-            "unit/operations/test_retain.py::test_the_open_hour_stays_whatever_the_clock_says",
+            "features/retention/test_retain.py::test_the_open_hour_stays_whatever_the_clock_says",
         ),
         left="a clock that is ahead while `EventTime(idle_advance=...)` is declared moves the watermarks of idle "
         "partitions too far: what comes then is late, counted and in the late table; until the clock reaches the "
@@ -769,10 +769,10 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "done or not; whoever comes next finishes it; the other sessions go on as without it, which is proven",
         T1,
         (
-            "unit/operations/test_erase.py::test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated",
-            "unit/operations/test_erase.py::test_what_a_killed_erasure_left_is_finished_by_housekeeping",
+            "features/erase/test_erase.py::test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated",
+            "features/erase/test_erase.py::test_what_a_killed_erasure_left_is_finished_by_housekeeping",
             (
-                "unit/operations/test_erase.py::"
+                "features/erase/test_erase.py::"
                 "test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeeds"
             ),
             (

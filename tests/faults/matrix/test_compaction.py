@@ -11,9 +11,9 @@ import pytest
 
 from lockstep.features.compaction.run import compact_stream
 from lockstep.operations.lifecycle import close_hour
+from tests.features.compaction.dying import PHASES
+from tests.features.compaction.reading import HOURS, commit_next, read_by_deltalake, read_by_duckdb, read_meanwhile
 from tests.support.stream_table import StreamTable, files_on_disk, live_files, stored_rows
-from tests.unit.compaction.dying import PHASES
-from tests.unit.compaction.reading import HOURS, commit_next, read_by_deltalake, read_by_duckdb, read_meanwhile
 
 ROOT = Path(__file__).parents[3]
 CHEAP = ("the output is written and not proven", "the entry is written and not synced")
@@ -52,7 +52,7 @@ def test_twenty_kills_of_a_minor_compaction_at_each_phase_change_no_row(table: S
 
 def kill_compaction(table: StreamTable, phase: str, *, open_files_max: int) -> None:
     before = stored_rows(table.folders)
-    command = [sys.executable, "-m", "tests.unit.compaction.dying", str(table.folders.root), table.folders.stream]
+    command = [sys.executable, "-m", "tests.features.compaction.dying", str(table.folders.root), table.folders.stream]
     command += [phase, str(open_files_max)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     assert before == stored_rows(table.folders)

@@ -129,8 +129,9 @@ def copy(source: Path, target: Path) -> None:
 
 
 def remove(name: str, root: Path) -> None:
-    """Remove a feature: its folder, its line, its and its wiring."""
+    """Remove a feature: its folder, the folder of its tests, its line and its wiring."""
     shutil.rmtree(root / "platform" / "lockstep" / "features" / name)
+    shutil.rmtree(root / "tests" / "features" / name)
     edit(root / "platform" / "lockstep" / "feature.py", rf'    "{name}",\n', "")
     if name in WIRING:
         file, names = WIRING[name]

@@ -601,19 +601,19 @@ FLOOR = list_mutants(
         "rewinds before the floor are forgotten",
         "rewinds = tuple(each for each in base.head.rewinds if each.batch > floor)",
         "rewinds = base.head.rewinds",
-        "unit/table/test_rewind.py::test_a_floor_forgets_the_rewinds_before_it",
+        "features/history/test_rewind.py::test_a_floor_forgets_the_rewinds_before_it",
     ),
     Change(
         "rewinds after the floor are not forgotten",
         "rewinds = tuple(each for each in base.head.rewinds if each.batch > floor)",
         "rewinds = ()",
-        "unit/table/test_rewind.py::test_a_floor_forgets_the_rewinds_before_it",
+        "features/history/test_rewind.py::test_a_floor_forgets_the_rewinds_before_it",
     ),
 )
 
 HEAD = list_mutants(
     "table/head.py",
-    "unit/table/test_rewind.py",
+    "features/history/test_rewind.py",
     Change(
         "a batch below the floor cannot be rewound to",
         "return self.rewind_floor <= batch <= self.batch or",
@@ -636,19 +636,19 @@ HEAD = list_mutants(
         "versions of rewinds stay loadable",
         "made = {each.batch: each.version for each in self.rewinds}",
         "made = dict[int, int]()",
-        "unit/operations/test_state_gc.py::test_the_state_of_a_batch_to_which_a_rewind_went_back_is_kept_until_the_floor_has_passed_the_rewind",
+        "features/retention/test_state_gc.py::test_the_state_of_a_batch_to_which_a_rewind_went_back_is_kept_until_the_floor_has_passed_the_rewind",
     ),
     Change(
         "a promotion follows the batch before its first",
         "(self.promotion.first if self.promotion is not None and promoted else self.batch) - 1",
         "self.batch - 1",
-        "unit/table/test_promotion.py::test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow",
+        "features/history/test_promotion.py::test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow",
     ),
 )
 
 HOUSEKEEPING = list_mutants(
     "features/retention/housekeeping.py",
-    "unit/operations/test_housekeeping.py",
+    "features/retention/test_housekeeping.py",
     Change(
         "data files at the floor are kept",
         "kept = (None, floor.batch_version, *head.kept_versions.values())",
@@ -683,13 +683,13 @@ HOUSEKEEPING = list_mutants(
         "files from before an erasure go with it",
         "young = max(min(floor_at, time.time()) - OLDEST_FILE_SECONDS, _find_erasure_time(folders.table, head))",
         "young = min(floor_at, time.time()) - OLDEST_FILE_SECONDS",
-        "unit/operations/test_erase.py::test_housekeeping_deletes_all_data_files_that_held_the_session",
+        "features/erase/test_erase.py::test_housekeeping_deletes_all_data_files_that_held_the_session",
     ),
 )
 
 STATE_GC = list_mutants(
     "features/retention/unreachable_state.py",
-    "unit/operations/test_state_gc.py",
+    "features/retention/test_state_gc.py",
     Change(
         "the ledger holds the newest batch before state is counted",
         "    side_tables.catch_up_alongside_writer(folders, head)  # 1\n",
@@ -753,7 +753,7 @@ WRITTEN_BY = list_mutants(
 
 REWIND = list_mutants(
     "features/history/rewind_commit.py",
-    "unit/table/test_rewind.py",
+    "features/history/test_rewind.py",
     Change(
         "a batch that was committed since refuses the rewind",
         "if head.batch != seen.batch:",
@@ -842,7 +842,7 @@ REWIND = list_mutants(
 
 REWIND_PLAN = list_mutants(
     "features/history/rewind.py",
-    "unit/operations/test_rewound_rows.py",
+    "features/history/test_rewound_rows.py",
     Change(
         "topics that were taken up since the target keep their first position",
         "for key, row in (*held.items(), *taken_up.items()):",
@@ -859,7 +859,7 @@ REWIND_PLAN = list_mutants(
 
 PROMOTION = list_mutants(
     "features/history/promotion_commit.py",
-    "unit/table/test_promotion.py",
+    "features/history/test_promotion.py",
     Change(
         "a base on which somebody has written refuses the promotion",
         "        check_unchanged(base.head, planned.seen, planned.target)\n",
@@ -948,7 +948,7 @@ RESTORE = list_mutants(
 
 ERASURE = list_mutants(
     "features/erase/commit.py",
-    "unit/table/test_erasure.py",
+    "features/erase/test_erasure.py",
     Change(
         "a batch that was committed since refuses the erasure",
         "if head.batch != seen.batch or not",
@@ -960,7 +960,7 @@ ERASURE = list_mutants(
         " or not {each.name for each in head.savepoints} <= set(planned.drops):",
         ":",
         "test_a_batch_or_a_savepoint_that_comes_first_refuses_the_erasure "
-        "unit/operations/test_erase.py::"
+        "features/erase/test_erase.py::"
         "test_a_savepoint_that_is_made_after_the_plan_keeps_the_session_from_being_erased",
     ),
     Change(
@@ -1009,7 +1009,7 @@ ERASURE = list_mutants(
 
 DROPPED_SHADOWS = list_mutants(
     "features/history/kept_rows.py",
-    "unit/operations/test_erase.py",
+    "features/erase/test_erase.py",
     Change(
         "deleted shadows go with an erasure",
         "    delete_dropped(folders.root)\n",
@@ -1020,7 +1020,7 @@ DROPPED_SHADOWS = list_mutants(
 
 ERASE = list_mutants(
     "features/erase/erase.py",
-    "unit/operations/test_erase.py",
+    "features/erase/test_erase.py",
     Change(
         "files that a compaction replaced are planned again",
         "if live.missing([file.path for file in prepared.files], base.version):",
@@ -1056,7 +1056,7 @@ ERASE = list_mutants(
 
 BACKUP = list_mutants(
     "features/copies/backup.py",
-    "unit/operations/test_backup.py",
+    "features/copies/test_backup.py",
     Change(
         "a stream that lacks a file is not copied",
         "    _check_complete(folders, cut, wanted)\n",
@@ -1073,13 +1073,13 @@ BACKUP = list_mutants(
         "a floor that was raised while it was copied makes another copy",
         "return now.rewind_floor == head.rewind_floor and set",
         "return set",
-        "unit/operations/test_state_gc.py::test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile",
+        "features/retention/test_state_gc.py::test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile",
     ),
     Change(
         "a savepoint that was deleted while it was copied makes another copy",
         "now.rewind_floor == head.rewind_floor and set(head.savepoints) <= set(now.savepoints)",
         "now.rewind_floor == head.rewind_floor",
-        "unit/operations/test_state_gc.py::test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile",
+        "features/retention/test_state_gc.py::test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_deletes_it_meanwhile",
     ),
     Change(
         "head and side tables of a moment belong together",
@@ -1128,7 +1128,7 @@ BACKUP = list_mutants(
 
 COPIES = list_mutants(
     "features/copies/copies.py",
-    "unit/operations/test_backup.py",
+    "features/copies/test_backup.py",
     Change(
         "a restored file has the digest of its manifest",
         "if (found.size, found.sha256) != (expected.size, expected.sha256):",
@@ -1209,7 +1209,7 @@ EXECUTORS = list_mutants(
 
 QUARANTINE_RETENTION = list_mutants(
     "features/retention/messages.py",
-    "unit/operations/test_retain_quarantine.py",
+    "features/retention/test_retain_quarantine.py",
     Change(
         "a batch of a kept hour, and all after it, stay",
         "if file.name.hour >= before_hour:",

@@ -24,8 +24,8 @@ from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
 from lockstep.store_clients import open_arrow_client
 from lockstep.table.commit import raise_rewind_floor
+from tests.features.export.declared import make_stream
 from tests.support.stream_table import StreamTable
-from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -148,7 +148,7 @@ def test_structured_streaming_sees_each_row_once_across_compactions_and_restarts
 ) -> None:
     """A query that starts anew, and goes on after a compaction and after more batches; another one starts after all.
 
-    That it takes batches between compactions is in integration/compaction/test_spark.py.
+    That it takes batches between compactions is in features/compaction/test_spark.py.
     """
     table, target = str(written.runs.folders.table), str(tmp_path / "target")
 

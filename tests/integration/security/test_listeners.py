@@ -1,6 +1,6 @@
 """No process of lockstep listens where another machine reaches it, with the settings that users get.
 
-A live platform, a game day and a load test: `integration/localdev/test_live.py` and `integration/rehearsal`; the ports
+A live platform, a game day and a load test: `features/localdev/test_live.py` and `features/rehearsal`; the ports
 of the compose file: `house/deploy/test_compose.py`.
 """
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from lockstep.operations.quarantine import QuarantineFilter, export_quarantined
 from lockstep.table import side_tables
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
-from tests.integration.quality.stream_tables import CLEAN, clean_batches, write
+from tests.features.quality.stream_tables import CLEAN, clean_batches, write
 
 if TYPE_CHECKING:
     from pathlib import Path

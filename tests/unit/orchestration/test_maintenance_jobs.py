@@ -36,9 +36,9 @@ from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import ScheduleSettings, Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import raise_rewind_floor
+from tests.features.export.declared import make_stream
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 from tests.support.queued_run import enqueue
-from tests.unit.export.declared import make_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,0 +1,69 @@
+"""A process that exports, and dies or waits at a step.
+
+`python -m tests.features.export.exporting ROOT STEP` kills itself at STEP of its first hour; with a third argument GATE
+it makes the file GATE/<pid> there instead, waits for GATE/go, goes on, and prints its result as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from lockstep.derived import Export
+from lockstep.features.export import dataset
+from lockstep.features.export.export import export_stream
+from lockstep.storage import LocalStorage
+from lockstep.table.layout import StreamFolders
+from tests.features.compaction.compacting import wait_for
+from tests.features.export.declared import make_stream
+
+STEPS = ("files written", "manifest written", "published")
+
+
+def interrupt(step: str, act: Callable[[], None]) -> None:
+    """Act once, at a step of the next hour: before the manifest, before the rename, after it."""
+    storage, done = LocalStorage, list[bool]()
+    move, replace = storage.move, storage.replace
+
+    def once() -> None:
+        if not done:
+            done.append(True)
+            act()
+
+    def replacing(self: LocalStorage, path: Path, content: bytes) -> None:
+        if path.name == dataset.MANIFEST_FILE and step == STEPS[0]:
+            once()
+        replace(self, path, content)
+
+    def moving(self: LocalStorage, path: Path, target: Path) -> None:
+        is_hour = target.name.startswith(dataset.HOUR_PREFIX)
+        if is_hour and step == STEPS[1]:
+            once()
+        move(self, path, target)
+        if is_hour and step == STEPS[2]:
+            once()
+
+    storage.move, storage.replace = moving, replacing  # type: ignore[method-assign]  # this process is killed
+
+
+def die() -> None:
+    """As by kill -9."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_at(gate: Path) -> None:
+    """Say that the step is reached, and wait for the go."""
+    (gate / str(os.getpid())).touch()
+    wait_for(gate / "go")
+
+
+if __name__ == "__main__":
+    root, at, *gates = sys.argv[1:]
+    interrupt(at, (lambda: wait_at(Path(gates[0]))) if gates else die)
+    result = export_stream(make_stream(Export()), StreamFolders("readings", Path(root)))
+    sys.stdout.write(msgspec.json.encode(result).decode())
