@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.workload import Size
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds
 from lockstep.table.delta_log import read_entry
 from lockstep.table.ledger import read_columns, read_ledger
 
@@ -58,7 +58,7 @@ def read_notes(notes: Path) -> list[tuple[int, int]]:
 def _read_batch(table: Path, version: int) -> tuple[int, int] | None:
     """Batch and epoch of a version, read once; None where it is no batch."""
     entry = read_entry(table, version)
-    if entry is None or entry.head is None or entry.kind != CommitKind.BATCH.value:
+    if entry is None or entry.head is None or entry.kind != commit_kinds.BATCH.name:
         return None
     return entry.head.batch, entry.head.epoch
 

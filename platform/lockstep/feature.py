@@ -57,6 +57,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the folder.
         version: Version of its fields in the head of a table.
+        commit_kinds: References to its kinds of commit (`CommitKind`).
         head_fields: Its fields in the head: a table in which one is set needs this feature.
         needs: Features without which it cannot work.
         option: The option of `Stream` that a stream with its assets and jobs declares; empty for all streams.
@@ -89,6 +90,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     version: int = 1
+    commit_kinds: tuple[str, ...] = ()
     head_fields: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     option: str = ""

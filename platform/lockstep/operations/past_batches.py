@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lockstep.errors import TableError
 from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table.commit_kinds import list_commit_kinds
 from lockstep.table.head import Head, Promotion
 from lockstep.table.layout import StreamFolders
 
@@ -29,8 +29,9 @@ def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
 def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:
     """The promotion in whose middle a batch is, also one that was undone; reads the entries of promotions."""
     known = [head.promotion]
+    kinds = [kind.name for kind in list_commit_kinds() if kind.skips_batches]
     for version in reversed(delta_log.list_versions(folders.table)):
-        if delta_log.is_of_kind(folders.table, version, CommitKind.PROMOTE.value):
+        if any(delta_log.is_of_kind(folders.table, version, kind) for kind in kinds):
             entry = delta_log.read_entry(folders.table, version)
             known.append(None if entry is None or entry.head is None else entry.head.promotion)
     return next((each for each in known if each is not None and each.first <= batch < each.batch), None)

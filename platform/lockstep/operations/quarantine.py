@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_value
-from lockstep.operations.inspect.history import describe_quarantine_retention
 from lockstep.operations.tables import open_table
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import SCHEMA, QuarantineRow
@@ -213,7 +212,8 @@ def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRo
 
 def describe_dropped(folders: StreamFolders) -> str:
     """Messages that retention has dropped from quarantine and late table; empty for none."""
-    return describe_quarantine_retention(open_table(folders).base().head.quarantine_retention)
+    retention = open_table(folders).base().head.quarantine_retention
+    return "" if retention is None else retention.describe()
 
 
 def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: Path) -> Exported:

@@ -17,7 +17,6 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.feature import load_parts
-from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION, Head
@@ -274,9 +273,10 @@ def _list_dropped(folders: StreamFolders, head: Head | None) -> Iterator[str]:
     """What retention has dropped: rows as of a head, messages of quarantine and late table as of now."""
     newest = delta_log.find_top_version(folders.table)
     now = head if newest is None else delta_log.read_head(folders.table, newest)
-    rows = "" if head is None else describe_retention(head.retention)
-    messages = "" if now is None else describe_quarantine_retention(now.quarantine_retention)
-    yield from filter(None, (rows, messages))
+    if head is not None and head.retention is not None:
+        yield head.retention.describe()
+    if now is not None and now.quarantine_retention is not None:
+        yield now.quarantine_retention.describe()
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:

@@ -23,7 +23,7 @@ from lockstep.operations.lost_batch import LostBatch, find_lost_batch, take_back
 from lockstep.operations.tables import NoTable, has_table
 from lockstep.state.changelog import StateDamaged
 from lockstep.storage import find_storage
-from lockstep.table import delta_log, ledger, side_tables, torn_entry
+from lockstep.table import delta_log, ledger, side_tables, torn_entry, transactions
 from lockstep.table.commit import OutputLog
 from lockstep.table.foreign_commits import find_foreign_commit, find_foreign_versions
 from lockstep.table.head import Desired, Head, SideFile
@@ -229,7 +229,7 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
 
 
 def _held(folder: Path) -> int:
-    return delta_log.open_delta_table(folder).transaction_version(delta_log.BATCH) or 0
+    return delta_log.open_delta_table(folder).transaction_version(transactions.BATCH) or 0
 
 
 def _unreadable(error: Exception) -> Check:

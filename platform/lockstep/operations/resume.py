@@ -29,9 +29,8 @@ from lockstep.model.position import TopicNamePartition
 from lockstep.operations.position_commit import commit_positions
 from lockstep.operations.resume_cost import OptionCost, ResumeCosts
 from lockstep.operations.tables import open_table
-from lockstep.table import ledger, side_tables
+from lockstep.table import commit_kinds, ledger, side_tables
 from lockstep.table.commit import OutputLog, commit_batch, commit_claim
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head, Resumption
 from lockstep.table.layout import StreamFolders
 from lockstep.table.positions import LedgerStamp
@@ -265,7 +264,7 @@ def _commit(
         lambda writer, batch: commit_batch(
             writer,
             replace(batch, accepts_burst=burst, resumption=resumption, resumed_topics=resumed),
-            kind=CommitKind.RESUME,
+            kind=commit_kinds.RESUME,
             reason=f"resumed: {why_who}",
         ),
     )

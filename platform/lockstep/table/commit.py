@@ -18,8 +18,8 @@ from lockstep.errors import Fenced, TableError
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds, delta_log, transactions
+from lockstep.table.commit_kinds import CommitKind
 from lockstep.table.delta_log import AddAction, CreateEntry, NextEntry, RemoveAction
 from lockstep.table.foreign_commits import refuse_foreign_since
 from lockstep.table.head import (
@@ -143,7 +143,7 @@ class OutputLog:
         """
         self._tail.refresh()
         version, entry = self._tail.version, self._tail.entry
-        if (ours := self._tail.find_number(delta_log.VERSION)) < version:
+        if (ours := self._tail.find_number(transactions.VERSION)) < version:
             refuse_foreign_since(self.folder, ours, version)
             entry = delta_log.read_entry(self.folder, ours)
         if entry is None:
@@ -187,12 +187,13 @@ def _make_entry(
     restored: RestoredFiles,
     alter: Callable[[CommitProperties], None] | None,
 ) -> NextEntry:
-    head, transactions = committed.head, {delta_log.VERSION: committed.version}
+    head = committed.head
+    numbers = {transactions.VERSION: committed.version}
     if proposal.batch is not None:
-        transactions[delta_log.BATCH] = proposal.batch
+        numbers[transactions.BATCH] = proposal.batch
     if proposal.epoch is not None:
-        transactions[delta_log.EPOCH] = proposal.epoch
-    user = {"kind": proposal.kind.value, "batch": head.batch, "epoch": head.epoch}
+        numbers[transactions.EPOCH] = proposal.epoch
+    user = {"kind": proposal.kind.name, "batch": head.batch, "epoch": head.epoch}
     metadata = {delta_log.HEAD: head.encode(), "userMetadata": msgspec.json.encode(user).decode()}
     return NextEntry(
         version=committed.version,
@@ -201,7 +202,7 @@ def _make_entry(
         removes=[*proposal.removes, *restored.removes],
         table_metadata=restored.table_metadata,
         alter=alter,
-        transactions=transactions,
+        transactions=numbers,
         metadata=metadata | dict(proposal.metadata),
     )
 
@@ -333,7 +334,7 @@ def commit_claim(
         return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
 
     metadata = {delta_log.CAUSE: cause} if cause else {}
-    return Proposal(kind=CommitKind.CLAIM, next_head=next_head, epoch=named_epoch + 1, metadata=metadata)
+    return Proposal(kind=commit_kinds.CLAIM, next_head=next_head, epoch=named_epoch + 1, metadata=metadata)
 
 
 def _find_code(head: Head, digest: str) -> FoldCode | None:
@@ -390,7 +391,7 @@ def commit_batch(
         )
 
     return Proposal(
-        kind=kind or _find_kind(planned),
+        kind=kind or _choose_kind(planned),
         next_head=next_head,
         adds=planned.files,
         batch=planned.number,
@@ -398,10 +399,10 @@ def commit_batch(
     )
 
 
-def _find_kind(planned: BatchCommit) -> CommitKind:
+def _choose_kind(planned: BatchCommit) -> CommitKind:
     if planned.findings or planned.topic_findings:
-        return CommitKind.HALT
-    return CommitKind.BATCH if planned.resumption is None else CommitKind.RESUME
+        return commit_kinds.HALT
+    return commit_kinds.BATCH if planned.resumption is None else commit_kinds.RESUME
 
 
 def add_halted_topics(before: Iterable[HaltedTopic], planned: BatchCommit) -> tuple[HaltedTopic, ...]:
@@ -431,7 +432,7 @@ def commit_closed_hour(hour: str) -> Proposal:
     def next_head(base: Base) -> Head:
         return msgspec.structs.replace(base.head, closed_hour=max(hour, base.head.closed_hour))
 
-    return Proposal(kind=CommitKind.CLOSE, next_head=next_head)
+    return Proposal(kind=commit_kinds.CLOSE, next_head=next_head)
 
 
 def set_desired_state(writer: Writer, desired: Desired, reason: str) -> Proposal:
@@ -441,7 +442,7 @@ def set_desired_state(writer: Writer, desired: Desired, reason: str) -> Proposal
         check_writer(base.head, writer)
         return _with_wanted_state(base, base.head, desired, reason)
 
-    return Proposal(kind=CommitKind.DESIRE, next_head=next_head)
+    return Proposal(kind=commit_kinds.DESIRE, next_head=next_head)
 
 
 def raise_rewind_floor(generation: int, batch: int) -> Proposal:
@@ -457,7 +458,7 @@ def raise_rewind_floor(generation: int, batch: int) -> Proposal:
         rewinds = tuple(each for each in base.head.rewinds if each.batch > floor)
         return msgspec.structs.replace(base.head, rewind_floor=floor, rewinds=rewinds)
 
-    return Proposal(kind=CommitKind.FLOOR, next_head=next_head)
+    return Proposal(kind=commit_kinds.FLOOR, next_head=next_head)
 
 
 class NoSuchLoss(TableError):
@@ -493,7 +494,7 @@ def accept_loss(batch: int, at: float, cause: str) -> Proposal:
             raise NoSuchLoss(base.head.stream, batch, lost.last_batch if lost.open else 0)
         return msgspec.structs.replace(base.head, lost=accept_losses(lost, at, cause))
 
-    return Proposal(kind=CommitKind.ACCEPT, next_head=next_head, metadata={delta_log.CAUSE: f"loss {batch}: {cause}"})
+    return Proposal(kind=commit_kinds.ACCEPT, next_head=next_head, metadata={delta_log.CAUSE: f"loss {batch}: {cause}"})
 
 
 def commit_schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties], None]) -> Proposal:
@@ -502,7 +503,7 @@ def commit_schema(writer: Writer, alter: Callable[[DeltaTable, CommitProperties]
     def check(head: Head) -> None:
         check_writer(head, writer)
 
-    return Proposal(kind=CommitKind.SCHEMA, next_head=keep_head(check), alter=alter)
+    return Proposal(kind=commit_kinds.SCHEMA, next_head=keep_head(check), alter=alter)
 
 
 def keep_head(check: Callable[[Head], object]) -> Callable[[Base], Head]:

@@ -14,9 +14,8 @@ from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
-from lockstep.table import delta_log, ledger, quarantine
+from lockstep.table import commit_kinds, delta_log, ledger, quarantine
 from lockstep.table.commit import OutputLog, Writer, commit_schema
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import NO_HOOKS
 from lockstep.table.head import HEAD_VERSION, Head
 from lockstep.table.layout import StreamFolders
@@ -64,7 +63,7 @@ def open_tables(
     if is_first := not delta_log.has_log(folders.table):
         _refuse_remains(folders)
     head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
-    metadata = {delta_log.KIND: CommitKind.CREATE.value, delta_log.HEAD: head.encode()}
+    metadata = {delta_log.KIND: commit_kinds.CREATE.name, delta_log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     sides |= {folders.late: quarantine.SCHEMA} if keeps_late else {}
     for side, side_schema in sides.items():

@@ -30,13 +30,10 @@ from lockstep.errors import CommitUnknown, NotCommitted, TableError
 from lockstep.model.decoding import decode_json, decode_json_lines
 from lockstep.storage import NotWritten, find_fault, find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
-from lockstep.table.commit_kind import CommitKind, RowChange
+from lockstep.table.commit_kinds import CommitKind, RowChange, find_commit_kind
 from lockstep.table.head import Head
 
 HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
-BATCH, EPOCH, VERSION = "lockstep.batch", "lockstep.epoch", "lockstep.version"
-DROPPED = "lockstep.dropped"
-"""In a side table: the last batch whose messages retention has removed from it."""
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _KIND = re.compile(rb'"lockstep\.kind":"([a-z ]+)"')
@@ -272,14 +269,16 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
 def read_row_change(table: Path, version: int) -> RowChange | None:
     """What a version does to rows that were there before it; None where its entry is gone.
 
-    Searches its text, without decoding it. A commit of others with files may do anything.
+    Searches its text, without decoding it. A commit of other tools with files may do anything, as may one of
+    an absent feature.
     """
     try:
         text = find_storage(table).read(make_entry_path(table, version))
     except FileNotFoundError:
         return None
     if (found := _KIND.search(text)) is not None:
-        return CommitKind(found[1].decode()).row_change
+        kind = find_commit_kind(found[1].decode())
+        return RowChange.REPLACED if kind is None else kind.row_change
     return RowChange.REPLACED if _FILE_ACTION.search(text) is not None else RowChange.NONE
 
 
@@ -500,7 +499,7 @@ def append_entry(
 
 
 def _write(table: Path, entry: NextEntry, token: str, create: CreateEntry) -> LogEntry | None:
-    ours = {KIND: entry.kind.value, TOKEN: token, **entry.metadata}
+    ours = {KIND: entry.kind.name, TOKEN: token, **entry.metadata}
     if entry.alter is None:
         content = encode_entry(entry, ours)
         create(make_entry_path(table, entry.version), content)

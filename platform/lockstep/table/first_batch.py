@@ -9,7 +9,7 @@ import msgspec
 
 from lockstep.errors import TableError
 from lockstep.table.commit import Base, Proposal, check_hour_open
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table.commit_kinds import CommitKind
 from lockstep.table.delta_log import CAUSE
 from lockstep.table.head import FIRST_BATCH, Desired, Head, Imported, Origin, SideFile
 
@@ -36,8 +36,12 @@ class FirstBatch(msgspec.Struct, frozen=True, kw_only=True):
     needs: Mapping[Path, int]
 
 
-def commit_first_batch(start: FirstBatch) -> Proposal:
-    """Begin a stream in a table without a batch: claim and first batch in one; it is stopped.
+def commit_first_batch(start: FirstBatch, kind: CommitKind) -> Proposal:
+    """Start a stream in a table without a batch: claim and first batch in one; it is stopped.
+
+    Args:
+        start: The first batch.
+        kind: The kind of commit of the feature that starts the stream.
 
     The commit raises:
         TableError: The table has been written by now.
@@ -70,7 +74,7 @@ def commit_first_batch(start: FirstBatch) -> Proposal:
 
     source = begun.stream if imported is None else f"{begun.stream} (savepoint {imported.savepoint})"
     return Proposal(
-        kind=CommitKind.SHADOW if imported is None else CommitKind.IMPORT,
+        kind=kind,
         next_head=next_head,
         batch=FIRST_BATCH,
         epoch=FIRST_BATCH,

@@ -99,6 +99,10 @@ class Retention(msgspec.Struct, frozen=True):
     at: float
     cause: str
 
+    def describe(self) -> str:
+        """Describe it in one line: extent, reason and operator."""
+        return f"rows of hours before {self.hour} ({self.cause})"
+
 
 class QuarantineRetention(Retention, frozen=True, kw_only=True):
     """The newest retention of quarantine and late table: their messages of all batches up to `batch` are dropped.
@@ -115,6 +119,10 @@ class QuarantineRetention(Retention, frozen=True, kw_only=True):
     quarantined: int = 0
     late: int = 0
     unknown_up_to: int = 0
+
+    def describe(self) -> str:
+        """Describe it in one line: extent, reason and operator."""
+        return f"quarantined and late messages of batches up to {self.batch} ({self.cause})"
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -180,6 +188,12 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     cause: str
     is_finished: bool = False
+
+    def describe(self) -> str:
+        """Describe it in one line: session, reason, operator and progress."""
+        where = f" of topic {self.topic}" if self.topic else ""
+        unfinished = "" if self.is_finished else "; quarantine and late table follow"
+        return f"session with digest {self.digest}{where} ({self.cause}){unfinished}"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,9 +14,8 @@ import msgspec
 import pyarrow as pa
 from deltalake import Field, Schema
 
-from lockstep.table import delta_log
+from lockstep.table import commit_kinds, delta_log
 from lockstep.table.commit import Base, Committed, OutputLog, Proposal, RestoredFiles, check_hour_open
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Head
 from lockstep.table.parquet import DataFile, write_file
@@ -107,7 +106,7 @@ def _add_mark(output: OutputLog, commit_hour: str) -> Proposal:
         check_hour_open(base.head, commit_hour)
         return base.head
 
-    return Proposal(kind=CommitKind.MARK, next_head=next_head, adds=(mark,))
+    return Proposal(kind=commit_kinds.MARK, next_head=next_head, adds=(mark,))
 
 
 def write_mark(table: Path, schema: Schema, commit_hour: str, by: WrittenBy) -> DataFile:

@@ -18,8 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Field
 from lockstep.errors import TableError
 from lockstep.model.decoding import decode_value
 from lockstep.model.table_schema import ABSENT_UP_TO, to_delta
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds, delta_log, transactions
 from lockstep.table.delta_log import NO_HOOKS, NextEntry
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 
@@ -97,12 +96,12 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
         if not found.added:
             return None
         refuse_foreign(folder, table.version())
-        batch = table.transaction_version(delta_log.BATCH) or 0
+        batch = table.transaction_version(transactions.BATCH) or 0
         return NextEntry(
             version=table.version() + 1,
-            kind=CommitKind.SIDE,
+            kind=commit_kinds.SIDE,
             alter=partial(add_columns, found.added, table),
-            transactions={delta_log.BATCH: batch},
+            transactions={transactions.BATCH: batch},
         )
 
     return delta_log.append_entry(folder, next_entry) is not None

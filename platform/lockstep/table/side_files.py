@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from lockstep.errors import TableError
 from lockstep.model.commit_hour import format_hour
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import delta_log, transactions
+from lockstep.table.commit_kinds import CommitKind
 from lockstep.table.delta_log import NextEntry, RemoveAction
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
@@ -147,7 +147,7 @@ def commit_replacement(
     hour: str,
     inputs: Mapping[str, int],
     output: DataFile,
-    kind: CommitKind = CommitKind.SIDE_COMPACTION,
+    kind: CommitKind,
 ) -> bool:
     """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
 
@@ -172,7 +172,7 @@ def commit_replacement(
             kind=kind,
             adds=[output.action()],
             removes=list(starmap(RemoveAction, inputs.items())),
-            transactions={delta_log.BATCH: tail.find_number(delta_log.BATCH)},
+            transactions={transactions.BATCH: tail.find_number(transactions.BATCH)},
             metadata={PROOF: msgspec.json.encode(proof).decode()},
         )
 
@@ -231,8 +231,8 @@ def rewrite_side_files(
     side: Path,
     table: DeltaTable,
     files: Sequence[SideTableFile],
+    kind: CommitKind,
     change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
-    kind: CommitKind = CommitKind.SIDE_COMPACTION,
 ) -> DataFile | None:
     """Replace files by one with the same rows, changed; None where an input was not live any more."""
     rows = read_live_rows(side, table, files)

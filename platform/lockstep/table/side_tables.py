@@ -8,9 +8,8 @@ from pathlib import Path
 from deltalake.exceptions import TableNotFoundError
 
 from lockstep.errors import CommitUnknown, TableError
-from lockstep.table import delta_log
+from lockstep.table import commit_kinds, delta_log, transactions
 from lockstep.table.commit import OutputLog
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import CreateEntry, NextEntry, RemoveAction
 from lockstep.table.foreign_commits import TableReplaced, refuse_foreign
 from lockstep.table.head import Head, SideFile
@@ -57,7 +56,7 @@ class SideLog:
 
         def next_entry() -> NextEntry | None:
             self._look(tail)
-            held = tail.find_number(delta_log.BATCH)
+            held = tail.find_number(transactions.BATCH)
             if held == batch:
                 return None
             if held != after:
@@ -65,9 +64,9 @@ class SideLog:
             _check(self._side, files)
             return NextEntry(
                 version=tail.version + 1,
-                kind=CommitKind.SIDE,
+                kind=commit_kinds.SIDE,
                 adds=[DataFile(file.path, file.size, file.rows, file.statistics).action() for file in files],
-                transactions={delta_log.BATCH: batch},
+                transactions={transactions.BATCH: batch},
             )
 
         written = delta_log.append_entry(self._side, next_entry, finds_late=True, create=self._create)
@@ -129,9 +128,9 @@ def take_back(side: Path, files: Sequence[RemoveAction], batch: int) -> None:
         refuse_foreign(side, tail.version)
         return NextEntry(
             version=tail.version + 1,
-            kind=CommitKind.SIDE_UNDO,
+            kind=commit_kinds.SIDE_UNDO,
             removes=files,
-            transactions={delta_log.BATCH: batch},
+            transactions={transactions.BATCH: batch},
         )
 
     delta_log.append_entry(side, next_entry)

@@ -13,27 +13,8 @@ import msgspec
 
 from lockstep.model.decoding import decode_json_lines
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
-
-LAST_LINES = {
-    CommitKind.BATCH.value: {delta_log.VERSION, delta_log.BATCH},
-    CommitKind.HALT.value: {delta_log.VERSION, delta_log.BATCH},
-    CommitKind.RESUME.value: {delta_log.VERSION, delta_log.BATCH},
-    CommitKind.CLAIM.value: {delta_log.VERSION, delta_log.EPOCH},
-    CommitKind.REWIND.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
-    CommitKind.ERASE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
-    CommitKind.SHADOW.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
-    CommitKind.PROMOTE.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
-    CommitKind.IMPORT.value: {delta_log.VERSION, delta_log.BATCH, delta_log.EPOCH},
-    CommitKind.CREATE.value: set[str](),
-    CommitKind.SIDE.value: {delta_log.BATCH},
-    CommitKind.SIDE_COMPACTION.value: {delta_log.BATCH},
-    CommitKind.SIDE_REDACTION.value: {delta_log.BATCH},
-    CommitKind.SIDE_RETENTION.value: {delta_log.BATCH, delta_log.DROPPED},
-    CommitKind.SIDE_UNDO.value: {delta_log.BATCH},
-}
-"""The transactions that each kind of entry ends with; all others of ours with their version."""
+from lockstep.table import commit_kinds, delta_log
+from lockstep.table.commit_kinds import find_commit_kind
 
 
 class _Transaction(msgspec.Struct):
@@ -62,7 +43,8 @@ def is_torn(entry: bytes) -> bool:
     kind = info.get(delta_log.KIND)
     if not isinstance(kind, str):
         return False
-    needed = LAST_LINES.get(kind, {delta_log.VERSION})
+    known = find_commit_kind(kind)
+    needed = commit_kinds.OF_VERSION if known is None else known.transactions
     return not needed <= {line.txn.appId for line in lines if line.txn is not None}
 
 

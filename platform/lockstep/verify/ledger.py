@@ -24,7 +24,7 @@ from typing_extensions import override
 from lockstep.errors import TableError
 from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import ABSENT_UP_TO, COMMIT_HOUR, to_delta
-from lockstep.table import delta_log
+from lockstep.table import delta_log, transactions
 from lockstep.table.commit import OutputLog
 from lockstep.table.file_checksum import read_verified
 from lockstep.table.head import Head, QuarantineRetention, SideFile
@@ -637,7 +637,7 @@ def _absent(table: DeltaTable) -> dict[str, int]:
 def _side(folder: Path) -> SideTable:
     table = open_table(folder)
     columns: dict[str, object] = {field.name: field.type for field in table.schema().fields}
-    held = table.transaction_version(delta_log.BATCH) or 0
+    held = table.transaction_version(transactions.BATCH) or 0
     return SideTable(folder.name, folder, _live(_read_actions(table)), held, columns)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from lockstep.errors import StateError, TableError
 from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.state.changelog import StateVersion, read_header, read_segment
-from lockstep.table import delta_log
+from lockstep.table import delta_log, transactions
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions_at
@@ -64,7 +64,7 @@ def _read_source(source: StreamFolders, origin: Origin) -> Mapping[TopicIdPartit
         return None
     try:
         handle = delta_log.open_delta_table(source.table)
-        entry = delta_log.read_entry(source.table, handle.transaction_version(delta_log.VERSION) or 0)
+        entry = delta_log.read_entry(source.table, handle.transaction_version(transactions.VERSION) or 0)
         head = entry.head if entry is not None else None
         if head is None or head.table_id != origin.table_id or not head.may_rewind_to(origin.batch):
             return None

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lockstep.errors import Fenced, TableError
+from lockstep.features.compaction.commit_kinds import COMPACTION
 from lockstep.table import ledger
 from lockstep.table.commit import OutputLog, Proposal, Writer, commit_batch, commit_claim, commit_closed_hour, keep_head
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import create_entry
 from tests.correctness.model.protocol import Head, Kind, Refused, demanded
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
@@ -172,7 +172,7 @@ class CommitProtocol(RuleBasedStateMachine):
 
     @rule()
     def somebody_compacts(self) -> None:
-        compaction = Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything))
+        compaction = Proposal(kind=COMPACTION, next_head=keep_head(anything))
         OutputLog(self.folders.table).commit(compaction)
 
     @invariant()

@@ -17,12 +17,12 @@ from deltalake import DeltaTable
 
 from lockstep.errors import NotCommitted
 from lockstep.features.compaction import rewrite
+from lockstep.features.compaction.commit_kinds import COMPACTION
 from lockstep.features.compaction.rewrite import RewriteTask, prove_file, sort_in_order
 from lockstep.features.compaction.run import CompactionRefused, Outcome, Rewriter, compact_in_process, compact_stream
 from lockstep.model.table_schema import IDENTITY
 from lockstep.storage import LocalStorage, NotWritten
 from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.live_files import COMPACTED_PREFIX
 from lockstep.table.row_digest import PROOF
 from tests.support.stream_table import (
@@ -187,7 +187,7 @@ def test_the_commit_carries_its_proof_and_changes_no_data(filled: StreamTable) -
     (path,) = live_files(filled.folders)
     found = delta_log.read_entry(filled.folders.table, after.version)
     assert found is not None
-    assert (before.version + 1, before.head, CommitKind.COMPACTION.value) == (after.version, after.head, found.kind)
+    assert (before.version + 1, before.head, COMPACTION.name) == (after.version, after.head, found.kind)
     lines = delta_log.make_entry_path(filled.folders.table, after.version).read_text().splitlines()
     actions = [json.loads(line) for line in lines]
     (info,) = (line["commitInfo"] for line in actions if "commitInfo" in line)

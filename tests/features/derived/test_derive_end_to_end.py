@@ -39,12 +39,12 @@ from lockstep.features.derived.derive import (
 from lockstep.features.derived.status import read_derived
 from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session, read_context
 from lockstep.features.history.rewind import plan_rewind, rewind_stream
+from lockstep.features.retention.commit_kinds import RETENTION
 from lockstep.model.commit_hour import compute_next_hour
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Proposal, raise_rewind_floor
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import Retention
 from lockstep.table.layout import DerivedFolders, StreamFolders
@@ -211,7 +211,7 @@ def test_rows_that_retention_has_dropped_stay_derived(site: Site) -> None:
     files = [file for file in LiveFiles(site.runs.folders.table).at(0) if file.commit_hour <= head.hour]
     drop = Retention(hour=compute_next_hour(head.hour), batch=head.batch, at=0.0, cause="a test")
     kept = Proposal(
-        kind=CommitKind.RETENTION,
+        kind=RETENTION,
         next_head=lambda base: msgspec.structs.replace(base.head, retention=drop),
         removes=tuple(map(make_removal, files)),
     )

@@ -50,9 +50,8 @@ from lockstep.model.position import TopicIdPartition
 from lockstep.operations.lifecycle import close_hour
 from lockstep.progress import send_progress
 from lockstep.storage import LocalStorage
-from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table import commit_kinds, delta_log, ledger, side_tables
 from lockstep.table.commit import BatchCommit, OutputLog, Proposal, Writer, commit_batch, raise_rewind_floor
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.foreign_commits import ForeignCommit
 from lockstep.table.head import Origin
 from lockstep.table.layout import StreamFolders
@@ -628,7 +627,7 @@ def put_stream_with_foreign_commit(folders: StreamFolders, origin: str) -> None:
     shutil.copytree(folders.root / folders.stream, folders.root / "other")
     table = StreamFolders("other", folders.root).table
     named = Origin(stream=origin, table_id="t", batch=1, digest="", code="", code_digest="", at=0.0, cause="")
-    shadow = Proposal(kind=CommitKind.DESIRE, next_head=lambda base: msgspec.structs.replace(base.head, origin=named))
+    shadow = Proposal(kind=commit_kinds.DESIRE, next_head=lambda base: msgspec.structs.replace(base.head, origin=named))
     OutputLog(table).commit(shadow)
     DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
 

@@ -15,10 +15,10 @@ from lockstep.features.erase.commit import (
     compute_session_digest,
     finish_erasure,
 )
+from lockstep.features.erase.commit_kinds import ERASE
 from lockstep.features.history.rewind_commit import add_savepoint
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Erasure, Savepoint
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 
@@ -83,7 +83,7 @@ def test_an_erasure_is_the_next_batch_and_nothing_before_it_can_be_had_back(run:
     )
     entry = delta_log.read_entry(run.folders.table, landed.version)
     assert entry is not None
-    assert (entry.kind, entry.cause) == (CommitKind.ERASE.value, "")  # a cause in the log would outlive the head
+    assert (entry.kind, entry.cause) == (ERASE.name, "")  # a cause in the log would outlive the head
     assert run.forward(head)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.features.history import rewind
+from lockstep.features.history.commit_kinds import REWIND
 from lockstep.table import delta_log, side_tables
-from lockstep.table.commit_kind import CommitKind
 from tests.support.adding_stream import adding
 from tests.support.local_runs import LocalRuns
 
@@ -49,7 +49,7 @@ def _die_after_restore(write: Any) -> Any:
 
     def written(path: Path, entry: delta_log.NextEntry, *more: Any) -> Any:
         found = write(path, entry, *more)
-        return die() if entry.kind is CommitKind.REWIND else found
+        return die() if entry.kind is REWIND else found
 
     return written
 

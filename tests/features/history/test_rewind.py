@@ -20,7 +20,7 @@ from lockstep.features.history.rewind_commit import (
 )
 from lockstep.model.finding import Finding
 from lockstep.operations.past_batches import NotRewindable, check_rewindable
-from lockstep.table import delta_log, ledger
+from lockstep.table import delta_log, ledger, transactions
 from lockstep.table.commit import (
     Base,
     HourClosed,
@@ -75,8 +75,11 @@ def test_a_rewind_is_the_next_batch_of_a_new_generation_and_leaves_the_stream_st
     assert (head.desired, head.reason) == (Desired.STOPPED, "rewound to batch 2: wrong rows (a test)")
     assert stored_offsets(run.folders) == [0, 1, 2, 3]
     handle = DeltaTable(run.folders.table)
-    numbers = {name: handle.transaction_version(name) for name in (delta_log.BATCH, delta_log.EPOCH, delta_log.VERSION)}
-    assert numbers == {delta_log.BATCH: 5, delta_log.EPOCH: head.epoch, delta_log.VERSION: landed.version}
+    numbers = {
+        name: handle.transaction_version(name)
+        for name in (transactions.BATCH, transactions.EPOCH, transactions.VERSION)
+    }
+    assert numbers == {transactions.BATCH: 5, transactions.EPOCH: head.epoch, transactions.VERSION: landed.version}
     assert find_torn_version(run.folders.table) is None
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.features.retention import messages as retain_quarantine
+from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION, SIDE_RETENTION
 from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.layout import StreamFolders
 
 KINDS = {
-    "before the head": CommitKind.QUARANTINE_RETENTION,
-    "inside the head": CommitKind.QUARANTINE_RETENTION,
-    "before the removal": CommitKind.SIDE_RETENTION,
-    "inside the removal": CommitKind.SIDE_RETENTION,
+    "before the head": QUARANTINE_RETENTION,
+    "inside the head": QUARANTINE_RETENTION,
+    "before the removal": SIDE_RETENTION,
+    "inside the removal": SIDE_RETENTION,
 }
 """Of the commit at which it dies, by moment: before its entry is written, or after that and before it is synced."""
 

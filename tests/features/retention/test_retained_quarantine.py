@@ -24,13 +24,13 @@ from lockstep.features.history.promote import plan_promotion
 from lockstep.features.history.rewind import rewind_stream
 from lockstep.features.history.shadow import begin_shadow, name_shadow
 from lockstep.features.retention import messages as retain_quarantine
+from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.features.retention.messages import drop_old_messages
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.tables import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import Proposal
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import QuarantineRetention
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import InvariantStatus
@@ -150,7 +150,7 @@ def state_unknown(runs: LocalRuns, dropped: QuarantineRetention) -> None:
     """Say so in the head."""
     open_table(runs.folders).commit(
         Proposal(
-            kind=CommitKind.QUARANTINE_RETENTION,
+            kind=QUARANTINE_RETENTION,
             next_head=lambda base: msgspec.structs.replace(base.head, quarantine_retention=dropped),
         )
     )

@@ -103,8 +103,8 @@ COMMIT = list_mutants(
     ),
     Change(
         "findings make a batch a halt",
-        "    if planned.findings or planned.topic_findings:\n        return CommitKind.HALT",
-        "    if planned.topic_findings:\n        return CommitKind.HALT",
+        "    if planned.findings or planned.topic_findings:\n        return commit_kinds.HALT",
+        "    if planned.topic_findings:\n        return commit_kinds.HALT",
         "test_a_batch_with_findings_is_the_halt",
     ),
     Change(
@@ -151,8 +151,8 @@ COMMIT = list_mutants(
     ),
     Change(
         "a foreign commit stops everyone",
-        "if (ours := self._tail.find_number(delta_log.VERSION)) < version:",
-        "if (ours := self._tail.find_number(delta_log.VERSION)) < 0:",
+        "if (ours := self._tail.find_number(transactions.VERSION)) < version:",
+        "if (ours := self._tail.find_number(transactions.VERSION)) < 0:",
         "unit/table/test_foreign_commits.py",
     ),
 )
@@ -919,12 +919,12 @@ PROMOTION = list_mutants(
 DELTA_PROTOCOL = "unit/table/test_delta_protocol.py"
 
 KINDS = list_mutants(
-    "table/commit_kind.py",
+    "features/retention/commit_kinds.py",
     DELTA_PROTOCOL,
     Change(
         "a removal by retention changes data",
-        "not in {CommitKind.COMPACTION, CommitKind.SIDE_COMPACTION}",
-        "not in {CommitKind.COMPACTION, CommitKind.SIDE_COMPACTION, CommitKind.RETENTION}",
+        'event="rows dropped", row_change',
+        'event="rows dropped", changes_data=False, row_change',
         "test_each_kind_of_commit_with_files_is_made_and_keeps_the_rules",
     ),
 )

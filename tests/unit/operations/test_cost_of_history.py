@@ -18,7 +18,7 @@ from lockstep.operations.inspect.streams import read_positions
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.tables import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import delta_log, ledger
+from lockstep.table import delta_log, ledger, transactions
 from lockstep.table.delta_log import NO_HOOKS
 from tests.support.kept_stream import keeping, message
 from tests.support.offline_stream import Offline
@@ -52,7 +52,7 @@ def stream_with_history(root: Path, files: int) -> Offline:
 def _name_in_log(folder: Path, names: list[str], size: int) -> None:
     """One entry, then a log checkpoint."""
     handle = DeltaTable(folder)
-    batch = Transaction(delta_log.BATCH, handle.transaction_version(delta_log.BATCH) or 0)
+    batch = Transaction(transactions.BATCH, handle.transaction_version(transactions.BATCH) or 0)
     handle.create_write_transaction(
         [AddAction(name, size, {}, 1, True, '{"numRecords":1}') for name in names],  # noqa: FBT003  # deltalake's own
         mode="append",

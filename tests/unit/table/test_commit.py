@@ -12,9 +12,10 @@ import pytest
 
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, TableError
+from lockstep.features.compaction.commit_kinds import COMPACTION
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.finding import Finding
-from lockstep.table import delta_log
+from lockstep.table import commit_kinds, delta_log
 from lockstep.table.commit import (
     Deployed,
     HourClosed,
@@ -28,7 +29,6 @@ from lockstep.table.commit import (
     raise_rewind_floor,
     set_desired_state,
 )
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, ViolationPolicy
 from tests.support.protocol_run import HOUR, ProtocolRun, anything, entries, folders_in, stored_offsets
 
@@ -189,7 +189,7 @@ def test_a_batch_with_findings_is_the_halt(folders: StreamFolders, run: Protocol
     run.commit(run.prepared(rows=4, findings=(FINDING,)))
     head = ProtocolRun(folders).head
     assert (head.desired, head.findings, head.reason) == (Desired.HALTED, (FINDING,), str(FINDING.without_session()))
-    assert entries(folders)[-1].kind == CommitKind.HALT.value
+    assert entries(folders)[-1].kind == commit_kinds.HALT.name
     assert stored_offsets(folders) == [0, 1, 2, 3]
 
 
@@ -280,7 +280,7 @@ def test_every_commit_repeats_the_head_and_has_a_token_of_its_own(folders: Strea
 
 def test_a_commit_that_only_checks_leaves_the_head_as_it_is(run: ProtocolRun) -> None:
     before = run.output.base().head
-    proposal = Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything))
+    proposal = Proposal(kind=COMPACTION, next_head=keep_head(anything))
     assert run.output.commit(proposal).head == before
 
 

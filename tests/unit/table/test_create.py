@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds, delta_log
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -37,4 +36,4 @@ def test_of_first_starts_at_once_one_creates_and_all_go_on(tmp_path: Path) -> No
             assert DeltaTable(table).version() == 0, table
         entry = delta_log.read_entry(folders.table, 0)
         assert entry is not None
-        assert entry.kind == CommitKind.CREATE.value
+        assert entry.kind == commit_kinds.CREATE.name

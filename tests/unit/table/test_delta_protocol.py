@@ -12,10 +12,14 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep.features.compaction.commit_kinds import COMPACTION, SIDE_COMPACTION
+from lockstep.features.erase.commit_kinds import ERASE, SIDE_REDACTION
+from lockstep.features.history.commit_kinds import PROMOTE, REWIND
+from lockstep.features.retention.commit_kinds import RETENTION, SIDE_RETENTION
 from lockstep.features.retention.rows import drop_old_rows
-from lockstep.table import delta_log
+from lockstep.table import commit_kinds, delta_log
 from lockstep.table.checkpoint import write_checkpoint
-from lockstep.table.commit_kind import CommitKind, RowChange
+from lockstep.table.commit_kinds import RowChange, find_commit_kind, list_commit_kinds
 from tests.support.delta_protocol import find_broken_rules
 from tests.support.every_commit import EveryCommit
 
@@ -39,9 +43,11 @@ def check_kinds(table: Path) -> None:
     """What a reader of each commit is told is what its kind does to rows."""
     for version in delta_log.list_versions(table):
         name, actions = read_actions(table, version)
-        kind = CommitKind(name) if name is not None else CommitKind.CREATE
+        kind = find_commit_kind(name) or commit_kinds.CREATE
         files = [each.get("add") or each["remove"] for each in actions if each.keys() & {"add", "remove"}]
         assert {each["dataChange"] for each in files} <= {kind.changes_data}, (version, kind)
+        ended = {each["txn"]["appId"] for each in actions if "txn" in each}
+        assert kind.transactions <= ended, (version, kind)
         adds, removes = (any(name in each for each in actions) for name in ("add", "remove"))
         if removes and kind.row_change is RowChange.REPLACED:
             assert adds, f"version {version}, {kind}: it looks like retention"
@@ -88,10 +94,14 @@ def test_each_kind_of_commit_with_files_is_made_and_keeps_the_rules(tmp_path: Pa
         made.step(step)
     check(made)
     kinds = {read_actions(table, at)[0] for table in made.tables for at in delta_log.list_versions(table)}
-    with_files = {CommitKind.BATCH, CommitKind.COMPACTION, CommitKind.RETENTION, CommitKind.REWIND, CommitKind.PROMOTE}
-    with_files |= {CommitKind.ERASE, CommitKind.SIDE, CommitKind.SIDE_COMPACTION, CommitKind.SIDE_REDACTION}
-    with_files |= {CommitKind.SIDE_RETENTION}
-    assert {each.value for each in with_files} <= kinds
+    with_files = {commit_kinds.BATCH, COMPACTION, RETENTION, REWIND, PROMOTE}
+    with_files |= {ERASE, commit_kinds.SIDE, SIDE_COMPACTION, SIDE_REDACTION, SIDE_RETENTION}
+    assert {each.name for each in with_files} <= kinds
+
+
+def test_no_two_kinds_of_commit_have_one_name() -> None:
+    names = [kind.name for kind in list_commit_kinds()]
+    assert len(set(names)) == len(names)
 
 
 def test_the_rules_are_checked_from_a_log_checkpoint_on(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from lockstep.model.finding import Finding
+from lockstep.table import commit_kinds
 from lockstep.table.commit import commit_batch, commit_claim, set_desired_state
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired
 from tests.support.protocol_run import ProtocolRun, anything, folders_in
 
@@ -40,7 +40,7 @@ class Run(ProtocolRun):
     def resume(self) -> Head:
         self.wanting(LEFT)
         batch = msgspec.structs.replace(self.prepared(rows=0), files=())
-        proposal = commit_batch(self.writer, batch, kind=CommitKind.RESUME, reason="resumed: it was mended (ann)")
+        proposal = commit_batch(self.writer, batch, kind=commit_kinds.RESUME, reason="resumed: it was mended (ann)")
         self.head = self.output.commit(proposal).head
         return self.head
 

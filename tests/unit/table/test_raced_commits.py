@@ -13,10 +13,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lockstep.errors import Fenced, TableError
-from lockstep.table import ledger, side_tables
+from lockstep.features.compaction.commit_kinds import COMPACTION
+from lockstep.features.history.commit_kinds import REWIND
+from lockstep.table import commit_kinds, ledger, side_tables
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog, Proposal, keep_head
-from lockstep.table.commit_kind import CommitKind
 from tests.support.protocol_run import ProtocolRun, anything, entries, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4
 DEADLINE_SECONDS, PATIENCE_SECONDS = 240.0, 0.3
-NUMBERED = {CommitKind.BATCH.value, CommitKind.REWIND.value}
+NUMBERED = {commit_kinds.BATCH.name, REWIND.name}
 
 
 class Race:
@@ -65,7 +66,7 @@ class Race:
         """Commits that change no head, and log checkpoints, as compaction and maintenance make them."""
         output = OutputLog(self.folders.table)
         while not self.enough.wait(0.2):
-            output.commit(Proposal(kind=CommitKind.COMPACTION, next_head=keep_head(anything)))
+            output.commit(Proposal(kind=COMPACTION, next_head=keep_head(anything)))
             write_checkpoint(self.folders.table)
 
     def rewind_again_and_again(self) -> None:
@@ -134,7 +135,7 @@ def check_log(log: list[LogEntry]) -> None:
     batches = [head.batch for entry, head in zip(log, heads, strict=True) if entry.kind in NUMBERED]
     assert batches == list(range(1, len(batches) + 1))
     for (_, before), (entry, head) in pairwise(zip(log, heads, strict=True)):
-        claimed = entry.kind in {CommitKind.CLAIM.value, CommitKind.REWIND.value}
+        claimed = entry.kind in {commit_kinds.CLAIM.name, REWIND.name}
         assert head.epoch == before.epoch + claimed, f"version {entry.version}"
         assert head.batch == before.batch + (entry.kind in NUMBERED), f"version {entry.version}"
 

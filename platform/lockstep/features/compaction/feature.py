@@ -6,6 +6,10 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="compaction",
+    commit_kinds=(
+        "lockstep.features.compaction.commit_kinds:COMPACTION",
+        "lockstep.features.compaction.commit_kinds:SIDE_COMPACTION",
+    ),
     commands=("lockstep.features.compaction.commands",),
     assets=("compaction",),
     jobs=("compaction",),

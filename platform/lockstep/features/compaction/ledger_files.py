@@ -20,6 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
+from lockstep.features.compaction.commit_kinds import SIDE_COMPACTION
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
 from lockstep.table.commit import OLDEST_FILE_SECONDS
@@ -127,7 +128,9 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
     for part in plan_ledger(list_live_files(handle), head):
         output = _rewrite_live(folders.ledger, handle, part)  # 2
         inputs = {file.path: file.size for file in part.files}
-        if output is None or not commit_replacement(folders.ledger, handle, part.hour, inputs, output):  # 3
+        if output is None or not commit_replacement(
+            folders.ledger, handle, part.hour, inputs, output, SIDE_COMPACTION
+        ):  # 3
             if output is not None:
                 storage.delete(folders.ledger / output.path)
             LOG.info("compaction of the ledger came too late for hour %s", part.hour)

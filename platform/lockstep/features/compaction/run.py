@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.features.compaction.commit_kinds import COMPACTION
 from lockstep.features.compaction.plan import OPEN_FILES_MAX, Bin, CompactionPlan, plan_table
 from lockstep.features.compaction.rewrite import BinRefused, RewriteTask, Rewritten, rewrite_or_refuse
 from lockstep.progress import report_items
 from lockstep.table.commit import Base, OutputLog, Proposal
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import TARGET_BYTES, LiveFiles, make_removal
@@ -276,7 +276,7 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
     # As old as its newest input: rows committed meanwhile come later, which decides the order of an hour's bins.
     added = msgspec.structs.replace(output.file, added_ms=max(file.added_ms for file in part.files))
     return Proposal(
-        kind=CommitKind.COMPACTION,
+        kind=COMPACTION,
         next_head=next_head,
         adds=(added,),
         removes=tuple(make_removal(file) for file in part.files),

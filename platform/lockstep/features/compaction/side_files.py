@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.features.compaction.commit_kinds import SIDE_COMPACTION
 from lockstep.features.compaction.ledger_files import FilesCompaction, find_replaced, list_older
 from lockstep.model.commit_hour import compute_next_hour
 from lockstep.storage import find_storage
@@ -98,7 +99,7 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
     for side in list_side_tables(folders):
         table = delta_log.open_delta_table(side)
         for part in plan_side_table(side.name, list_side_files(table), head):
-            if (output := rewrite_side_files(side, table, part.files)) is not None:  # 2, 3
+            if (output := rewrite_side_files(side, table, part.files, SIDE_COMPACTION)) is not None:  # 2, 3
                 done = done.with_bin(len(part.files), output.rows)
     due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
     deleted = [size for size in find_storage(folders.root).delete_files(due) if size is not None]  # 4

@@ -41,7 +41,7 @@ from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft
 from lockstep.progress import report_items
 from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_named_files, find_storage
-from lockstep.table import delta_log, ledger, torn_entry
+from lockstep.table import delta_log, ledger, torn_entry, transactions
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
@@ -263,7 +263,7 @@ def _is_consistent(folders: StreamFolders, head: Head, ends: Mapping[Path, int])
 
 
 def _held(side: Path, version: int) -> int:
-    return delta_log.open_delta_table(side, version=version).transaction_version(delta_log.BATCH) or 0
+    return delta_log.open_delta_table(side, version=version).transaction_version(transactions.BATCH) or 0
 
 
 def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]:

@@ -9,5 +9,6 @@ FEATURE = Feature(
     head_fields=("imported",),
     needs=("history",),
     clean_up=("lockstep.features.copies.clean_up:PARTIAL_FILES",),
+    commit_kinds=("lockstep.features.copies.commit_kinds:IMPORT",),
     commands=("lockstep.features.copies.commands",),
 )

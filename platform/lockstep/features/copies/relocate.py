@@ -21,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import KafkaError, LockstepError, TableError, format_some
+from lockstep.features.copies.commit_kinds import IMPORT
 from lockstep.features.copies.copies import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
@@ -626,7 +627,7 @@ def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, ca
         accepts_burst=manifest.accepts_burst,
         needs={**copied.needs, drafted.ledger / file.path: file.size},
     )
-    side_tables.SideLogs(drafted).catch_up(output.commit(commit_first_batch(first)).head)
+    side_tables.SideLogs(drafted).catch_up(output.commit(commit_first_batch(first, IMPORT)).head)
     return rows
 
 

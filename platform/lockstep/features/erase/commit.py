@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.features.erase.commit_kinds import ERASE, ERASE_END
 from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Erasure, Head, SideFile
 from lockstep.table.parquet import DataFile
@@ -113,7 +113,7 @@ def commit_erasure(planned: ErasureCommit, check: Callable[[Base], None]) -> Pro
         return _make_head(base, planned)
 
     return Proposal(
-        kind=CommitKind.ERASE,
+        kind=ERASE,
         next_head=next_head,
         adds=planned.adds,
         removes=planned.removes,
@@ -170,4 +170,4 @@ def finish_erasure(digest: str, batch: int) -> Proposal:
             return base.head  # a later one: it began after this one was finished
         return msgspec.structs.replace(base.head, erasure=msgspec.structs.replace(found, is_finished=True))
 
-    return Proposal(kind=CommitKind.ERASE_END, next_head=next_head)
+    return Proposal(kind=ERASE_END, next_head=next_head)

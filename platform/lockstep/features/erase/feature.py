@@ -7,6 +7,11 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="erase",
     head_fields=("erasure",),
+    commit_kinds=(
+        "lockstep.features.erase.commit_kinds:ERASE",
+        "lockstep.features.erase.commit_kinds:ERASE_END",
+        "lockstep.features.erase.commit_kinds:SIDE_REDACTION",
+    ),
     commands=("lockstep.features.erase.commands",),
     clean_up=("lockstep.features.erase.clean_up:INTERRUPTED",),
 )

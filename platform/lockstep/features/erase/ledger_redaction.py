@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.features.erase.commit import ErasedName
+from lockstep.features.erase.commit_kinds import SIDE_REDACTION
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.file_checksum import iterate_verified_rows
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
@@ -178,7 +178,7 @@ def _replace(side: Path, handle: DeltaTable, file: LedgerFile, erased: _Erased) 
 
 def _commit(side: Path, handle: DeltaTable, file: LedgerFile, output: DataFile) -> bool:
     inputs = {file.path: file.size}
-    return commit_replacement(side, handle, file.name.hour, inputs, output, CommitKind.SIDE_REDACTION)
+    return commit_replacement(side, handle, file.name.hour, inputs, output, SIDE_REDACTION)
 
 
 def _redact(rows: pa.Table, erased: _Erased) -> pa.Table:

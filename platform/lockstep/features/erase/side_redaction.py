@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from lockstep.features.erase.commit import compute_session_digest
+from lockstep.features.erase.commit_kinds import SIDE_REDACTION
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
@@ -120,7 +120,7 @@ def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: s
         redacted = [_redact(row) if number in chosen else row for number, row in enumerate(rows.to_pylist())]
         return pa.Table.from_pylist(redacted, schema=rows.schema)
 
-    if rewrite_side_files(side, table, (file,), redact, CommitKind.SIDE_REDACTION) is None:
+    if rewrite_side_files(side, table, (file,), SIDE_REDACTION, redact) is None:
         return False
     find_storage(side).delete(side / file.path)
     return True

@@ -7,6 +7,12 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="history",
     head_fields=("savepoints", "origin", "promotion"),
+    commit_kinds=(
+        "lockstep.features.history.commit_kinds:REWIND",
+        "lockstep.features.history.commit_kinds:SAVEPOINT",
+        "lockstep.features.history.commit_kinds:SHADOW",
+        "lockstep.features.history.commit_kinds:PROMOTE",
+    ),
     commands=("lockstep.features.history.commands",),
     kept_rows=("lockstep.features.history.kept_rows:find_shadowed_rows",),
     forgetting=("lockstep.features.history.kept_rows:forget_dropped",),

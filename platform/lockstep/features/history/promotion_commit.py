@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 
+from lockstep.features.history.commit_kinds import PROMOTE
 from lockstep.features.history.rewind_commit import check_unchanged, make_stopped
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Proposal, check_hour_open
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.delta_log import CAUSE
 from lockstep.table.head import (
     FIRST_BATCH,
@@ -102,7 +102,7 @@ def commit_promotion(planned: PromotionCommit) -> Proposal:
         fields=_find_fields(planned),
     )
     return Proposal(
-        kind=CommitKind.PROMOTE,
+        kind=PROMOTE,
         next_head=next_head,
         batch=planned.batch,
         epoch=planned.seen.epoch + 1,

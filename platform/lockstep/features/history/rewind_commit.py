@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import TableError
+from lockstep.features.history.commit_kinds import REWIND, SAVEPOINT
 from lockstep.operations.past_batches import NotRewindable, check_rewindable
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideFile
 from lockstep.table.losses import rewind_losses
 from lockstep.table.restore import Restoration, find_restored
@@ -65,7 +65,7 @@ def commit_rewind(planned: RewindCommit) -> Proposal:
         written_by=WrittenBy(seen.generation + 1, seen.epoch + 1, seen.batch + 1),
     )
     return Proposal(
-        kind=CommitKind.REWIND,
+        kind=REWIND,
         next_head=next_head,
         batch=seen.batch + 1,
         epoch=seen.epoch + 1,
@@ -183,4 +183,4 @@ def find_savepoint(head: Head, name: str) -> Savepoint:
 
 
 def _savepoint_proposal(next_head: Callable[[Base], Head], cause: str) -> Proposal:
-    return Proposal(kind=CommitKind.SAVEPOINT, next_head=next_head, metadata={delta_log.CAUSE: cause})
+    return Proposal(kind=SAVEPOINT, next_head=next_head, metadata={delta_log.CAUSE: cause})

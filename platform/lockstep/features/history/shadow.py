@@ -22,6 +22,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import LockstepError, TableError, format_some
+from lockstep.features.history.commit_kinds import SHADOW
 from lockstep.features.history.rewind import (
     SAVEPOINT_NAME,
     RewindReason,
@@ -454,7 +455,7 @@ def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: st
         accepts_burst=target.accepts_burst,
         needs={**copied.needs, folders.ledger / file.path: file.size},
     )
-    return output.commit(commit_first_batch(start)).head
+    return output.commit(commit_first_batch(start, SHADOW)).head
 
 
 def _copy(

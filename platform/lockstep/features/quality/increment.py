@@ -19,9 +19,9 @@ from lockstep.model.decoding import decode_json, decode_msgpack
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_provenance_schema
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
+from lockstep.table import delta_log, transactions
 from lockstep.table.commit import OutputLog
-from lockstep.table.commit_kind import CommitKind, RowChange
+from lockstep.table.commit_kinds import CommitKind, RowChange, find_commit_kind
 from lockstep.table.head import Head, Lineage
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     """
     log = OutputLog(folders.table)
     base, ledger = log.base(), delta_log.open_delta_table(folders.ledger)
-    held = ledger.transaction_version(delta_log.BATCH) or 0
+    held = ledger.transaction_version(transactions.BATCH) or 0
     head = base.head
     if held >= head.batch:
         return _make_versions(folders.table, base.version, ledger.version(), head, log.table_id)
@@ -226,7 +226,7 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
         if kind is None and not any(change.add or change.remove for _, change in lines):
             continue  # somebody described the table
         if kind is None or kind.row_change is RowChange.REPLACED:
-            return f"version {version} may have changed rows: {'another tool' if kind is None else kind.value}"
+            return f"version {version} may have changed rows: {'another tool' if kind is None else kind.name}"
         removed.update(change.remove.path for _, change in lines if change.remove is not None)
         if kind.changes_data:
             adds = [(line, change.add) for line, change in lines if change.add is not None]
@@ -240,10 +240,7 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
 def _find_kind(changes: Iterable[_Line]) -> CommitKind | None:
     """The kind of a commit; None for one of another tool."""
     info = next((change.commit_info for change in changes if change.commit_info is not None), {})
-    try:
-        return CommitKind(info.get(delta_log.KIND))
-    except ValueError:
-        return None
+    return find_commit_kind(info.get(delta_log.KIND))
 
 
 def _read_lines(table: Path, version: int) -> list[tuple[bytes, _Line]] | None:

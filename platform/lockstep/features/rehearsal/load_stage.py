@@ -31,8 +31,7 @@ from lockstep.features.rehearsal.process_usage import DRIVER, JVM, WORKERS, Tree
 from lockstep.settings import Settings, SparkSettings
 from lockstep.spark.session import is_local
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds, delta_log
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.time_limit import SLOW, describe_silence, end_process
@@ -437,7 +436,7 @@ def read_seen(table: Path, notes: Path) -> dict[int, int]:
     for line in notes.read_text().splitlines() if notes.exists() else []:
         version, seen_ns = map(int, line.split())
         entry = delta_log.read_entry(table, version)
-        if entry is not None and entry.head is not None and entry.kind == CommitKind.BATCH.value:
+        if entry is not None and entry.head is not None and entry.kind == commit_kinds.BATCH.name:
             found[entry.head.batch] = seen_ns
     return found
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import CommitUnknown, TableError
+from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION
 from lockstep.features.retention.rows import PLANS_MAX, find_oldest_hour
 from lockstep.features.retention.side_files import drop_side_files, find_last_unrepeatable
 from lockstep.model.commit_hour import find_current_hour
 from lockstep.operations.tables import open_table
-from lockstep.table import delta_log, side_tables
+from lockstep.table import delta_log, side_tables, transactions
 from lockstep.table.commit import Base, Proposal
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head, QuarantineRetention
 from lockstep.table.layout import StreamFolders
 from lockstep.table.side_files import LedgerFile, SideTableFile, list_live_files, list_side_files, list_side_tables
@@ -174,7 +174,7 @@ def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRete
     ledger = list_live_files(delta_log.open_delta_table(folders.ledger))
     last_old = min(find_last_old_batch(ledger, before_hour), head.batch)
     # The entry of the newest retention may be lost with a disk: the tables themselves know what they dropped.
-    removed = (table.transaction_version(delta_log.DROPPED) or 0 for table in tables.values())
+    removed = (table.transaction_version(transactions.DROPPED) or 0 for table in tables.values())
     files = [file for of_side in live.values() for file in of_side]
     batch = max(find_last_dropped_batch(files, last_old), head.quarantine_dropped_up_to, *removed, 0)
     return QuarantineRetentionPlan(
@@ -235,7 +235,7 @@ def _propose(plan: QuarantineRetentionPlan, seen: Head, unknown_up_to: int, caus
             raise _Overtaken("the head has changed", next_step="nothing: it is planned again")
         return msgspec.structs.replace(base.head, quarantine_retention=dropped)
 
-    return Proposal(kind=CommitKind.QUARANTINE_RETENTION, next_head=next_head)
+    return Proposal(kind=QUARANTINE_RETENTION, next_head=next_head)
 
 
 def _count_new(plan: QuarantineRetentionPlan, head: Head) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from lockstep.declare.stream import RETENTION_MAX
 from lockstep.errors import CommitUnknown, TableError
+from lockstep.features.retention.commit_kinds import RETENTION
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
@@ -25,7 +26,6 @@ from lockstep.operations.tables import open_table
 from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import Base, Proposal
-from lockstep.table.commit_kind import CommitKind
 from lockstep.table.head import Head, Retention
 from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
@@ -174,7 +174,7 @@ def _propose(
             raise _Overtaken("an hour is not exported any more", next_step="nothing: it is planned again")
         return msgspec.structs.replace(base.head, retention=dropped)
 
-    return Proposal(kind=CommitKind.RETENTION, next_head=next_head, removes=tuple(map(make_removal, plan.files)))
+    return Proposal(kind=RETENTION, next_head=next_head, removes=tuple(map(make_removal, plan.files)))
 
 
 def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, ...]) -> int:

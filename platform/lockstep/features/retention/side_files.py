@@ -10,9 +10,9 @@ from typing import Any
 from deltalake import DeltaTable
 
 from lockstep.errors import TableError
+from lockstep.features.retention.commit_kinds import SIDE_RETENTION
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import delta_log, transactions
 from lockstep.table.delta_log import NextEntry, RemoveAction
 from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.log_tail import LogTail
@@ -78,11 +78,11 @@ def drop_side_files(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:
             return None
         return NextEntry(
             version=tail.version + 1,
-            kind=CommitKind.SIDE_RETENTION,
+            kind=SIDE_RETENTION,
             removes=[RemoveAction(file.path, file.size) for file in dropped],
             transactions={
-                delta_log.BATCH: tail.find_number(delta_log.BATCH),
-                delta_log.DROPPED: max(last_batch, tail.find_number(delta_log.DROPPED)),
+                transactions.BATCH: tail.find_number(transactions.BATCH),
+                transactions.DROPPED: max(last_batch, tail.find_number(transactions.DROPPED)),
             },
         )
 

@@ -28,8 +28,7 @@ from lockstep.operations.alarms import (
 )
 from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
 from lockstep.operations.tables import StreamHandle
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds, delta_log
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow
@@ -211,7 +210,7 @@ def _find_claim_time(folders: StreamFolders, head: Head) -> float | None:
     """When the writer of the head's epoch claimed the table, if no batch came after it."""
     versions = [version for version in delta_log.list_versions(folders.table) if version > head.batch_version]
     for version in reversed(versions[-CLAIMS_LOOKED_AT:]):
-        if delta_log.is_of_kind(folders.table, version, CommitKind.CLAIM.value):
+        if delta_log.is_of_kind(folders.table, version, commit_kinds.CLAIM.name):
             return delta_log.find_entry_time(folders.table, version)
     return None
 

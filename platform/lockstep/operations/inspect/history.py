@@ -20,44 +20,16 @@ from lockstep.operations.inspect.endings import read_ended_by_batch
 from lockstep.operations.inspect.suspensions import read_first_batches
 from lockstep.operations.tables import NoTable, try_read_head
 from lockstep.storage import find_storage
-from lockstep.table import delta_log
-from lockstep.table.commit_kind import CommitKind
+from lockstep.table import commit_kinds, delta_log
+from lockstep.table.commit_kinds import CommitKind, find_commit_kind
 from lockstep.table.delta_log import LogEntry
-from lockstep.table.head import Erasure, Head, QuarantineRetention, Retention
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 
-EVENTS = {
-    CommitKind.CREATE: "created",
-    CommitKind.CLAIM: "new writer",
-    CommitKind.BATCH: "batches",
-    CommitKind.HALT: "halted",
-    CommitKind.RESUME: "resumed",
-    CommitKind.CLOSE: "hour closed",
-    CommitKind.DESIRE: "desired state",
-    CommitKind.COMPACTION: "compacted",
-    CommitKind.SCHEMA: "columns changed",
-    CommitKind.FLOOR: "rewind floor",
-    CommitKind.RETENTION: "rows dropped",
-    CommitKind.QUARANTINE_RETENTION: "messages dropped",
-    CommitKind.REWIND: "rewound",
-    CommitKind.SAVEPOINT: "savepoint",
-    CommitKind.ERASE: "session erased",
-    CommitKind.ERASE_END: "erasure finished",
-    CommitKind.SHADOW: "shadow begun",
-    CommitKind.PROMOTE: "shadow promoted",
-    CommitKind.IMPORT: "savepoint imported",
-    CommitKind.ACCEPT: "loss accepted",
-    CommitKind.MARK: "mark",
-}
 FOREIGN = "foreign commit"
-NOTED = frozenset({EVENTS[CommitKind.BATCH], EVENTS[CommitKind.HALT], EVENTS[CommitKind.RESUME]})
+NOTED = frozenset(kind.event for kind in (commit_kinds.BATCH, commit_kinds.HALT, commit_kinds.RESUME))
 """Events of batches: topics may end with a halt or its resumption, too."""
 NOTES_SHOWN = 5
-
-
-def _no_detail(head: Head) -> str:
-    del head
-    return ""
 
 
 def _describe_desired(head: Head) -> str:
@@ -72,38 +44,21 @@ def _describe_halt(head: Head) -> str:
 
 
 DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
-    CommitKind.HALT: _describe_halt,
-    CommitKind.RESUME: lambda head: head.last_resumption.cause if head.last_resumption is not None else head.reason,
-    CommitKind.DESIRE: _describe_desired,
-    CommitKind.CLOSE: lambda head: head.closed_hour,
-    CommitKind.FLOOR: lambda head: f"batch {head.rewind_floor}",
-    CommitKind.RETENTION: lambda head: describe_retention(head.retention),
-    CommitKind.QUARANTINE_RETENTION: lambda head: describe_quarantine_retention(head.quarantine_retention),
-    CommitKind.ERASE: lambda head: describe_erasure(head.erasure),
-    CommitKind.ERASE_END: lambda head: describe_erasure(head.erasure),
+    commit_kinds.HALT: _describe_halt,
+    commit_kinds.RESUME: lambda head: head.last_resumption.cause if head.last_resumption is not None else head.reason,
+    commit_kinds.DESIRE: _describe_desired,
+    commit_kinds.CLOSE: lambda head: head.closed_hour,
+    commit_kinds.FLOOR: lambda head: f"batch {head.rewind_floor}",
 }
-"""Why, and who, from the head after a commit; the entry of a run's claim tells its cause itself."""
+"""Why, and who, from the head after a commit of the core; the entry of a run's claim tells its cause itself."""
 
 
-def describe_retention(retention: Retention | None) -> str:
-    """What was dropped, why and by whom, in one line; empty while nothing was."""
-    return f"rows of hours before {retention.hour} ({retention.cause})" if retention is not None else ""
-
-
-def describe_quarantine_retention(retention: QuarantineRetention | None) -> str:
-    """Which messages were dropped, why and by whom, in one line; empty while none were."""
-    if retention is None:
-        return ""
-    return f"quarantined and late messages of batches up to {retention.batch} ({retention.cause})"
-
-
-def describe_erasure(erasure: Erasure | None) -> str:
-    """Which session was erased, why and by whom, in one line; empty while none was."""
-    if erasure is None:
-        return ""
-    where = f" of topic {erasure.topic}" if erasure.topic else ""
-    unfinished = "" if erasure.is_finished else "; quarantine and late table follow"
-    return f"session with digest {erasure.digest}{where} ({erasure.cause}){unfinished}"
+def _describe(kind: CommitKind, head: Head) -> str:
+    """Why, and who; of a kind of a feature, as its field of the head tells it."""
+    if kind in DETAILS:
+        return DETAILS[kind](head)
+    field = getattr(head, kind.explained_by, None) if kind.explained_by else None
+    return "" if field is None else str(field.describe())
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +66,8 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
-        event: "new writer" (a run, or a command that writes, has claimed the table), "batches", "halted", "resumed",
-            "desired state", "hour closed", "compacted", "columns changed", "rewind floor", "rows dropped",
-            "messages dropped", "rewound", "savepoint", "session erased", "erasure finished", "shadow begun",
-            "shadow promoted", "savepoint imported", "loss accepted", "created", or "foreign commit".
+        event: The event of its kind of commit: "new writer" (a run, or a command that writes, has claimed the table),
+            "batches", "halted", "rewound"; of an absent feature, the name of the kind; or "foreign commit".
         version: Version of the output table; of the last batch.
         epoch: Epoch of the writer then; None for a foreign commit.
         batch: Number of the last batch then; None for a foreign commit.
@@ -223,7 +176,7 @@ def _list_newest_first(table: Path, versions: list[int]) -> Iterator[StreamEvent
 
 
 def _is_batch(table: Path, version: int) -> bool:
-    return delta_log.is_of_kind(table, version, CommitKind.BATCH.value)
+    return delta_log.is_of_kind(table, version, commit_kinds.BATCH.name)
 
 
 def _group_batches(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
@@ -242,14 +195,14 @@ def _make_event(entry: LogEntry) -> StreamEvent:
             batch=None,
             detail=f"{entry.operation} by {entry.author}",
         )
-    kind = CommitKind(entry.kind)
-    if kind is CommitKind.CLAIM and not entry.cause:
-        kind = CommitKind.DESIRE  # a command: the claim of a run, and of what writes a batch, has a cause
+    kind = find_commit_kind(entry.kind)
+    if kind is commit_kinds.CLAIM and not entry.cause:
+        kind = commit_kinds.DESIRE  # a command: the claim of a run, and of what writes a batch, has a cause
     return StreamEvent(
         at=entry.written_at,
-        event=EVENTS[kind],
+        event=entry.kind if kind is None else kind.event,
         version=entry.version,
         epoch=entry.head.epoch,
         batch=entry.head.batch,
-        detail=entry.cause or DETAILS.get(kind, _no_detail)(entry.head),
+        detail=entry.cause or ("" if kind is None else _describe(kind, entry.head)),
     )

@@ -27,7 +27,6 @@ from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
-from lockstep.operations.inspect.history import describe_quarantine_retention, describe_retention
 from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
@@ -272,8 +271,8 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         unknown=facts.unknown,
         halted_at=_halted_at(folders, head),
         next_step=make_resume_command(stream, head.all_findings) if head.all_findings else facts.next_step,
-        dropped=describe_retention(head.retention),
-        dropped_messages=describe_quarantine_retention(head.quarantine_retention),
+        dropped="" if head.retention is None else head.retention.describe(),
+        dropped_messages="" if head.quarantine_retention is None else head.quarantine_retention.describe(),
         debt=facts.debt,
         growth=read_growth(folders),
         derived=_choose_from(read_followers(derived, folders.root), stream),
