@@ -88,7 +88,9 @@ WORKS: Mapping[str, Callable[[StreamFolders], Look]] = {
     "a tick of the supervisor": lambda folders: look_by_sensor(
         partial(supervisor_sensor, [STREAM], [streaming_job(STREAM)]), folders
     ),
-    "a tick of the health sensor": lambda folders: look_by_sensor(partial(health_sensor, [STREAM]), folders),
+    "a tick of the health sensor": lambda folders: look_by_sensor(
+        partial(health_sensor, [STREAM], [streaming_job(STREAM)]), folders
+    ),
     "open the table with Spark": look_by_spark,
 }
 

@@ -144,22 +144,24 @@ class Table:
         return self.folders.table
 
     def append_again(self, rows: int) -> None:
-        """Commit the newest rows a second time, which no writer does."""
-        self._until -= rows // PARTITIONS
-        self.append(rows)
+        """Commit the newest rows a second time, in a batch that read no message: no writer does."""
+        self._commit(rows, first=self._until - rows // PARTITIONS, reached=self._until)
 
     def append(self, rows: int) -> None:
         """Commit a batch with rows of all partitions; each message has one."""
-        first, each = self._until, rows // PARTITIONS
+        first = self._until
+        self._until += rows // PARTITIONS
+        self._commit(rows, first=first, reached=first)
+
+    def _commit(self, rows: int, *, first: int, reached: int) -> None:
         file = write_small_file(self.path, 0, rows, self._random, first=first)
 
         def make_ledger(stamp: LedgerStamp, _full: bool) -> list[LedgerRow]:  # noqa: FBT001  # the committer's own
-            return [_make_range(stamp, partition, first, first + each) for partition in range(PARTITIONS)]
+            return [_make_range(stamp, partition, reached, self._until) for partition in range(PARTITIONS)]
 
         number = self._committer.head.batch + 1
         self._committer.commit(BatchCommit(number=number, commit_hour=HOUR, files=(file,)), make_ledger)
         self._committer.wait_for_side_tables()
-        self._until += each
 
 
 def _make_range(stamp: LedgerStamp, partition: int, first: int, until: int) -> LedgerRow:
