@@ -58,6 +58,10 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the folder.
         version: Version of its fields in the head of a table.
         commit_kinds: References to its kinds of commit (`CommitKind`).
+        proofs: References to functions that `lockstep verify` calls for their part of the proof: (folders,
+            `StoredTables`, `Violations`).
+        removed_sessions: References to functions that read the sessions that were removed from a partition: (id of the
+            output table, `LedgerChain`); each returns `RemovedSessions`.
         head_fields: Its fields in the head: a table in which one is set needs this feature.
         needs: Features without which it cannot work.
         option: The option of `Stream` that a stream with its assets and jobs declares; empty for all streams.
@@ -91,6 +95,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int = 1
     commit_kinds: tuple[str, ...] = ()
+    proofs: tuple[str, ...] = ()
+    removed_sessions: tuple[str, ...] = ()
     head_fields: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     option: str = ""

@@ -70,7 +70,7 @@ class BatchReplay:
             self._adopt(session, held.state)
 
     def forget(self, session: str) -> None:
-        """Forget an erased session."""
+        """Forget a removed session."""
         self._budget.left += len(self._current.pop(session, ()))
 
     def note(self, emitted: Emitted) -> None:

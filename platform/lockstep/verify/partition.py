@@ -9,13 +9,13 @@ from confluent_kafka import Message
 
 from lockstep.verify.batch_replay import BatchReplay
 from lockstep.verify.declaration import Declared
-from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import LATEST_US, UNKNOWN_US, GateAnswer, GateRules
 from lockstep.verify.gates.classes import RulesInForce
 from lockstep.verify.kafka_reader import find_offset
 from lockstep.verify.ledger import EXPIRED, LedgerChain, LedgerRange, to_stored_time
 from lockstep.verify.lookups import NO_LOOKUPS, NotReproducible, RangeLookups
 from lockstep.verify.losses import LIFE_ENDS
+from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.rows import RowComparison, RowCursor
@@ -47,7 +47,7 @@ class PartitionInputs(msgspec.Struct, frozen=True):
     rows: RowComparison
     stored: StoredState
     replay: BatchReplay
-    erased: ErasedSessions = NONE_ERASED
+    removed: RemovedSessions = NONE_REMOVED
     lookups: RangeLookups = NO_LOOKUPS
     is_compacted: bool = False
     has_buffer: bool = False
@@ -233,7 +233,7 @@ class PartitionProof:
         self._claimed = {
             at: hole.cause for hole in row.holes if hole.cause != EXPIRED for at in range(hole.start, hole.until)
         }
-        skipped = self._parts.erased.name_skips(self._before.skips, folding.sessions) if self._next else {}
+        skipped = self._parts.removed.name_skips(self._before.skips, folding.sessions) if self._next else {}
         folding.suspension = folding.suspension._replace(skipped=skipped)
         folding.applying.ended.clear()
         if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
@@ -249,8 +249,8 @@ class PartitionProof:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
         parts = self._parts
         known = folding.sessions.keys() | skipped.keys()
-        for session in parts.erased.find_sessions(row, known):
-            folding.erase(session)
+        for session in parts.removed.find_sessions(row, known):
+            folding.remove(session)
             parts.replay.forget(session)
         self._count_decided(row)
         parts.aside.given_up = folding.suspension.before
@@ -277,7 +277,7 @@ class PartitionProof:
         before = self._before if self._next else row
         counted = set(before.uncounted_skips).difference(row.uncounted_skips)
         skips = {session: offset for session, offset in before.skips.items() if session in counted}
-        for session, offset in self._parts.erased.name_skips(skips, folding.sessions).items():
+        for session, offset in self._parts.removed.name_skips(skips, folding.sessions).items():
             folding.count_skipped(session, offset)
 
     def _use_rules(self, row: LedgerRange) -> GateRules:
@@ -321,7 +321,7 @@ class PartitionProof:
             expected = f"suspended from {folding.suspension.before} after batch {row.batch}"
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
         skipped = folding.suspension.skipped
-        skips = self._parts.erased.name_skips(row.skips, folding.sessions.keys() | skipped.keys())
+        skips = self._parts.removed.name_skips(row.skips, folding.sessions.keys() | skipped.keys())
         found = set(skips)
         if self._rules.needs_no_snapshot:  # no session waits: what lies before an offset is quarantined, and no more
             left = {session for session, before in skipped.items() if before > row.until}

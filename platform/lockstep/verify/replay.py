@@ -11,7 +11,6 @@ from confluent_kafka import Message
 from lockstep.model.record import Envelope, KafkaMessage, Kind, Record, read_headers
 from lockstep.verify import report
 from lockstep.verify.declaration import Declared
-from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.event_time import NOT_OF_THE_MESSAGE, Agenda, Held, ReplayBuffer, ReplayTimers
 from lockstep.verify.gates.base import (
     Action,
@@ -27,6 +26,7 @@ from lockstep.verify.gates.base import (
     is_waiting,
 )
 from lockstep.verify.losses import LosingSession, ReplayLosses
+from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions
 from lockstep.verify.sessions import LATE, ReplaySessions, Session, make_unfit_value, to_source
 from lockstep.verify.side_tables import Marked, SideTableCheck
 
@@ -44,10 +44,10 @@ class Replay:
         waiting: The buffered messages.
         due: Timers and releases by the watermark.
         suspension: Sessions suspended by no message of their own.
-        erased: Erased sessions, which the ledger names by a mark.
+        removed: Removed sessions, which the ledger names by a mark.
     """
 
-    erased: ErasedSessions = NONE_ERASED
+    removed: RemovedSessions = NONE_REMOVED
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Replay:
             self.losses.note(held.state)
         return after._replace(lost=True)
 
-    def erase(self, session: str) -> None:
+    def remove(self, session: str) -> None:
         """Forget a session and all that is buffered or due for it; uncounted, as the ledger does."""
         self.sessions.pop(session, None)
         self.applying.touched.add(session)
@@ -153,7 +153,7 @@ class Replay:
 
     def _in_force(self, session: str) -> Suspension:
         """The suspensions for a session: one that an operator skipped, and that ended again, is skipped no more."""
-        if self.suspension.skipped and (mark := self.erased.find_mark(session)) in self.suspension.skipped:
+        if self.suspension.skipped and (mark := self.removed.find_mark(session)) in self.suspension.skipped:
             named = {session if name == mark else name: before for name, before in self.suspension.skipped.items()}
             self.suspension = self.suspension._replace(skipped=named)
         if session not in self.suspension.skipped or session not in self.applying.ended:

@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.bounds import FileBounds
-from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.files import UNREADABLE, ask_each, open_if_there, require_bytes
 from lockstep.verify.gates.base import is_readable_time
 from lockstep.verify.ledger import BatchStamp, LedgerChain, RowPosition, StoredFile
+from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
 
@@ -336,10 +336,10 @@ class Emitted:
         del self.rows[rows:]
         return taken
 
-    def without(self, erased: ErasedSessions) -> Emitted:
-        """All but the rows of erased sessions."""
+    def without(self, removed: RemovedSessions) -> Emitted:
+        """All but the rows of removed sessions."""
         sessions, left = self.proof["_session"], Emitted()
-        kept = [at for at in range(len(self.rows)) if not erased.has_row(sessions[at], self._position(at))]
+        kept = [at for at in range(len(self.rows)) if not removed.has_row(sessions[at], self._position(at))]
         left.proof = {name: [held[at] for at in kept] for name, held in self.proof.items()}
         left.rows = [self.rows[at] for at in kept]
         return left
@@ -370,7 +370,7 @@ class RowComparison:
         absent: Mapping[str, RowPosition] = NONE_ADDED,
         *,
         dropped_before: RowPosition | None = None,
-        erased: ErasedSessions = NONE_ERASED,
+        removed: RemovedSessions = NONE_REMOVED,
     ) -> None:
         """Begin a comparison.
 
@@ -380,10 +380,10 @@ class RowComparison:
             absent: Columns that were added to the table, each with the first row that has it: the rows before hold no
                 value in it, and null where a compaction has put them into one file with rows that do.
             dropped_before: Where the rows begin that retention has left in the table; None where it dropped none.
-            erased: Sessions whose rows an erasure has removed.
+            removed: Sessions whose rows an erasure has removed.
         """
         self._place, self._violations, self._absent = place, violations, absent
-        self._dropped_before, self._erased = dropped_before, erased
+        self._dropped_before, self._removed = dropped_before, removed
         self.compared = 0
 
     def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
@@ -397,8 +397,8 @@ class RowComparison:
         self.compared += sum(batch.num_rows for batch in table)
         if self._dropped_before is not None:
             emitted = emitted.since(emitted.emitted_before_row(self._dropped_before))
-        if self._erased:
-            emitted = emitted.without(self._erased)
+        if self._removed:
+            emitted = emitted.without(self._removed)
         if not self._alike(emitted, table):
             self._differences(emitted, table, kept)
 

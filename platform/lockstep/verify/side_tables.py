@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lockstep.model.record import Record, read_headers
-from lockstep.verify.erasure import NONE_ERASED, REDACTED, ErasedSessions
 from lockstep.verify.gates.base import GateAnswer, is_readable_time
 from lockstep.verify.ledger import Row
+from lockstep.verify.removed_sessions import NONE_REMOVED, REDACTED, RemovedSessions
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import PartitionRows
 
@@ -67,11 +67,11 @@ class ExpectedSideRows:
         rows: PartitionRows | None,
         violations: Violations,
         kinds: Kinds = IN_QUARANTINE,
-        erased: ErasedSessions = NONE_ERASED,
+        removed: RemovedSessions = NONE_REMOVED,
         *,
         dropped_up_to: int = 0,
     ) -> None:
-        self._place, self._violations, self._kinds, self._erased = place, violations, kinds, erased
+        self._place, self._violations, self._kinds, self._removed = place, violations, kinds, removed
         self.dropped_up_to = dropped_up_to
         self._rows, self._block = rows, (0, list[Row]())
         columns = ("offset", "batch")
@@ -131,8 +131,8 @@ class ExpectedSideRows:
                 return
 
     def _wanted(self, row: Row, record: Record, cause: str, session: str | None) -> dict[str, object]:
-        """The columns that a message must have here: of an erased one nothing but place and cause."""
-        if row["expected"] == REDACTED and self._erased.has_message(session, record.key, record.offset):
+        """The columns that a message must have here: of a removed one nothing but place and cause."""
+        if row["expected"] == REDACTED and self._removed.has_message(session, record.key, record.offset):
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
         if session is None and row["session"] is not None:  # it stands under its key
             session = (record.key or b"").decode(errors="replace")

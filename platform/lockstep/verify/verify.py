@@ -17,16 +17,17 @@ from lockstep.declare.decoders.base import Registry
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import format_integrity
 from lockstep.errors import LockstepError, StateError
+from lockstep.feature import load_parts
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.progress import report_progress
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
+from lockstep.table.commit import Base, OutputLog
+from lockstep.table.commit_kinds import RowChange
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.verify.batch_replay import BatchReplay, RowBudget
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
-from lockstep.verify.erasure import NONE_ERASED, ErasedSessions
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
 from lockstep.verify.gates.classes import RulesInForce, make_rules
 from lockstep.verify.gates.other_class import OtherClass, find_first_judged
@@ -43,8 +44,8 @@ from lockstep.verify.ledger import (
     read_stored,
 )
 from lockstep.verify.lookups import LookupVersions, NotReproducible, RangeLookups
-from lockstep.verify.origin import check_origin
 from lockstep.verify.partition import PartitionInputs, PartitionProof
+from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions, read_removed
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import (
     MEANING,
@@ -246,7 +247,7 @@ def check_without_kafka(
     violations: Violations,
     *,
     dropped_up_to: int = 0,
-    erased: ErasedSessions = NONE_ERASED,
+    removed: RemovedSessions = NONE_REMOVED,
 ) -> None:
     """Compare the ledger's counts of each range with its rows in the table, the quarantine and the late table.
 
@@ -256,7 +257,7 @@ def check_without_kafka(
     ahead = 0
     for row in ranges:
         held = sum(batch.num_rows for batch in cursor.before(row.until))
-        held += erased.take_count(row.until, dropped_up_to)
+        held += removed.take_count(row.until, dropped_up_to)
         is_dropped = row.batch <= dropped_up_to
         rows = held + row.rows if is_dropped else held - ahead + row.rows_emitted
         ahead = 0 if is_dropped else row.rows_emitted
@@ -278,14 +279,14 @@ def check_end(
     violations: Violations,
     *,
     dropped_up_to: int = 0,
-    erased: ErasedSessions = NONE_ERASED,
+    removed: RemovedSessions = NONE_REMOVED,
 ) -> None:
     """Find what lies behind the last range of a partition, of which only timers emit rows, and of batches without one.
 
     For a partition whose counts alone are compared: the cursor is behind its last range.
     """
     last = chain.ranges[-1]
-    held = sum(batch.num_rows for batch in cursor.before(last.until + 1)) + erased.count_at(last.until, last.batch)
+    held = sum(batch.num_rows for batch in cursor.before(last.until + 1)) + removed.count_at(last.until, last.batch)
     emitted = 0 if last.batch <= dropped_up_to else last.rows_emitted
     if held != emitted:
         expected = f"{held} rows emitted at offset {last.until} by batch {last.batch}, as the table has"
@@ -386,31 +387,32 @@ def verify_stream(
         registry: The installation's schema registry, where the decoder needs one.
 
     Raises:
-        LockstepError: Something could not be read, or a session was erased meanwhile: nothing is proven, and nothing
+        LockstepError: Something could not be read, or rows were replaced meanwhile: nothing is proven, and nothing
             is violated.
     """
     if not delta_log.has_log(folders.table):
         require_root(folders.root)
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
-    before = OutputLog(folders.table).base().head
-    code = describe_code(stream, before)  # before a fold can change what the transform holds
+    before = OutputLog(folders.table).base()
+    code = describe_code(stream, before.head)  # before a fold can change what the transform holds
     try:
         report = _prove_stream(stream, folders, kafka, registry)
     except (LockstepError, FileNotFoundError):
-        _refuse_erased(folders, before)
+        _refuse_replaced(folders, before)
         raise
     if report.status is not InvariantStatus.VIOLATED:
         return report
-    _refuse_erased(folders, before)
+    _refuse_replaced(folders, before)
     return msgspec.structs.replace(report, next_step=code + report.next_step)
 
 
-def _refuse_erased(folders: StreamFolders, before: Head) -> None:
-    """Take no file for missing that an erasure has replaced: unlike all others, it deletes what a reader may need."""
-    now = OutputLog(folders.table).base().head.erasure
-    if now is not None and (before.erasure is None or before.erasure.batch != now.batch):
-        problem = f"stream {folders.stream}: a session was erased while it was verified (batch {now.batch})"
-        raise LockstepError(problem, next_step=f"lockstep verify {folders.stream} again; nothing is violated by it")
+def _refuse_replaced(folders: StreamFolders, before: Base) -> None:
+    """Take no file for missing that a commit since has replaced: an erasure deletes files that a reader may need."""
+    newest = OutputLog(folders.table).base().version
+    for version in range(before.version + 1, newest + 1):
+        if delta_log.read_row_change(folders.table, version) is RowChange.REPLACED:
+            problem = f"stream {folders.stream}: version {version} replaced rows while they were verified"
+            raise LockstepError(problem, next_step=f"lockstep verify {folders.stream} again; nothing is violated by it")
 
 
 def _prove_stream(
@@ -419,7 +421,8 @@ def _prove_stream(
     began, violations = time.process_time(), Violations()
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         stored = read_stored(folders, violations, Path(scratch))  # 1
-        check_origin(folders, stored, violations)
+        for check in load_parts("proofs"):
+            check(folders, stored, violations)
         found = make_chains(stored.ledger, violations)  # 2
         rows.load(folders.table, stored.data_files, stored.statistics, violations)
         rows.check_order(violations)  # 3
@@ -630,16 +633,16 @@ class _Proving:
             self._check_counts(chain, first, parts.cursor, parts.aside)
             if chain.ranges[first - 1].batch > self._dropped:
                 before = chain.ranges[first - 1]
-                parts.cursor.skip(before.rows_emitted - parts.erased.count_at(before.until, before.batch))
+                parts.cursor.skip(before.rows_emitted - parts.removed.count_at(before.until, before.batch))
         return PartitionProof(parts, first, self._violations)
 
     def _parts(self, chain: LedgerChain, first: int) -> PartitionInputs:
-        erased = self._erased(chain)
+        removed = self._removed(chain)
         key, moment = TopicIdPartition(chain.place.topic_id, chain.place.partition), ReplayWatermark()
         rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
         aside = self._aside(chain)
         folding = Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside)
-        folding.erased = erased
+        folding.removed = removed
         return PartitionInputs(
             declared=self._declared,
             chain=chain,
@@ -652,9 +655,9 @@ class _Proving:
                 self._violations,
                 {name: chain.end_of(batch) for name, batch in self._absent.items()},
                 dropped_before=chain.end_of(self._dropped) if self._dropped else None,
-                erased=erased,
+                removed=removed,
             ),
-            erased=erased,
+            removed=removed,
             lookups=RangeLookups(self._lookups),
             is_compacted=chain.place.topic in self._compacted,
             has_buffer=bool(self._integrity.buffer),
@@ -664,13 +667,13 @@ class _Proving:
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
         key = TopicIdPartition(chain.place.topic_id, chain.place.partition)
-        erased = self._erased(chain)
+        removed = self._removed(chain)
         dropped = self._stored.retention.batch
         quarantine = ExpectedSideRows(
-            chain.place, self._quarantine.get(key), self._violations, erased=erased, dropped_up_to=dropped
+            chain.place, self._quarantine.get(key), self._violations, removed=removed, dropped_up_to=dropped
         )
         late = ExpectedSideRows(
-            chain.place, self._late.get(key), self._violations, IN_LATE, erased, dropped_up_to=dropped
+            chain.place, self._late.get(key), self._violations, IN_LATE, removed, dropped_up_to=dropped
         )
         return SideTableCheck(quarantine, late, self._violations)
 
@@ -681,8 +684,8 @@ class _Proving:
             self._aside(chain),
         )
         self._check_counts(chain, len(chain.ranges), cursor, aside)
-        erased = self._erased(chain)
-        check_end(chain, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
+        removed = self._removed(chain)
+        check_end(chain, cursor, aside, self._violations, dropped_up_to=self._dropped, removed=removed)
         self._add_scope(chain, _scope_of(chain, None, why))
 
     def _scope(self, chain: LedgerChain, first: int, held: BufferedRange) -> ProvenRange:
@@ -695,18 +698,17 @@ class _Proving:
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
         if dropped_messages := _describe_dropped(chain, self._stored.retention.batch):
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped_messages, scope.note))))
-        if count := len({each.digest for row in chain.erasing for each in row.erased}):
-            erased = f"{count} erased sessions are left out, by their digests"
-            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (scope.note, erased))))
+        if left_out := self._removed(chain).describe():
+            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (scope.note, left_out))))
         self.work.scopes.append(scope)
 
     def _check_counts(self, chain: LedgerChain, ranges: int, cursor: RowCursor, aside: SideTableCheck) -> None:
         """Compare the first ranges of a partition with what is stored."""
-        first, erased = islice(chain.ranges, ranges), self._erased(chain)
-        check_without_kafka(first, cursor, aside, self._violations, dropped_up_to=self._dropped, erased=erased)
+        first, removed = islice(chain.ranges, ranges), self._removed(chain)
+        check_without_kafka(first, cursor, aside, self._violations, dropped_up_to=self._dropped, removed=removed)
 
-    def _erased(self, chain: LedgerChain) -> ErasedSessions:
-        return ErasedSessions(self._table_id, chain)
+    def _removed(self, chain: LedgerChain) -> RemovedSessions:
+        return read_removed(self._table_id, chain)
 
     def _check_start(self, chain: LedgerChain, held: BufferedRange) -> None:
         """Report messages before the first wanted offset: they were never read."""

@@ -370,7 +370,7 @@ def test_a_proof_beside_an_erasure_finds_no_violation_and_says_why_it_ended(
         return make_chains(*arguments)
 
     monkeypatch.setattr(proving, "make_chains", erase_first)
-    with pytest.raises(LockstepError, match="a session was erased while it was verified") as ended:
+    with pytest.raises(LockstepError, match="replaced rows while they were verified") as ended:
         proof(runs)
     assert ended.value.next_step.startswith("lockstep verify adding again")
     assert proof(runs).violations == ()

@@ -38,6 +38,7 @@ from lockstep.features.erase.erase import (
     plan_erasure,
     read_range_ends,
 )
+from lockstep.features.erase.proof import ErasedSessions
 from lockstep.features.export import write as write_hours
 from lockstep.features.export.dataset import list_exported_hours, publish_hour
 from lockstep.features.export.export import ExportResult, export_stream
@@ -60,7 +61,6 @@ from lockstep.table.live_files import LiveFiles
 from lockstep.table.parquet import list_named_files
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
 from lockstep.table.side_files import list_side_files
-from lockstep.verify.erasure import ErasedSessions
 from lockstep.verify.ledger import make_chains, read_stored
 from lockstep.verify.report import Violations
 from lockstep.verify.rows import TableRows
@@ -131,7 +131,7 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
             )
             aside = SideTableCheck(kept, late, violations)
             cursor, known = rows.cursor(key), ErasedSessions(stored.head.table_id, chain)
-            check_without_kafka(chain.ranges, cursor, aside, violations, erased=known)
+            check_without_kafka(chain.ranges, cursor, aside, violations, removed=known)
     return list(violations.listed)
 
 

@@ -22,6 +22,7 @@ from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.features.erase.erase import EraseContext, EraseRefused, EraseRequest, erase_session
 from lockstep.features.history import promote as promotion
+from lockstep.features.history import proof
 from lockstep.features.history import shadow as operation
 from lockstep.features.history.diff import compare_streams, find_next_step
 from lockstep.features.history.kept_rows import SHADOWS
@@ -51,7 +52,6 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import FoldCode
 from lockstep.table.ledger import read_ledger, read_positions_at
-from lockstep.verify import origin
 from lockstep.verify.report import InvariantStatus, ViolationKind
 from lockstep.verify.verify import verify_stream
 from tests.features.history.killed_promotion import AFTER, BEGINNINGS, MOMENTS
@@ -487,7 +487,7 @@ def test_the_proof_of_a_shadow_reads_the_positions_from_the_newest_full_set_on(
         first_read.append(full_batch)
         return read_positions_at(folders, batch, full_batch=full_batch)
 
-    monkeypatch.setattr(origin, "read_positions_at", read_noted)
+    monkeypatch.setattr(proof, "read_positions_at", read_noted)
     prove(shadow_of(runs))
     assert first_read == [2]
 

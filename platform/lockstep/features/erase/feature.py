@@ -7,6 +7,7 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="erase",
     head_fields=("erasure",),
+    removed_sessions=("lockstep.features.erase.proof:ErasedSessions",),
     commit_kinds=(
         "lockstep.features.erase.commit_kinds:ERASE",
         "lockstep.features.erase.commit_kinds:ERASE_END",

@@ -7,6 +7,7 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="history",
     head_fields=("savepoints", "origin", "promotion"),
+    proofs=("lockstep.features.history.proof:check_origin",),
     commit_kinds=(
         "lockstep.features.history.commit_kinds:REWIND",
         "lockstep.features.history.commit_kinds:SAVEPOINT",

@@ -11,8 +11,6 @@ from hashlib import sha256
 
 from lockstep.verify.ledger import LedgerChain, LedgerRange, RowPosition
 
-REDACTED = "erased with its session"
-"""In `expected` of a quarantined or late message, of which only place and cause are left."""
 MARK = "erased:"
 """Begins the name of an erased session in the ledger; its digest follows."""
 _CHARACTERS = 32
@@ -21,14 +19,18 @@ _CHARACTERS = 32
 class ErasedSessions:
     """The erased sessions of one partition."""
 
-    def __init__(self, table_id: str = "", chain: LedgerChain | None = None) -> None:
-        """Without a chain: none."""
+    def __init__(self, table_id: str, chain: LedgerChain) -> None:
+        """Read them from the ledger rows of the partition.
+
+        Args:
+            table_id: Delta's id of the output table.
+            chain: The ledger rows.
+        """
         self._table_id = table_id
         self._digests: dict[str, str] = {}
         self._ends: dict[str, RowPosition] = {}
         self._counts: list[tuple[int, int, int]] = []
-        if chain is not None:
-            self._read(chain)
+        self._read(chain)
 
     def _read(self, chain: LedgerChain) -> None:
         for row in chain.erasing:
@@ -80,11 +82,12 @@ class ErasedSessions:
         """The number of erased rows that timers emitted at an offset, up to a batch."""
         return sum(rows for start, by, rows in self._counts if start == offset and by <= batch)
 
+    def describe(self) -> str:
+        """Describe them in the scope of the proof; empty for none."""
+        return f"{len(self._ends)} erased sessions are left out, by their digests" if self._ends else ""
+
     def _digest(self, session: str) -> str:
         if session not in self._digests:
             named = f"{self._table_id}\n{session}".encode("utf-8", "surrogatepass")
             self._digests[session] = sha256(named).hexdigest()[:_CHARACTERS]
         return self._digests[session]
-
-
-NONE_ERASED = ErasedSessions()
