@@ -24,7 +24,7 @@ class RemovedSessions(Protocol):
         ...
 
     def has_message(self, session: str | None, key: bytes | None, offset: int) -> bool:
-        """Whether a quarantined or late message was removed; its key stands for an unknown session."""
+        """Whether a quarantined or late message was removed; without a session its key counts."""
         ...
 
     def find_sessions(self, row: LedgerRange, sessions: Iterable[str]) -> list[str]:
@@ -32,7 +32,7 @@ class RemovedSessions(Protocol):
         ...
 
     def find_mark(self, session: str) -> str | None:
-        """Find the name that stands for a removed session in the ledger; None for a session that was not removed."""
+        """Find the name that replaces a removed session in the ledger; None for a session that was not removed."""
         ...
 
     def name_skips(self, skips: Mapping[str, int], known: Iterable[str]) -> Mapping[str, int]:
