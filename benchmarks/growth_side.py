@@ -18,7 +18,7 @@ from benchmarks.growth import STREAM, Look
 from jobs.streaming import streaming_job
 from lockstep.engine.driver.startup import WriterStartup
 from lockstep.operations.inspect.status import read_status
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings, Settings, SparkSettings
 from lockstep.table.layout import StreamFolders
 from sensors.health import health_sensor

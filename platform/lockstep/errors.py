@@ -44,7 +44,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- RecordingError             a line of a recording is not of one (features/localdev/recordings.py)
 |- Fenced                     a newer writer holds the table: this run may not commit
 |  `- Overtaken               a command lost against a run or another command at the same moment
-|- NoTable                    the stream has never run with this table root (operations/tables.py)
+|- NoTable                    the stream has never run with this table root (operations/stream_table.py)
 |- ModuleBroken               a file of assets/ cannot be imported (declare/discovery.py)
 |- ExtensionBroken            a module of the setting `extensions` cannot be used (feature.py)
 |- UnknownStream              no such stream is declared (operations/inspect/streams.py)
@@ -69,8 +69,8 @@ LockstepError                 base class; `next_step` names the remedy
 |- RestoreRefused             the table root has the stream already (features/copies/backup.py)
 |- RebuildRefused             lost state cannot be rebuilt from an older one and Kafka (features/copies/rebuild.py)
 |- PathRefused              a manifest names a file that is none of its folder (storage/named_files.py)
-|- CopyDamaged                a backup is not whole (features/copies/copies.py)
-|- CopyInProgress             another process writes to the folder of a copy (features/copies/copies.py)
+|- CopyDamaged                a backup is not whole (features/copies/copied_files.py)
+|- CopyInProgress             another process writes to the folder of a copy (features/copies/copied_files.py)
 |- DeriveFailed               Spark could not run the query of a derived table (features/derived/derive.py)
 |- DeriveInProgress           another run writes the derived table (features/derived/derive.py)
 |- UnknownDerived             no such derived table is declared (features/derived/derive.py)

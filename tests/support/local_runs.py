@@ -25,7 +25,7 @@ from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.tuning import Tuning
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.support.feed import COLUMNS, ProducerRecord, session

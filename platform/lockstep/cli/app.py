@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lockstep.declare.derived import Derived
     from lockstep.declare.discovery import ModuleBroken
     from lockstep.declare.stream import AnyStream
-    from lockstep.operations.tables import StreamHandle
+    from lockstep.operations.stream_handle import StreamHandle
     from lockstep.settings import Settings
     from lockstep.table.layout import StreamFolders
 
@@ -347,7 +347,7 @@ def find_folders(name: str) -> StreamFolders:
 
 def open_handle(name: str) -> StreamHandle:
     """A declared stream with its table and its cluster, for one look."""
-    from lockstep.operations.tables import StreamHandle
+    from lockstep.operations.stream_handle import StreamHandle
 
     return StreamHandle(find_stream_or_exit(name), load_settings_or_exit())
 

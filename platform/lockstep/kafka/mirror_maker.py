@@ -18,7 +18,7 @@ _VALUE = struct.Struct(">hqq")
 VERSION = 0
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class OffsetSyncCheckpoint(msgspec.Struct, frozen=True):
     """A translated offset of a consumer group.
 
     Attributes:
@@ -46,7 +46,7 @@ def list_remote_names(source: str, topic: str) -> tuple[str, str]:
     return f"{source}.{topic}", topic
 
 
-def decode_checkpoint(key: bytes, value: bytes) -> Checkpoint:
+def decode_checkpoint(key: bytes, value: bytes) -> OffsetSyncCheckpoint:
     """Decode a record of the checkpoint topic.
 
     Raises:
@@ -61,7 +61,7 @@ def decode_checkpoint(key: bytes, value: bytes) -> Checkpoint:
         raise _unknown(str(error)) from error
     if version != VERSION:
         raise _unknown(f"version {version}")
-    return Checkpoint(group, topic, partition, upstream, downstream)
+    return OffsetSyncCheckpoint(group, topic, partition, upstream, downstream)
 
 
 def _read_string(data: bytes, at: int) -> tuple[str, int]:

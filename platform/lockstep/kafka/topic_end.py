@@ -14,7 +14,7 @@ from lockstep.model.position import Ending, Position, TopicIdPartition
 NEVER_OBSERVED = "this run has not observed its end: messages may have come since the last batch"
 
 
-class EndLook(NamedTuple):
+class EndSnapshot(NamedTuple):
     """One read of the offsets of a topic, before the topic was found to be gone.
 
     Attributes:
@@ -39,7 +39,7 @@ class GoneTopic(NamedTuple):
     """
 
     topic: Topic
-    looks: tuple[EndLook, ...]
+    looks: tuple[EndSnapshot, ...]
     noticed_us: int
 
 
@@ -109,7 +109,7 @@ def judge_topic_end(
     return _make_end(gone, looks[0], "its end was not observed after its last message was read")
 
 
-def _make_end(gone: GoneTopic, look: EndLook, loss: str) -> TopicEnd:
+def _make_end(gone: GoneTopic, look: EndSnapshot, loss: str) -> TopicEnd:
     return TopicEnd(
         loss=loss,
         ends={number: ends.high_watermark for number, ends in sorted(look.ends.items())},

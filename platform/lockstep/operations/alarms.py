@@ -16,9 +16,10 @@ from lockstep.control.heartbeat import Phase
 from lockstep.declare.options import find_longest_batch, find_longest_wait
 from lockstep.declare.stream import AnyStream
 from lockstep.feature import list_broken_extensions, list_features, load_reference
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.durations import format_count, format_duration
-from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom
+from lockstep.operations.inspect.partition_figures import PartitionFigures, find_least_headroom
 from lockstep.table.head import Desired
 from lockstep.table.losses import NONE_LOST, LostStates
 
@@ -84,24 +85,6 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     severity: AlarmSeverity
     problem: str
     next_step: str
-
-
-class OpenTransaction(msgspec.Struct, frozen=True):
-    """A partition whose last stable offset is below its high watermark.
-
-    Attributes:
-        topic: Topic name.
-        partition: Partition number.
-        offset: First offset of the transaction, the last stable offset.
-        hidden_messages: Offsets from there to the high watermark.
-        seconds: Age of its first message, by Kafka's timestamp.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    hidden_messages: int
-    seconds: float
 
 
 class TopicHalt(msgspec.Struct, frozen=True):
@@ -417,8 +400,8 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         worst = max(open_too_long, key=lambda each: each.seconds)
         problem = (
             f"a transaction open for {format_duration(worst.seconds)} hides "
-            f"{format_count(worst.hidden_messages, 'offset')} "
-            f"of {worst.topic}/{worst.partition} from {worst.offset} on{_in_all(open_too_long)}"
+            f"{format_count(worst.hidden_offsets, 'offset')} "
+            f"of {worst.topic}/{worst.partition} from {worst.stable_end} on{_in_all(open_too_long)}"
         )
         step = "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
         yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, AlarmSeverity.WARNING)

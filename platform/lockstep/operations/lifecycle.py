@@ -20,7 +20,7 @@ from lockstep.errors import Fenced, LockstepError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.commit_hour import parse_hour
-from lockstep.operations.tables import open_table, try_read_head
+from lockstep.operations.stream_table import open_table, try_read_head
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog, commit_claim, commit_closed_hour

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from lockstep.model.state_loss import LossTotal, StateLoss
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import accept_loss
 from lockstep.table.head import Head

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_value
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import SCHEMA, QuarantineRow
 

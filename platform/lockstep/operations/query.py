@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.feature import load_parts
-from lockstep.operations.tables import NoTable, has_table
+from lockstep.operations.stream_table import NoTable, has_table
 from lockstep.table import delta_log
 from lockstep.table.head import FIRST_GENERATION, Head
 from lockstep.table.layout import DerivedFolders, StreamFolders, require_root

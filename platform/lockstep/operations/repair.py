@@ -20,7 +20,7 @@ from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.lost_batch import LostBatch, find_lost_batch, take_back
-from lockstep.operations.tables import NoTable, has_table
+from lockstep.operations.stream_table import NoTable, has_table
 from lockstep.state.changelog import StateDamaged
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables, torn_entry, transactions

@@ -26,9 +26,9 @@ from lockstep.integrity.resume_options import (
 )
 from lockstep.model.finding import Finding
 from lockstep.model.position import TopicNamePartition
-from lockstep.operations.position_commit import commit_positions
+from lockstep.operations.commit_positions import commit_positions
 from lockstep.operations.resume_cost import OptionCost, ResumeCosts
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table import commit_kinds, ledger, side_tables
 from lockstep.table.commit import OutputLog, commit_batch, commit_claim
 from lockstep.table.head import Desired, Head, Resumption

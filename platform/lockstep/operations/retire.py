@@ -13,8 +13,9 @@ from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, LockstepError, Overtaken
 from lockstep.kafka.progress import compute_lag_messages
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.position_commit import commit_positions
-from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.commit_positions import commit_positions
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import open_table
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import commit_batch, commit_claim
 from lockstep.table.head import Head

@@ -24,7 +24,7 @@ class ObservationCursor(msgspec.Struct, frozen=True):
     behind: bool = False
 
 
-class TopicLook(msgspec.Struct, frozen=True):
+class TopicSnapshot(msgspec.Struct, frozen=True):
     """A due observation.
 
     Attributes:
@@ -38,12 +38,12 @@ class TopicLook(msgspec.Struct, frozen=True):
 
 def decide_observation(
     wanted: Collection[str], registered: Collection[str], sweep: ObservationCursor, now: float
-) -> TopicLook | None:
+) -> TopicSnapshot | None:
     """The due observation: at once for a new topic, otherwise at an interval; None when none is due."""
     if not set(wanted) <= set(registered):
-        return TopicLook(shows_all=True, after=ObservationCursor(looked_at=now - SWEEP_SECONDS + AGAIN_SECONDS))
+        return TopicSnapshot(shows_all=True, after=ObservationCursor(looked_at=now - SWEEP_SECONDS + AGAIN_SECONDS))
     if not 0 <= now - sweep.looked_at < SWEEP_SECONDS:
-        return TopicLook(shows_all=True, after=ObservationCursor(looked_at=now))
+        return TopicSnapshot(shows_all=True, after=ObservationCursor(looked_at=now))
     if sweep.behind:
-        return TopicLook(shows_all=False, after=ObservationCursor(looked_at=sweep.looked_at))
+        return TopicSnapshot(shows_all=False, after=ObservationCursor(looked_at=sweep.looked_at))
     return None

@@ -31,7 +31,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations.durations import format_duration
 from lockstep.operations.inspect.topics import TopicsOfStream, TopicStatus, read_topics
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.table_asset import make_ledger_freshness

@@ -15,7 +15,7 @@ from dagster import RunRequest, SkipReason
 
 from lockstep.control.heartbeat import Phase, read_heartbeat
 from lockstep.operations.durations import format_duration
-from lockstep.operations.tables import has_table
+from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import ROTATION, make_automatic_tags, make_run_configuration
 from lockstep.orchestration.starts import find_starting_runs
 from lockstep.table.commit import OutputLog

@@ -54,7 +54,7 @@ class SharedCursor(SensorCursor, frozen=True):
         return {name: bytes(raw).decode() for name, raw in self.cursors.items()}
 
 
-def look_at_streams(
+def poll_streams(
     context: SensorEvaluationContext,
     streams: Sequence[AnyStream],
     kind: type[C],

@@ -19,7 +19,7 @@ from lockstep.control.heartbeat import (
     read_run_heartbeats,
 )
 from lockstep.control.start_request import forget_start_request, read_start_request
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,
     CAUSE_TAG,
@@ -39,7 +39,7 @@ from lockstep.orchestration.names import (
 from lockstep.orchestration.request_user import find_user
 from lockstep.orchestration.run_lifecycle import stop_if_current, was_terminated_by_user
 from lockstep.orchestration.run_statuses import OVER
-from lockstep.orchestration.shared_tick import STARTS_MAX, SharedCursor, look_at_streams
+from lockstep.orchestration.shared_tick import STARTS_MAX, SharedCursor, poll_streams
 from lockstep.orchestration.starts import find_starting_runs
 from lockstep.orchestration.supervisor_policy import (
     RunStage,
@@ -99,7 +99,7 @@ class StreamSupervisor:
             slots.note(stream.name, decision.cursor)
             return carry_out(handle, context.instance, decision)
 
-        return look_at_streams(context, self._streams, SupervisorCursor, supervise)
+        return poll_streams(context, self._streams, SupervisorCursor, supervise)
 
 
 def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: SupervisorCursor) -> SupervisorObservation:

@@ -36,7 +36,7 @@ from lockstep.engine.driver.startup import Launch
 from lockstep.errors import LockstepError, SettingsError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.tables import try_read_head
+from lockstep.operations.stream_table import try_read_head
 from lockstep.orchestration import run_lifecycle
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import (

@@ -26,7 +26,7 @@ from lockstep.control.heartbeat import read_heartbeat
 from lockstep.declare.options import NewTopics
 from lockstep.errors import format_some
 from lockstep.kafka.progress import TopicLifecycle
-from lockstep.operations.tables import SharedCluster, StreamHandle
+from lockstep.operations.stream_handle import SharedCluster, StreamHandle
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
     TOPICS_TAG,
@@ -45,7 +45,7 @@ from lockstep.orchestration.restart_policy import (
     decide_restart,
 )
 from lockstep.orchestration.run_statuses import IN_PROGRESS
-from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, STARTS_MAX, look_at_streams
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, STARTS_MAX, poll_streams
 from lockstep.orchestration.starts import find_starting_runs
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class TopicsWatcher:
                 starting[stream.name] = decision.restart.run_key
             return make_sensor_result(stream, decision, observed)
 
-        self._cluster.ask_again()
-        return look_at_streams(context, self._streams, RestartCursor, watch)
+        self._cluster.invalidate()
+        return poll_streams(context, self._streams, RestartCursor, watch)
 
 
 def read_inputs(

@@ -26,7 +26,7 @@ from lockstep.integrity.resume_options import IntegrityLost, SkipSession
 from lockstep.integrity.strict import Checksum
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.layout import StreamFolders

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from lockstep.errors import LockstepError
 from lockstep.features.copies import backup
 from lockstep.features.copies.backup import BackupManifest, BackupOvertaken, make_backup, restore_backup
-from lockstep.features.copies.copies import (
+from lockstep.features.copies.copied_files import (
     CopyDamaged,
     CopyInProgress,
     copy_file,

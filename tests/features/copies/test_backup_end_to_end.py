@@ -25,12 +25,12 @@ from lockstep.features.copies.backup import (
     make_backup,
     restore_backup,
 )
-from lockstep.features.copies.copies import CopyDamaged, CopyInProgress, lock_copy, read_manifest
+from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress, lock_copy, read_manifest
 from lockstep.features.copies.relocate import export_savepoint, read_export
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.verify.verify import verify_stream
 from tests.integration.cli.conftest import platform_in
 from tests.support.feed import folded, session, update

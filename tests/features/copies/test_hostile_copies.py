@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.features.copies.backup import FILES, BackupManifest, make_backup, restore_backup
-from lockstep.features.copies.copies import (
+from lockstep.features.copies.copied_files import (
     BEGUN,
     MANIFEST,
     BegunCopy,

@@ -17,7 +17,7 @@ from lockstep.features.copies.mirror import (
     choose_checkpoint,
     find_place,
 )
-from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint
+from lockstep.kafka.mirror_maker import OffsetSyncCheckpoint, decode_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +130,7 @@ VALUE = b"\x00\x00" + (300).to_bytes(8, "big") + (41).to_bytes(8, "big") + b"\x0
 
 
 def test_a_checkpoint_is_decoded_as_mirrormaker_writes_it() -> None:
-    assert decode_checkpoint(KEY, VALUE) == Checkpoint("adding", "source.data", 2, 300, 41)
+    assert decode_checkpoint(KEY, VALUE) == OffsetSyncCheckpoint("adding", "source.data", 2, 300, 41)
     for key, value in ((KEY[:-1], VALUE), (KEY, VALUE[:9]), (KEY, b"\x00\x01" + VALUE[2:]), (b"\xff\xff", VALUE)):
         with pytest.raises(KafkaError, match="not as MirrorMaker 2 writes them"):
             decode_checkpoint(key, value)
@@ -138,7 +138,7 @@ def test_a_checkpoint_is_decoded_as_mirrormaker_writes_it() -> None:
 
 def test_a_checkpoint_past_the_position_is_no_bound() -> None:
     known = PositionEvidence("id", 2, 299, 0, (), ())
-    found = [decode_checkpoint(KEY, VALUE), Checkpoint("adding", "source.data", 2, 200, 20)]
+    found = [decode_checkpoint(KEY, VALUE), OffsetSyncCheckpoint("adding", "source.data", 2, 200, 20)]
     assert choose_checkpoint(found, "source.data", known) == found[1]
     assert choose_checkpoint(found[:1], "source.data", known) is None
     assert choose_checkpoint(found, "data", known) is None

@@ -15,7 +15,7 @@ import pytest
 from lockstep import Topics
 from lockstep.errors import TableError
 from lockstep.features.copies import relocate
-from lockstep.features.copies.copies import CopyDamaged, CopyInProgress, lock_copy
+from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress, lock_copy
 from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
 from lockstep.features.history.rewind import RewindReason, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint

@@ -10,7 +10,7 @@ from lockstep import Ordered, Sequence, Strict, Suspend
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.copies import relocate
-from lockstep.features.copies.copies import MANIFEST, write_manifest
+from lockstep.features.copies.copied_files import MANIFEST, write_manifest
 from lockstep.features.copies.relocate import export_savepoint
 from lockstep.features.erase.erase import EraseRequest, erase_session, plan_erasure, read_context
 from lockstep.features.history.savepoint import make_savepoint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily
 
 from lockstep.features.health import exporter
-from lockstep.features.health.exporter import HealthCollector, StreamLook, count_growth, make_metrics
+from lockstep.features.health.exporter import HealthCollector, StreamSnapshot, count_growth, make_metrics
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.alarms import HealthFacts
 from lockstep.operations.inspect.health import Health
@@ -25,13 +25,13 @@ A, B = TopicIdPartition("a", 0), TopicIdPartition("b", 0)
 
 def look(
     batch: int, positions: Mapping[TopicIdPartition, int], desired: Desired | None = Desired.RUNNING
-) -> StreamLook:
+) -> StreamSnapshot:
     facts = HealthFacts(stream="adding", desired=desired, batch=batch, epoch=1, positions=positions)
-    return StreamLook(Health(facts=facts, alarms=(), figures={}), 0.1)
+    return StreamSnapshot(Health(facts=facts, alarms=(), figures={}), 0.1)
 
 
-def counts(*looks: StreamLook) -> dict[str, float]:
-    before: StreamLook | None = None
+def counts(*looks: StreamSnapshot) -> dict[str, float]:
+    before: StreamSnapshot | None = None
     for each in looks:
         before = count_growth(before, each)
     assert before is not None

@@ -15,7 +15,7 @@ from lockstep.features.health.policy import (
     WAITING_MAX,
     HealthCursor,
     HealthDecision,
-    HealthLook,
+    HealthSnapshot,
     decide_health,
 )
 from lockstep.features.health.sensor import OutageNotes
@@ -33,11 +33,11 @@ URGENT = msgspec.structs.replace(HEADROOM, severity=AlarmSeverity.ERROR, problem
 SILENT = Alarm(kind=AlarmKind.KAFKA, severity=AlarmSeverity.WARNING, problem="no answer", next_step="lockstep doctor")
 
 
-def look(*alarms: Alarm, **changes: object) -> HealthLook:
-    return msgspec.structs.replace(HealthLook(stream="s", alarms=alarms, unknown=(), notifies=True), **changes)
+def look(*alarms: Alarm, **changes: object) -> HealthSnapshot:
+    return msgspec.structs.replace(HealthSnapshot(stream="s", alarms=alarms, unknown=(), notifies=True), **changes)
 
 
-def decide(*looks: HealthLook, seconds: float = 30.0) -> list[HealthDecision]:
+def decide(*looks: HealthSnapshot, seconds: float = 30.0) -> list[HealthDecision]:
     """Decisions of consecutive looks."""
     cursor, found = HealthCursor(), list[HealthDecision]()
     for number, each in enumerate(looks):

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lockstep.features.rehearsal import load_test
 from lockstep.features.rehearsal.load_test import FOLDER, delete_folders
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import Settings
 from lockstep.storage import LocalStorage
 from tests.support.adding_stream import adding

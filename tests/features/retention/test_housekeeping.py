@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from lockstep.control.heartbeat import RUN_FILE
 from lockstep.errors import TableError
 from lockstep.features.compaction.run import compact_stream
-from lockstep.features.copies.copies import PARTIAL
+from lockstep.features.copies.copied_files import PARTIAL
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.retention import housekeeping
 from lockstep.features.retention.housekeeping import (

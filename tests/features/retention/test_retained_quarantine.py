@@ -28,7 +28,7 @@ from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.features.retention.messages import drop_old_messages
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import Proposal
 from lockstep.table.head import QuarantineRetention

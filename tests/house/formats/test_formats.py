@@ -36,7 +36,7 @@ from lockstep.control.handover import ResumeRequest, RetireRequest, StopRequest
 from lockstep.control.heartbeat import HeartbeatRecord, RunHeartbeat
 from lockstep.control.start_request import StartRequest
 from lockstep.features.copies.backup import BackupManifest
-from lockstep.features.copies.copies import BegunCopy
+from lockstep.features.copies.copied_files import BegunCopy
 from lockstep.features.copies.mirror import PositionEvidence
 from lockstep.features.copies.relocate import ExportedPositions, SavepointManifest
 from lockstep.features.derived.derive import CheckpointNote

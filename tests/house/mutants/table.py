@@ -1127,7 +1127,7 @@ BACKUP = list_mutants(
 )
 
 COPIES = list_mutants(
-    "features/copies/copies.py",
+    "features/copies/copied_files.py",
     "features/copies/test_backup.py",
     Change(
         "a restored file has the digest of its manifest",

@@ -23,7 +23,7 @@ from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.trial import try_stream
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify import lookups
 from lockstep.verify.ledger import ReadVersion

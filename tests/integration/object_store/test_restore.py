@@ -17,7 +17,7 @@ from lockstep.features.history.savepoint import make_savepoint
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import reset_new
-from lockstep.operations.tables import NoTable, open_table
+from lockstep.operations.stream_table import NoTable, open_table
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
 from lockstep.table import create

@@ -15,7 +15,7 @@ import pytest
 from obstore.exceptions import PermissionDeniedError
 
 from lockstep.errors import EnvironmentProblem, StoreFailed, StoreRefused
-from lockstep.features.copies.copies import copy_file
+from lockstep.features.copies.copied_files import copy_file
 from lockstep.features.localdev.processes import find_free_ports
 from lockstep.operations.doctor.diagnosis import Level
 from lockstep.operations.doctor.object_store import check_object_store

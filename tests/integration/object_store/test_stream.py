@@ -27,7 +27,7 @@ from lockstep.features.history.shadow import begin_shadow, drop_shadow
 from lockstep.features.localdev.processes import find_free_ports
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import try_read_head
+from lockstep.operations.stream_table import try_read_head
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import open_object_storage
 from lockstep.table.delta_log import make_entry_path, open_delta_table

@@ -23,7 +23,7 @@ from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import Health, read_health
 from lockstep.operations.inspect.status import read_overview, read_status
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.table.commit import OutputLog, commit_claim
 from lockstep.table.head import Desired

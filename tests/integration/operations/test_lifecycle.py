@@ -28,7 +28,7 @@ from lockstep.kafka.admin import ClusterAdmin
 from lockstep.operations.foreground import run_in_foreground
 from lockstep.operations.lifecycle import check_startable, refuse_bounded_run, set_running, stop_stream
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.table.commit import OutputLog, Writer, commit_claim
 from lockstep.table.head import Desired
 from tests.support.feed import folded, session, update

@@ -28,7 +28,7 @@ from lockstep.operations.quarantine import (
     list_quarantine,
     read_quarantined,
 )
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.testing import read_messages
 from tests.support.adding_stream import POISON, adding
 from tests.support.feed import Feed, snapshot, update

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lockstep.features.history.rewind import PreparedRewind
     from lockstep.features.history.shadow import ShadowShown
-    from lockstep.operations.tables import StreamHandle
+    from lockstep.operations.stream_handle import StreamHandle
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
     from tests.support.feed import Feed

@@ -33,7 +33,8 @@ from lockstep.operations.inspect.streams import Positions, format_spark_offsets,
 from lockstep.operations.inspect.topics import TopicStatus, read_topics
 from lockstep.operations.query import AsOf, WrongQuery, query_derived, query_sql, query_stream
 from lockstep.operations.resume import resume_stream
-from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import NoTable
 from lockstep.state.codec import StateTypeChanged
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint

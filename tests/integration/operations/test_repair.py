@@ -16,7 +16,7 @@ from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.repair import Repair, WriterLives, repair_stream
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.table import delta_log
 from lockstep.table.torn_entry import find_newest_version, find_torn_version
 from lockstep.verify.report import InvariantStatus

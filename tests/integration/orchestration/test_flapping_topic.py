@@ -13,7 +13,7 @@ import pytest
 from lockstep.control.handover import StopRequest
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.lifecycle import check_startable, set_running, stop_stream
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.orchestration.names import AUTOMATIC_TAG
 from lockstep.orchestration.restart_policy import PAUSE_SECONDS
 from lockstep.settings import KafkaSettings, Settings

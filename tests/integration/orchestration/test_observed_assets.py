@@ -27,7 +27,7 @@ from lockstep.kafka.client import make_admin_client
 from lockstep.model.finding import Finding
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.inspect.topics import read_topics
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.orchestration import names
 from lockstep.orchestration.observed_assets import CHANGES_A_LOOK, observe_ledger
 from lockstep.orchestration.restart_policy import RestartCursor

@@ -18,7 +18,7 @@ from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.kafka.audit import explain_end
-from lockstep.kafka.topic_end import EndLook, GoneTopic, judge_topic_end
+from lockstep.kafka.topic_end import EndSnapshot, GoneTopic, judge_topic_end
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.message_counts import MessageCounts
@@ -68,7 +68,7 @@ def test_the_end_of_a_topic_is_no_fault_if_all_of_it_was_read_and_else_one_by_cl
 ) -> None:
     integrity = make(policy)
     stood = Position(topic="a", topic_id="id-a", partition=0, next_offset=position)
-    look = EndLook({0: PartitionOffsets(0, end, end)}, age_seconds=age, is_certain=True)
+    look = EndSnapshot({0: PartitionOffsets(0, end, end)}, age_seconds=age, is_certain=True)
     gone = GoneTopic(topic("a", "id-a"), (look,), noticed_us=7) if is_observed else None
     ends = {"id-a": judge_topic_end(gone, {0: stood}, {}, 60.0)}
     finding = Finding.at(stood, cause)

@@ -9,11 +9,11 @@ from lockstep import AvailableNow, Every, FileSize
 from lockstep.engine.driver.log_warnings import (
     BlockedPartitions,
     LastStableOffsets,
-    StuckTransaction,
     compute_stuck_patience_seconds,
     describe_hidden,
 )
 from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.tuning import Tuning
 from tests.support.cluster_views import topic, view
@@ -27,7 +27,7 @@ def seen(ends: tuple[int, int, int] | None) -> ClusterView:
     return view(topic("a", "id-a", 2), ends=other if ends is None else {TopicIdPartition("id-a", 0): ends, **other})
 
 
-def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[StuckTransaction, ...]:
+def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[OpenTransaction, ...]:
     """What is told after these looks, each a time and what was seen, with a patience of a minute."""
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(looks))
     ends = LastStableOffsets()
@@ -38,7 +38,7 @@ def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[StuckTran
 
 
 def test_a_stable_end_that_stands_for_longer_than_the_patience_is_told_with_place_and_time() -> None:
-    assert stalls((100.0, OPEN), (130.0, OPEN), (161.0, GREW)) == (StuckTransaction("a", 0, 3, 9, 61.0),)
+    assert stalls((100.0, OPEN), (130.0, OPEN), (161.0, GREW)) == (OpenTransaction("a", 0, 3, 9, 61.0),)
 
 
 def test_until_then_nothing_is_told() -> None:
@@ -47,7 +47,7 @@ def test_until_then_nothing_is_told() -> None:
 
 def test_it_is_over_when_the_stable_end_moves_however_little() -> None:
     assert stalls((100.0, OPEN), (161.0, FURTHER)) == ()
-    assert stalls((100.0, OPEN), (161.0, FURTHER), (222.0, FURTHER)) == (StuckTransaction("a", 0, 4, 9, 61.0),)
+    assert stalls((100.0, OPEN), (161.0, FURTHER), (222.0, FURTHER)) == (OpenTransaction("a", 0, 4, 9, 61.0),)
 
 
 def test_a_transaction_that_ends_begins_the_time_anew() -> None:
@@ -56,7 +56,7 @@ def test_a_transaction_that_ends_begins_the_time_anew() -> None:
 
 def test_a_partition_without_a_leader_keeps_its_time() -> None:
     assert stalls((100.0, OPEN), (150.0, None)) == ()
-    assert stalls((100.0, OPEN), (150.0, None), (161.0, OPEN)) == (StuckTransaction("a", 0, 3, 5, 61.0),)
+    assert stalls((100.0, OPEN), (150.0, None), (161.0, OPEN)) == (OpenTransaction("a", 0, 3, 5, 61.0),)
 
 
 def test_a_partition_that_is_read_to_its_end_never_stalls() -> None:
@@ -71,7 +71,7 @@ def test_patience_is_a_minute_and_three_triggers_at_least() -> None:
 
 
 def test_what_waits_behind_open_transactions_is_counted_with_the_worst_place_and_what_to_do() -> None:
-    one, other = StuckTransaction("a", 0, 3, 5, 0.0), StuckTransaction("b", 1, 4, 9, 100.0)
+    one, other = OpenTransaction("a", 0, 3, 5, 0.0), OpenTransaction("b", 1, 4, 9, 100.0)
     said = describe_hidden("books", (one,))
     assert said.startswith("2 offsets wait behind open transactions and are not read, 2 of them in a/0 from 3 on; when")
     assert "lockstep run books --available-now; for one that stays open: kafka-transactions.sh" in said
@@ -84,9 +84,9 @@ def test_a_stuck_transaction_is_warned_of_once_and_reported_while_it_lasts() -> 
     blocked = BlockedPartitions(60.0)
     assert blocked.note(seen(OPEN), 100.0) == []
     warnings = blocked.note(seen(OPEN), 161.0)
-    assert warnings == [f"{StuckTransaction('a', 0, 3, 5, 61.0)}; find it by: kafka-transactions.sh find-hanging"]
+    assert warnings == [f"{OpenTransaction('a', 0, 3, 5, 61.0)}; find it by: kafka-transactions.sh find-hanging"]
     assert blocked.note(seen(GREW), 170.0) == []
-    assert blocked.stalls == (StuckTransaction("a", 0, 3, 9, 70.0),)
+    assert blocked.stalls == (OpenTransaction("a", 0, 3, 9, 70.0),)
     blocked.note(seen(CLOSED), 180.0)
     assert len(blocked.stalls) == 0
 
@@ -102,5 +102,5 @@ def test_partitions_that_lose_their_leader_are_warned_of_once_for_each_loss() ->
 
 def test_a_run_that_ends_finds_transactions_of_this_moment_too() -> None:
     blocked = BlockedPartitions(60.0)
-    assert blocked.find_hidden(seen(OPEN), 100.0) == (StuckTransaction("a", 0, 3, 5, 0.0),)
+    assert blocked.find_hidden(seen(OPEN), 100.0) == (OpenTransaction("a", 0, 3, 5, 0.0),)
     assert blocked.find_hidden(seen(CLOSED), 100.0) == ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from lockstep.engine.driver.log_warnings import StuckTransaction
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow, RunStart
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.message_counts import MessageCounts
 
 BATCH = BatchReport(
@@ -86,8 +86,8 @@ def test_a_first_run_has_no_gap_and_quiet_batches_no_freshness() -> None:
 
 
 def test_partitions_that_wait_behind_an_open_transaction_are_told_for_as_long_as_they_do() -> None:
-    worst = StuckTransaction("books.eth", 1, stable_end=3, high_watermark=7, seconds=90.4)
-    waiting = msgspec.structs.replace(BATCH, stalls=(StuckTransaction("books.btc", 0, 1, 2, 61.0), worst))
+    worst = OpenTransaction("books.eth", 1, stable_end=3, high_watermark=7, seconds=90.4)
+    waiting = msgspec.structs.replace(BATCH, stalls=(OpenTransaction("books.btc", 0, 1, 2, 61.0), worst))
     figures = ReportWindow(reports=[BATCH, waiting]).summary()
     assert (figures["stalled_partitions"], figures["stalled_seconds"]) == (2.0, 90.4)
     assert figures["stalled_worst"] == (

@@ -19,7 +19,7 @@ from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, TaskS
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.kafka.timestamps import FIRST_TIMESTAMP_MS, NO_TIMESTAMP_MS
 from lockstep.model.position import Position
-from lockstep.operations.inspect.figures import find_age_seconds
+from lockstep.operations.inspect.partition_figures import find_age_seconds
 from lockstep.table.positions import NO_ENDS, LedgerStamp
 from lockstep.testing.batches import LogInMemory
 from lockstep.testing.script import InLog

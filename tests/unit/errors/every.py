@@ -25,7 +25,7 @@ from lockstep.features.compaction.proof import ProofDiffers, RowProof
 from lockstep.features.compaction.rewrite import BinRefused
 from lockstep.features.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.features.copies.backup import BackupOvertaken, RestoreRefused
-from lockstep.features.copies.copies import CopyDamaged, CopyInProgress
+from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress
 from lockstep.features.copies.rebuild import RebuildRefused
 from lockstep.features.copies.relocate import ImportRefused
 from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
@@ -54,7 +54,7 @@ from lockstep.operations.query import WrongQuery
 from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, ResumptionUnanswered, UnansweredFindings
 from lockstep.operations.retire import RetirementRefused
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.state.changelog import StateDamaged, make_empty_state
 from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNotOfItsType, StateTypeChanged

@@ -10,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from lockstep.kafka.admin import PartitionOffsets
-from lockstep.kafka.topic_end import NEVER_OBSERVED, EndLook, GoneTopic, judge_topic_end
+from lockstep.kafka.topic_end import NEVER_OBSERVED, EndSnapshot, GoneTopic, judge_topic_end
 from lockstep.model.position import Ending, Position, TopicIdPartition
 from tests.support.cluster_views import topic
 
@@ -53,7 +53,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def make_gone(case: Case) -> GoneTopic:
     looks = tuple(
-        EndLook(
+        EndSnapshot(
             ends={
                 n: PartitionOffsets(0, end, end, part.leader_epochs[at])
                 for n, part in enumerate(case.parts)

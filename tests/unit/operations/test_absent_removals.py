@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lockstep import Envelope, Kind, Ordered, Record, SessionStart, Stream, TableFold, Topics
 from lockstep.features.health.exporter import HealthCollector
 from lockstep.operations.inspect.status import read_status
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.ledger import read_ledger
 from tests.support.offline_stream import Offline

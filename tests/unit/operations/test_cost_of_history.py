@@ -16,7 +16,7 @@ from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.streams import read_positions
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table import delta_log, ledger, transactions
 from lockstep.table.delta_log import NO_HOOKS

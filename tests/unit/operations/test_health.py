@@ -13,6 +13,7 @@ import pytest
 
 from lockstep import Every, FileSize, Objectives
 from lockstep.control.heartbeat import Phase
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.state_loss import LossTotal
 from lockstep.operations.alarms import (
     CLOCK_SECONDS_MAX,
@@ -22,12 +23,11 @@ from lockstep.operations.alarms import (
     AlarmSeverity,
     CompactionDebt,
     HealthFacts,
-    OpenTransaction,
     TopicHalt,
     compute_patience_seconds,
     judge_health,
 )
-from lockstep.operations.inspect.figures import PartitionFigures
+from lockstep.operations.inspect.partition_figures import PartitionFigures
 from lockstep.table.head import Desired
 from lockstep.table.losses import NONE_LOST, BatchLosses, add_losses
 from tests.support.adding_stream import adding
@@ -156,9 +156,9 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         [(AlarmKind.EXPIRED, ERROR)],
     ),
     "a partition without a leader": (but(unavailable=(("a.b", 0),)), [(AlarmKind.LEADERLESS, ERROR)]),
-    "a transaction of a minute": (but(transactions=(OpenTransaction("a.b", 0, 7, 1, 60.0),)), []),
+    "a transaction of a minute": (but(transactions=(OpenTransaction("a.b", 0, 7, 8, 60.0),)), []),
     "a transaction that hangs": (
-        but(transactions=(OpenTransaction("a.b", 0, 7, 1, 1e4),)),
+        but(transactions=(OpenTransaction("a.b", 0, 7, 8, 1e4),)),
         [(AlarmKind.OPEN_TRANSACTION, WARNING)],
     ),
     "some messages in quarantine": (but(quarantined_messages=5_000, quarantined_last_hour=100), []),
@@ -221,7 +221,7 @@ def test_a_sentence_names_figures_place_and_the_number_of_others() -> None:
     facts = but(
         partitions=(low, msgspec.structs.replace(low, topic="a.c", headroom_seconds=9_000.0), waits(1)),
         unavailable=(("a.x", 3), ("a.y", 0)),
-        transactions=(OpenTransaction("a.b", 0, 7, 12, 1_200.0),),
+        transactions=(OpenTransaction("a.b", 0, 7, 19, 1_200.0),),
         debt=CompactionDebt(7, 5040, "2026-01-01T00", 25_300.0),
     )
     found = {alarm.kind: (alarm.problem, alarm.next_step) for alarm in judge_health(facts, adding(r"a\..+"))}

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from lockstep.model.finding import Finding
 from lockstep.operations.inspect.history import read_history
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.table.commit import commit_claim, commit_closed_hour, set_desired_state
 from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import Desired

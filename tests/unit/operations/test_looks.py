@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from lockstep.operations.tables import computed_once
+from lockstep.operations.stream_handle import computed_once
 
 WAIT_SECONDS_MAX = 30.0
 

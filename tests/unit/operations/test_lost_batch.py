@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.errors import TableError
 from lockstep.operations.repair import Repair, repair_stream
-from lockstep.operations.tables import try_read_head
+from lockstep.operations.stream_table import try_read_head
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog

@@ -17,7 +17,8 @@ from lockstep.operations.inspect.streams import list_declared_streams
 from lockstep.operations.lifecycle import reset_new
 from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
 from lockstep.operations.repair import repair_stream
-from lockstep.operations.tables import NoTable, StreamHandle, has_table, open_table
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import NoTable, has_table, open_table
 from lockstep.settings import DEFAULT_TABLE_ROOT, KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders, TableRootMissing
 from lockstep.verify.verify import verify_stream

@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from lockstep.control.heartbeat import Heartbeat, WriterState
-from lockstep.features.history.shadow import look_for_shadows
+from lockstep.features.history.shadow import read_shadows
 from lockstep.operations.inspect.streams import UnknownStream, find_stream
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
 from tests.support.protocol_run import ProtocolRun, folders_in
@@ -60,7 +60,7 @@ def test_tables_of_somebody_else_and_damaged_ones_hide_no_shadow(tmp_path: Path)
     damaged.mkdir(parents=True)
     (damaged / f"{0:020}.json").write_text("{no json")
     ProtocolRun(folders_in(tmp_path, "readings")).claim()
-    found = look_for_shadows({"readings"}, tmp_path)
+    found = read_shadows({"readings"}, tmp_path)
     assert (found.shadows, sorted(found.unread)) == ((), ["damaged", "foreign"])
     assert "carries no readable head" in found.unread["foreign"]
     assert "is empty or cut" in found.unread["damaged"]

@@ -21,7 +21,7 @@ from dagster import (
 from assets.order_books import order_books
 from lockstep.errors import TableError
 from lockstep.orchestration.sensor_cursor import SensorCursor
-from lockstep.orchestration.shared_tick import SharedCursor, look_at_streams
+from lockstep.orchestration.shared_tick import SharedCursor, poll_streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,9 +61,9 @@ def counts(_: AnyStream, cursor: Looks) -> SensorResult:
 
 
 def test_each_stream_has_its_cursor_and_its_reason(instance: DagsterInstance) -> None:
-    first = look_at_streams(tick(instance), STREAMS, Looks, counts)
+    first = poll_streams(tick(instance), STREAMS, Looks, counts)
     assert str(first.skip_reason and first.skip_reason.skip_message) == "a: look 1; b: look 1; c: look 1"
-    second = look_at_streams(tick(instance, first.cursor), STREAMS[1:], Looks, counts)
+    second = poll_streams(tick(instance, first.cursor), STREAMS[1:], Looks, counts)
     assert SharedCursor.read(second.cursor) == (make_cursor(b=2, c=2), "")
 
 
@@ -75,7 +75,7 @@ def test_a_look_that_fails_keeps_its_cursor_and_the_others_go_on(instance: Dagst
         return counts(stream, cursor)
 
     before = make_cursor(a=5, b=5)
-    result = look_at_streams(tick(instance, before.encode()), STREAMS, Looks, look)
+    result = poll_streams(tick(instance, before.encode()), STREAMS, Looks, look)
     assert SharedCursor.read(result.cursor) == (make_cursor(a=6, b=5, c=1), "")
     reason = str(result.skip_reason and result.skip_reason.skip_message)
     assert str(error) in reason
@@ -92,7 +92,7 @@ def test_what_the_looks_request_is_requested_together(instance: DagsterInstance)
             dynamic_partitions_requests=[AddDynamicPartitionsRequest(f"{stream.name}_topics", ["t"])],
         )
 
-    result = look_at_streams(tick(instance), STREAMS, Looks, look, starts_max=3)
+    result = poll_streams(tick(instance), STREAMS, Looks, look, starts_max=3)
     assert [request.job_name for request in result.run_requests or ()] == ["a_stream", "b_stream"]
     assert [event.asset_key.to_user_string() for event in result.asset_events] == ["a", "b"]
     assert [each.partitions_def_name for each in result.dynamic_partitions_requests or ()] == ["a_topics", "b_topics"]
@@ -109,7 +109,7 @@ def test_streams_for_which_no_time_is_left_come_first_in_the_next_tick(instance:
 
     cursor: str | None = None
     for _ in range(3):
-        cursor = look_at_streams(tick(instance, cursor), STREAMS, Looks, slow, seconds_max=0.01).cursor
+        cursor = poll_streams(tick(instance, cursor), STREAMS, Looks, slow, seconds_max=0.01).cursor
     assert looked == ["a", "b", "c"]
     assert SharedCursor.read(cursor) == (msgspec.structs.replace(make_cursor(a=1, b=1, c=1), first="a"), "")
 
@@ -118,19 +118,19 @@ def test_after_so_many_starts_the_other_streams_wait_for_the_next_tick(instance:
     def start(stream: AnyStream, _: Looks) -> SensorResult:
         return SensorResult(run_requests=[RunRequest(run_key=stream.name, job_name="job")])
 
-    first = look_at_streams(tick(instance), STREAMS, Looks, start, starts_max=2)
-    second = look_at_streams(tick(instance, first.cursor), STREAMS, Looks, start, starts_max=2)
+    first = poll_streams(tick(instance), STREAMS, Looks, start, starts_max=2)
+    second = poll_streams(tick(instance, first.cursor), STREAMS, Looks, start, starts_max=2)
     asked = [[request.run_key for request in each.run_requests or ()] for each in (first, second)]
     assert asked == [["a", "b"], ["a", "c"]]
 
 
 def test_a_stream_that_is_gone_is_not_waited_for(instance: DagsterInstance) -> None:
     cursor = SharedCursor(first="gone").encode()
-    assert SharedCursor.read(look_at_streams(tick(instance, cursor), STREAMS, Looks, counts).cursor)[0].first == ""
+    assert SharedCursor.read(poll_streams(tick(instance, cursor), STREAMS, Looks, counts).cursor)[0].first == ""
 
 
 @pytest.mark.parametrize(("text", "why"), [("{", "cannot be read"), ('{"version": 9}', "is of version 9")])
 def test_a_cursor_that_cannot_be_read_is_reset_with_a_warning(instance: DagsterInstance, text: str, why: str) -> None:
     assert why in SharedCursor.read(text)[1]
-    result = look_at_streams(tick(instance, text), STREAMS, Looks, counts)
+    result = poll_streams(tick(instance, text), STREAMS, Looks, counts)
     assert SharedCursor.read(result.cursor) == (make_cursor(a=1, b=1, c=1), "")

@@ -33,7 +33,7 @@ from lockstep.control.start_request import read_start_request, record_start_requ
 from lockstep.errors import LockstepError
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import stop_stream
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.orchestration.definitions import make_stream_assets
 from lockstep.orchestration.names import (
     AUTOMATIC_TAG,

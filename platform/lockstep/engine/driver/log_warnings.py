@@ -12,6 +12,7 @@ import msgspec
 
 from lockstep.declare.options import Every, Trigger
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.state_loss import count_losses
 from lockstep.model.tuning import Tuning
@@ -21,53 +22,19 @@ ANY_AGE_SECONDS = -1.0
 """A patience that every open transaction exceeds, one of this moment included."""
 
 
-class StuckTransaction(msgspec.Struct, frozen=True):
-    """A partition whose last stable offset stays below its high watermark.
-
-    Attributes:
-        topic: Topic name.
-        partition: Partition number.
-        stable_end: Last stable offset.
-        high_watermark: High watermark.
-        seconds: Time that the last stable offset has not moved, as observed by this run.
-    """
-
-    topic: str
-    partition: int
-    stable_end: int
-    high_watermark: int
-    seconds: float
-
-    @property
-    def offsets(self) -> int:
-        """How many offsets wait."""
-        return self.high_watermark - self.stable_end
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """Identity of a stall: topic, partition and last stable offset."""
-        return self.topic, self.partition, self.stable_end
-
-    def __str__(self) -> str:
-        return (
-            f"{self.topic}/{self.partition}: {self.offsets} offsets from {self.stable_end} on "
-            f"wait behind an open transaction, for {self.seconds:.0f} s now"
-        )
-
-
-def describe_hidden(stream: str, hidden: Sequence[StuckTransaction]) -> str:
+def describe_hidden(stream: str, hidden: Sequence[OpenTransaction]) -> str:
     """What a run that ends leaves unread because transactions are open, and what to do.
 
     Args:
         stream: Name of the stream.
         hidden: All partitions below their high watermarks, one at least.
     """
-    worst = max(hidden, key=lambda each: each.offsets)
-    total, others = sum(each.offsets for each in hidden), f" ({len(hidden)} partitions in all)"
+    worst = max(hidden, key=lambda each: each.hidden_offsets)
+    total, others = sum(each.hidden_offsets for each in hidden), f" ({len(hidden)} partitions in all)"
     return (
-        f"{total} offsets wait behind open transactions and are not read, {worst.offsets} of them in {worst.topic}/"
-        f"{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; when the producer has "
-        f"committed: lockstep run {stream} --available-now; for one that stays open: "
+        f"{total} offsets wait behind open transactions and are not read, {worst.hidden_offsets} of them in "
+        f"{worst.topic}/{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; "
+        f"when the producer has committed: lockstep run {stream} --available-now; for one that stays open: "
         "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
     )
 
@@ -114,10 +81,10 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
         unseen = {key: known for key, known in self.since.items() if key not in view.ends}
         return LastStableOffsets(unseen | {key: since for key, since in seen.items() if since is not None})
 
-    def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[StuckTransaction, ...]:
+    def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[OpenTransaction, ...]:
         """Stalls longer than the given time, ordered by topic."""
         return tuple(
-            StuckTransaction(topic.name, key[1], ends.stable_end, ends.high_watermark, clock - self.since[key][1])
+            OpenTransaction(topic.name, key[1], ends.stable_end, ends.high_watermark, clock - self.since[key][1])
             for topic, key, ends in _partitions(view)
             if key in self.since and clock - self.since[key][1] > patience_seconds
         )
@@ -142,7 +109,7 @@ class BlockedPartitions:
         Args:
             stuck_patience_seconds: How long a last stable offset may stay unchanged.
         """
-        self.stalls: tuple[StuckTransaction, ...] = ()
+        self.stalls: tuple[OpenTransaction, ...] = ()
         self._stable_ends, self._leaderless = LastStableOffsets(), frozenset[TopicNamePartition]()
         self._stuck_patience_seconds = stuck_patience_seconds
 
@@ -156,7 +123,7 @@ class BlockedPartitions:
         stuck = [f"{stall}; find it by: kafka-transactions.sh find-hanging" for stall in new]
         return stuck + _describe_leaderless(sorted(self._leaderless - before))
 
-    def find_hidden(self, view: ClusterView, clock: float) -> tuple[StuckTransaction, ...]:
+    def find_hidden(self, view: ClusterView, clock: float) -> tuple[OpenTransaction, ...]:
         """All partitions that a view shows below their high watermarks, however short the time."""
         return self._stable_ends.update(view, clock).stalls(view, clock, ANY_AGE_SECONDS)
 

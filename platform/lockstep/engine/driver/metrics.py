@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lockstep.engine.driver.log_warnings import StuckTransaction
 from lockstep.engine.protocol import TaskResult
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.message_counts import MessageCounts
 
@@ -65,7 +65,7 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     commit_seconds: float
     headroom_seconds: float | None = None
     restart: RunStart | None = None
-    stalls: tuple[StuckTransaction, ...] = ()
+    stalls: tuple[OpenTransaction, ...] = ()
 
 
 class ReportWindow(msgspec.Struct):

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView, PartitionOffsets, Topic
-from lockstep.kafka.topic_end import EndLook, GoneTopic
+from lockstep.kafka.topic_end import EndSnapshot, GoneTopic
 from lockstep.model.position import TopicIdPartition
 
 POLL_SECONDS = 0.5
@@ -145,7 +145,7 @@ class TopicHistory:
         keys = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
         looks = {id(look): look for key in keys for look in self._silent.get(key, self._looks)}
         ends = [
-            EndLook(
+            EndSnapshot(
                 ends={key[1]: look.ends[key] for key in keys if key in look.ends},
                 age_seconds=noticed.since(look.asked),
                 is_certain=look.is_certain(self._described_at),

@@ -20,7 +20,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.compact import Compacted, compact, has_large_open_hour, make_run_budget
-from lockstep.operations.tables import has_table
+from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource

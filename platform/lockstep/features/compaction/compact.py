@@ -27,7 +27,8 @@ from lockstep.features.compaction.side_files import (
 from lockstep.model.commit_hour import find_current_hour
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.lifecycle import close_hour
-from lockstep.operations.tables import StreamHandle, has_table, open_table
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import has_table, open_table
 from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table import delta_log

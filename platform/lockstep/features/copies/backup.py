@@ -19,7 +19,7 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import LockstepError, TableError, format_some
-from lockstep.features.copies.copies import (
+from lockstep.features.copies.copied_files import (
     BEGUN,
     MANIFEST,
     NOTHING_DONE,
@@ -36,7 +36,7 @@ from lockstep.features.copies.copies import (
     read_manifest,
     write_manifest,
 )
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.progress import report_items
 from lockstep.state.changelog import read_header

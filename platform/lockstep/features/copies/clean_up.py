@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lockstep.features.copies.copies import PARTIAL
+from lockstep.features.copies.copied_files import PARTIAL
 from lockstep.operations.clean_up import CleanedStream, CleanUpStep
 from lockstep.storage import find_storage
 

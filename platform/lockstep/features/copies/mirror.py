@@ -18,11 +18,16 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from lockstep.features.history.rewind import RewindReason
 from lockstep.integrity.ordered import Ordered
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
-from lockstep.kafka.mirror_maker import Checkpoint, decode_checkpoint, list_remote_names, name_checkpoints_topic
+from lockstep.kafka.mirror_maker import (
+    OffsetSyncCheckpoint,
+    decode_checkpoint,
+    list_remote_names,
+    name_checkpoints_topic,
+)
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.plan_frame import Obstacle
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings
 from lockstep.state.translation import Translation, check_translatable
 from lockstep.table.head import FIRST_GENERATION
@@ -244,7 +249,7 @@ class MirroredPartition(msgspec.Struct, frozen=True):
     topic: str
     known: PositionEvidence
     ends: PartitionOffsets
-    checkpoint: Checkpoint | None
+    checkpoint: OffsetSyncCheckpoint | None
 
     @property
     def known_key(self) -> TopicIdPartition:
@@ -252,7 +257,7 @@ class MirroredPartition(msgspec.Struct, frozen=True):
         return TopicIdPartition(self.known.topic_id, self.known.partition)
 
 
-def read_checkpoints(handle: StreamHandle, source: str) -> list[Checkpoint]:
+def read_checkpoints(handle: StreamHandle, source: str) -> list[OffsetSyncCheckpoint]:
     """The checkpoints of the stream's group for a source cluster; none where there is no such topic.
 
     Raises:
@@ -264,7 +269,7 @@ def read_checkpoints(handle: StreamHandle, source: str) -> list[Checkpoint]:
     ends = None if topic is None else view.ends.get(TopicIdPartition(topic.topic_id, 0))
     if ends is None:
         return []
-    found = list[Checkpoint]()
+    found = list[OffsetSyncCheckpoint]()
     for piece in KafkaTopicLog(handle.settings.kafka).read([WantedRange(name, 0, ends.start, ends.stable_end)]):
         for message in piece.messages:
             key, value = message.key(), message.value()
@@ -273,7 +278,9 @@ def read_checkpoints(handle: StreamHandle, source: str) -> list[Checkpoint]:
     return [each for each in found if each.group == handle.stream.name]
 
 
-def choose_checkpoint(found: Iterable[Checkpoint], topic: str, known: PositionEvidence) -> Checkpoint | None:
+def choose_checkpoint(
+    found: Iterable[OffsetSyncCheckpoint], topic: str, known: PositionEvidence
+) -> OffsetSyncCheckpoint | None:
     """The newest checkpoint that is not past a position: its lower bound is one for the position, too. Pure."""
     fits = (
         each

@@ -27,12 +27,12 @@ from lockstep.engine.executor.rejects import CRASHES_WORKER
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskSpec
 from lockstep.errors import LockstepError
-from lockstep.features.copies.copies import PARTIAL, copy_file
+from lockstep.features.copies.copied_files import PARTIAL, copy_file
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.tuning import DEFAULT_TUNING
 from lockstep.operations.inspect.state import find_state_version, read_segments
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.progress import report_items
 from lockstep.state.changelog import (
     ZSTD_LEVEL,

@@ -22,7 +22,7 @@ from lockstep.engine.driver.planner import find_next_hour
 from lockstep.engine.driver.startup import check_state_types
 from lockstep.errors import KafkaError, LockstepError, TableError, format_some
 from lockstep.features.copies.commit_kinds import IMPORT
-from lockstep.features.copies.copies import (
+from lockstep.features.copies.copied_files import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
     CopiedFile,
@@ -54,7 +54,8 @@ from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Obstacle, Refused
-from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import open_table, try_read_head
 from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.state.changelog import read_header
 from lockstep.state.relocation import RelocatedState, take_state

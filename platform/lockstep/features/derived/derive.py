@@ -26,7 +26,7 @@ from lockstep.declare.derived import Derived
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError, TableError
 from lockstep.model.decoding import decode_json
-from lockstep.operations.tables import has_table, open_table
+from lockstep.operations.stream_table import has_table, open_table
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 from lockstep.storage import find_storage, require_file_system

@@ -55,7 +55,8 @@ from lockstep.operations.kept_rows import (
 )
 from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.repair import SET_ASIDE
-from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import open_table
 from lockstep.progress import report_items
 from lockstep.state.changelog import StateVersion
 from lockstep.storage import find_storage

@@ -7,7 +7,7 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.export.export import ExportResult, export_stream
-from lockstep.operations.tables import has_table
+from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings

@@ -32,7 +32,7 @@ from lockstep.features.export.dataset import (
     record_source,
 )
 from lockstep.features.export.write import HourToExport, SourceTable, write_hour
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.progress import report_items
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog

@@ -27,7 +27,7 @@ from dagster import (
 from lockstep.declare.stream import AnyStream
 from lockstep.operations.alarms import Alarm, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import read_health
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.orchestration.markdown import escape_markdown
 from lockstep.orchestration.names import HEALTH, list_checks, make_table_key, name_checks_step, name_part_job
 from lockstep.settings import Settings

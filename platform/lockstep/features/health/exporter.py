@@ -27,7 +27,7 @@ from lockstep.errors import EnvironmentProblem
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import Health, describe_unreadable, make_unreadable, read_health
-from lockstep.operations.tables import SharedCluster, StreamHandle
+from lockstep.operations.stream_handle import SharedCluster, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
 
@@ -214,7 +214,7 @@ FURTHER_METRICS = {
 LEVELS = {AlarmSeverity.WARNING: 1.0, AlarmSeverity.ERROR: 2.0}
 
 
-class StreamLook(msgspec.Struct, frozen=True):
+class StreamSnapshot(msgspec.Struct, frozen=True):
     """One look at a stream.
 
     Attributes:
@@ -230,7 +230,7 @@ class StreamLook(msgspec.Struct, frozen=True):
     counted: Mapping[str, Mapping[TopicIdPartition, int]] = {}
 
 
-def count_growth(before: StreamLook | None, look: StreamLook) -> StreamLook:
+def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamSnapshot:
     """A look with its counters: those of the look before, and what has grown since."""
     if not look.health.facts.has_table:
         return look if before is None else msgspec.structs.replace(look, counts=before.counts, counted=before.counted)
@@ -255,7 +255,7 @@ class HealthCollector(Collector):
         self._streams = sorted(streams, key=lambda stream: stream.name)
         self._settings = settings
         self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
-        self._lock, self._looks, self._looked_at = threading.Lock(), tuple[StreamLook, ...](), float("-inf")
+        self._lock, self._looks, self._looked_at = threading.Lock(), tuple[StreamSnapshot, ...](), float("-inf")
 
     @override
     def collect(self) -> Iterable[Metric]:
@@ -265,17 +265,17 @@ class HealthCollector(Collector):
         """Nothing: the registry would read all streams to find the names."""
         return ()
 
-    def _recent_looks(self) -> tuple[StreamLook, ...]:
+    def _recent_looks(self) -> tuple[StreamSnapshot, ...]:
         with self._lock:
             if time.monotonic() - self._looked_at >= CACHE_SECONDS:
-                self._cluster.ask_again()
+                self._cluster.invalidate()
                 with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="metrics") as pool:
                     looks = tuple(pool.map(self._look, self._streams))
                 self._looks = tuple(map(count_growth, self._looks or (None,) * len(looks), looks))
                 self._looked_at = time.monotonic()
             return self._looks
 
-    def _look(self, stream: AnyStream) -> StreamLook:
+    def _look(self, stream: AnyStream) -> StreamSnapshot:
         began = time.monotonic()
         handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
         try:
@@ -283,10 +283,10 @@ class HealthCollector(Collector):
         except Exception as error:  # a defect of one look is not to hide the other streams
             logger.exception("stream %s could not be looked at", stream.name)
             health = make_unreadable(stream, *describe_unreadable(error))
-        return StreamLook(health, time.monotonic() - began)
+        return StreamSnapshot(health, time.monotonic() - began)
 
 
-def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:
+def make_metrics(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
     """The metrics of these looks."""
     yield from (_make_gauge(metric, looks) for metric in STREAM_METRICS)
     yield from (_make_counter(counter, looks) for counter in STREAM_COUNTERS)
@@ -306,7 +306,7 @@ def make_metrics(looks: Sequence[StreamLook]) -> Iterator[Metric]:
     yield from (desired, alarm, lag, seconds)
 
 
-def _make_gauge(metric: StreamMetric, looks: Sequence[StreamLook]) -> Metric:
+def _make_gauge(metric: StreamMetric, looks: Sequence[StreamSnapshot]) -> Metric:
     gauge = GaugeMetricFamily(metric.name, metric.meaning, labels=["stream"])
     for look in looks:
         value = metric.read(look.health.facts)
@@ -315,7 +315,7 @@ def _make_gauge(metric: StreamMetric, looks: Sequence[StreamLook]) -> Metric:
     return gauge
 
 
-def _make_counter(counter: StreamCounter, looks: Sequence[StreamLook]) -> Metric:
+def _make_counter(counter: StreamCounter, looks: Sequence[StreamSnapshot]) -> Metric:
     family = CounterMetricFamily(counter.name, counter.meaning, labels=["stream"])
     for look in looks:
         if look.counts:

@@ -58,7 +58,7 @@ class HealthCursor(SensorCursor, frozen=True, kw_only=True):
     waiting: tuple[Notification, ...] = ()
 
 
-class HealthLook(msgspec.Struct, frozen=True, kw_only=True):
+class HealthSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of a decision.
 
     Attributes:
@@ -96,7 +96,7 @@ class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
     says: str
 
 
-def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthDecision:
+def decide_health(look: HealthSnapshot, cursor: HealthCursor, now: float) -> HealthDecision:
     """Decide what to announce.
 
     1. Announce alarms that this look and the one before have seen; keep those that it could not judge.
@@ -129,7 +129,9 @@ def decide_health(look: HealthLook, cursor: HealthCursor, now: float) -> HealthD
     return HealthDecision(cursor=after, evaluates=evaluates, says=_explain(look, raised, seen))
 
 
-def _raised(look: HealthLook, known: dict[str, RaisedAlarm], seen: frozenset[str], now: float) -> Iterator[RaisedAlarm]:
+def _raised(
+    look: HealthSnapshot, known: dict[str, RaisedAlarm], seen: frozenset[str], now: float
+) -> Iterator[RaisedAlarm]:
     for alarm in look.alarms:
         if alarm.kind in known:
             yield RaisedAlarm(alarm, known[alarm.kind].since)
@@ -181,7 +183,7 @@ def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[str]) -> str:
     return "; ".join([*alarms, *sorted(f"{kind} unknown" for kind in unknown)]) or "healthy"
 
 
-def _explain(look: HealthLook, raised: tuple[RaisedAlarm, ...], seen: tuple[str, ...]) -> str:
+def _explain(look: HealthSnapshot, raised: tuple[RaisedAlarm, ...], seen: tuple[str, ...]) -> str:
     if not look.has_run:
         return "the stream has no table yet: there is nothing to judge"
     lists = (("seen once", seen), ("unknown", look.unknown))

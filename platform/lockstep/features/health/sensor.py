@@ -15,13 +15,13 @@ from lockstep.features.health.asset_check import (
     make_health_evaluation,
     request_first_checks,
 )
-from lockstep.features.health.policy import HealthCursor, HealthLook, decide_health
+from lockstep.features.health.policy import HealthCursor, HealthSnapshot, decide_health
 from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import read_health
-from lockstep.operations.tables import SharedCluster, StreamHandle
+from lockstep.operations.stream_handle import SharedCluster, StreamHandle
 from lockstep.orchestration.names import HEALTH
-from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, TICK_SECONDS_MAX, look_at_streams
+from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, TICK_SECONDS_MAX, poll_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,13 +58,13 @@ class HealthWatcher:
             handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
             return observe_health(handle, context.instance, cursor, webhook, self._outages, is_kafka_away=is_away)
 
-        self._cluster.ask_again()
+        self._cluster.invalidate()
         is_away = self._cluster.stays_away(OUTAGE_SECONDS)
         # Dagster gives up a tick of 60 seconds: the question that was repeated has taken half of them.
         seconds_max = TICK_SECONDS_MAX / 2 if is_away else TICK_SECONDS_MAX
         # First checks wait in Dagster's queue, and hold up no alarm.
         starts_max = len(self._streams)
-        result = look_at_streams(
+        result = poll_streams(
             context, self._streams, HealthCursor, watch, seconds_max=seconds_max, starts_max=starts_max
         )
         if webhook.problem:
@@ -122,7 +122,7 @@ def observe_health(
     """
     health, newest = read_health(handle), find_newest_materialization(handle.stream, instance)  # 1
     hidden = find_hidden_checks(handle.stream, instance)
-    look = HealthLook(
+    look = HealthSnapshot(
         stream=handle.stream.name,
         alarms=health.alarms,
         unknown=health.unknown,

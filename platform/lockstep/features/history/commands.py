@@ -205,7 +205,7 @@ def drop_shadow(stream: StreamName, name: ShadowName = None, as_json: AsJson = F
 def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
     """Begin a shadow, or show its plan where no reason is given."""
     from lockstep.features.history.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
-    from lockstep.operations.tables import StreamHandle
+    from lockstep.operations.stream_handle import StreamHandle
 
     if not code and name not in list_all_streams():
         command = f"lockstep shadow begin {stream} --code FOLDER --from {start}"

@@ -21,7 +21,7 @@ from lockstep.html_page import Bar, Fact, Page, Section, TableOf, draw_bars, ren
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
 from lockstep.operations.query import list_rows, run_sql
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.head import Head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockstep.features.history.shadow import PIN, ShadowsFound, delete_dropped, look_for_shadows, make_pin
+from lockstep.features.history.shadow import PIN, ShadowsFound, delete_dropped, make_pin, read_shadows
 from lockstep.operations.kept_rows import ErasedHours, KeptRows
 from lockstep.operations.plan_frame import Obstacle
 from lockstep.table.head import Head
@@ -16,7 +16,7 @@ SHADOWS = "shadows keep its rows"
 def find_shadowed_rows(erased: ErasedHours) -> KeptRows:
     """Find shadows, which keep state of the stream or let its messages be read again."""
     name = erased.head.stream
-    found = look_for_shadows({name}, erased.folders.root)
+    found = read_shadows({name}, erased.folders.root)
     problems = found.unread.values()
     notes = (f"a table that cannot be read is taken for no shadow of {name}: {problem}" for problem in problems)
     return KeptRows(tuple(_list_obstacles(found, erased.head)), tuple(notes))

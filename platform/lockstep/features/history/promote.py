@@ -40,7 +40,8 @@ from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.followers import list_followers
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Obstacle
-from lockstep.operations.tables import StreamHandle, open_table, try_read_head
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import open_table, try_read_head
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine, side_tables

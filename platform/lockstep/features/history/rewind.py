@@ -31,7 +31,8 @@ from lockstep.operations.followers import list_followers
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.quarantine import Place
-from lockstep.operations.tables import StreamHandle, open_table
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import open_table
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables

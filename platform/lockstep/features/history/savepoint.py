@@ -10,7 +10,7 @@ import msgspec
 from lockstep.errors import LockstepError
 from lockstep.features.history.rewind import SAVEPOINT_NAME, find_target
 from lockstep.features.history.rewind_commit import add_savepoint, drop_savepoint, find_savepoint
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table.head import Savepoint
 from lockstep.table.layout import StreamFolders
 

@@ -35,7 +35,8 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.plan_frame import Obstacle, Refused
-from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import try_read_head
 from lockstep.operations.whole_stream import delete_stream
 from lockstep.settings import Settings
 from lockstep.state.relocation import RelocatedState, take_state
@@ -223,16 +224,16 @@ class ShadowsFound(msgspec.Struct, frozen=True):
 
 
 def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
-    """The shadows of a stream below a table root, by name. Raises as `look_for_shadows`."""
-    return look_for_shadows({stream}, root).shadows
+    """The shadows of a stream below a table root, by name. Raises as `read_shadows`."""
+    return read_shadows({stream}, root).shadows
 
 
 def list_shadow_names(streams: Collection[str], root: Path) -> list[str]:
-    """The names of the shadows of these streams, as `look_for_shadows` finds them."""
-    return [each.name for each in look_for_shadows(streams, root).shadows]
+    """The names of the shadows of these streams, as `read_shadows` finds them."""
+    return [each.name for each in read_shadows(streams, root).shadows]
 
 
-def look_for_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
+def read_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
     """The shadows of streams below a table root; a table of somebody else, or a damaged one, hides none.
 
     Raises:

@@ -27,7 +27,7 @@ from lockstep.declare.rules import BUILT_IN, Severity
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.errors import LockstepError
-from lockstep.operations.tables import has_table
+from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.markdown import escape_markdown
 from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key, name_checks_step
 from lockstep.orchestration.observation_policy import SWEEP_SECONDS

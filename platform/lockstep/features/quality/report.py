@@ -19,7 +19,7 @@ from lockstep.operations.durations import format_count, format_duration
 from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.health import read_debt
 from lockstep.operations.quarantine import QuarantineFilter, list_quarantine
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.storage import find_storage
 from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import TARGET_BYTES

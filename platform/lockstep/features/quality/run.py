@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.features.quality.check import Checked, check_table
 from lockstep.features.quality.report import write_report
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.spark.session import start_context
 
 if TYPE_CHECKING:

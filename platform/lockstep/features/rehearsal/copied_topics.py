@@ -25,7 +25,7 @@ from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.record import KafkaMessage, read_headers
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.time_limit import SLOW, describe_silence
 
 PREFIX = "lockstep.loadtest"

@@ -25,7 +25,8 @@ from lockstep.features.localdev.producer import produce
 from lockstep.features.localdev.recordings import Recorded
 from lockstep.features.rehearsal.fault_plan import FaultKind, PlannedFault
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import try_read_head
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders

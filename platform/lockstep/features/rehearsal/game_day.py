@@ -38,7 +38,7 @@ from lockstep.features.rehearsal.fault_plan import (
 )
 from lockstep.html_page import check_page_path, render_page
 from lockstep.operations.inspect.status import read_status
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.head import Desired
 from lockstep.table.ledger import LedgerRow

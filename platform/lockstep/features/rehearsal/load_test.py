@@ -51,7 +51,7 @@ from lockstep.features.rehearsal.message_copy import choose_laps
 from lockstep.features.rehearsal.paced_producer import ORDER, PartitionOrder, SendOrder
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import Settings
 from lockstep.storage import find_storage, require_file_system
 

@@ -9,7 +9,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.retention.housekeeping import HousekeepingResult, run_housekeeping
 from lockstep.operations.growth import DiskGrowth
-from lockstep.operations.tables import has_table
+from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings

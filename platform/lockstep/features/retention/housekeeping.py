@@ -30,7 +30,7 @@ from lockstep.features.retention.rows import drop_old_rows, plan_retention
 from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
 from lockstep.operations.clean_up import CleanedStream, CleanUpStep
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
-from lockstep.operations.tables import NoTable
+from lockstep.operations.stream_table import NoTable
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import is_due, write_checkpoint

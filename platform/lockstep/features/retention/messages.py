@@ -18,7 +18,7 @@ from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION
 from lockstep.features.retention.rows import PLANS_MAX, find_oldest_hour
 from lockstep.features.retention.side_files import drop_side_files, find_last_unrepeatable
 from lockstep.model.commit_hour import find_current_hour
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.table import delta_log, side_tables, transactions
 from lockstep.table.commit import Base, Proposal
 from lockstep.table.head import Head, QuarantineRetention

@@ -22,7 +22,7 @@ from lockstep.features.retention.commit_kinds import RETENTION
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
 from lockstep.table.commit import Base, Proposal

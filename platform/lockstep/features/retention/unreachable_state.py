@@ -21,7 +21,7 @@ import msgspec
 
 from lockstep.model.position import SegmentRef
 from lockstep.operations.inspect.state import find_state_version
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.state.changelog import read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables

@@ -14,6 +14,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError
 from lockstep.feature import load_parts
 from lockstep.integrity.resume_options import make_resume_command
+from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.alarms import (
@@ -22,12 +23,11 @@ from lockstep.operations.alarms import (
     AlarmKind,
     CompactionDebt,
     HealthFacts,
-    OpenTransaction,
     TopicHalt,
     judge_health,
 )
-from lockstep.operations.inspect.figures import PartitionFigures, read_figures, read_first_timestamps
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.inspect.partition_figures import PartitionFigures, read_figures, read_first_timestamps
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.table import commit_kinds, delta_log
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
@@ -200,7 +200,7 @@ def _read_transactions(
     begun_ms = read_first_timestamps(handle, first_offsets)
     now_ms = time.time_ns() // 1_000_000
     return tuple(
-        OpenTransaction(*place, first_offsets[place], hidden[key], max(0, now_ms - begun_ms[place]) / 1000)
+        OpenTransaction(*place, first_offsets[place], ends[key].high_watermark, max(0, now_ms - begun_ms[place]) / 1000)
         for key, place in places.items()
         if place in begun_ms
     )

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.errors import TableError
 from lockstep.operations.inspect.endings import read_ended_by_batch
 from lockstep.operations.inspect.suspensions import read_first_batches
-from lockstep.operations.tables import NoTable, try_read_head
+from lockstep.operations.stream_table import NoTable, try_read_head
 from lockstep.storage import find_storage
 from lockstep.table import commit_kinds, delta_log
 from lockstep.table.commit_kinds import CommitKind, find_commit_kind

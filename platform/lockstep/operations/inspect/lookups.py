@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lockstep.declare.lookup import Lookup
     from lockstep.model.lookup_version import LookupVersion
-    from lockstep.operations.tables import StreamHandle
+    from lockstep.operations.stream_handle import StreamHandle
     from lockstep.table.ledger import LedgerRow
 
 

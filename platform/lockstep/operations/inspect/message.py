@@ -16,7 +16,7 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import TopicNamePartition
 from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, describe_dropped, read_quarantined
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.settings import KafkaSettings
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import Header

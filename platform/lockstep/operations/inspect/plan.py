@@ -25,7 +25,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.tables import StreamHandle, make_cluster_admin
+from lockstep.operations.stream_handle import StreamHandle, make_cluster_admin
 from lockstep.settings import Settings
 from lockstep.table.commit import Writer
 from lockstep.table.delta_log import open_delta_table

@@ -13,7 +13,7 @@ from lockstep.declare.transform import find_migration
 from lockstep.errors import LockstepError
 from lockstep.model.map_state import MapState
 from lockstep.operations.past_batches import read_head_of_batch
-from lockstep.operations.tables import open_table
+from lockstep.operations.stream_table import open_table
 from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, make_state_version, read_segment
 from lockstep.state.codec import StateMigrator, StateSchema
 from lockstep.state.values import MapStateStore, is_session, make_session_prefix, read_versions

@@ -25,12 +25,13 @@ from lockstep.operations.alarms import (
 from lockstep.operations.followers import FollowerStatus, read_followers
 from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
-from lockstep.operations.inspect.figures import PartitionFigures
 from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
 from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
+from lockstep.operations.inspect.partition_figures import PartitionFigures
 from lockstep.operations.inspect.suspensions import PartitionSuspension, list_suspensions
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_tables
-from lockstep.operations.tables import NoTable, StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import NoTable
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.head import Desired, Head, Resumption

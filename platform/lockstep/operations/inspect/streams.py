@@ -12,7 +12,8 @@ from lockstep.addresses import to_uri
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_table
-from lockstep.operations.tables import StreamHandle, try_read_head
+from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import try_read_head
 from lockstep.table.layout import StreamFolders, require_root
 
 

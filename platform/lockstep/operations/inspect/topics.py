@@ -13,9 +13,9 @@ from lockstep.kafka.progress import TopicFacts, TopicLifecycle, judge_lifecycle
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.readable_times import to_event_time
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
-from lockstep.operations.inspect.figures import PartitionFigures, find_least_headroom, read_figures
 from lockstep.operations.inspect.health import find_freshness_seconds
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.inspect.partition_figures import PartitionFigures, find_least_headroom, read_figures
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.table.ledger import LedgerRow
 
 

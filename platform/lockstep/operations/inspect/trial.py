@@ -47,7 +47,7 @@ from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.operations.durations import format_count
 from lockstep.operations.inspect.spellings import KeySpellings
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import Settings
 from lockstep.storage import find_storage
 from lockstep.table.commit import Writer

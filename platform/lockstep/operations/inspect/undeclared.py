@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from lockstep.control.heartbeat import WriterState, find_writer
 from lockstep.declare.naming import NAME
 from lockstep.errors import TableError
-from lockstep.operations.tables import try_read_head
+from lockstep.operations.stream_table import try_read_head
 from lockstep.storage import find_storage
 from lockstep.table.layout import StreamFolders
 

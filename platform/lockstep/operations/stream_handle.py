@@ -1,4 +1,4 @@
-"""Opens the table of a stream for an operation, a sensor or an asset."""
+"""A declared stream with its table and its cluster, as an operation, a sensor or an asset reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from lockstep.declare.stream import AnyStream
@@ -16,67 +15,13 @@ from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
+from lockstep.operations.stream_table import NoTable, try_read_head
 from lockstep.settings import KafkaSettings, Settings
-from lockstep.table import delta_log
-from lockstep.table.commit import OutputLog
-from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
+from lockstep.table.create import is_incoming
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.positions import find_retired_topics
-
-
-class NoTable(LockstepError):
-    """The stream has never run with this table root.
-
-    Attributes:
-        stream: The stream.
-        root: The table root.
-    """
-
-    def __init__(self, stream: str, root: Path, *, incoming: bool = False) -> None:
-        super().__init__(
-            f"stream {stream} has no table yet in {root}{f': {INCOMING}' if incoming else ''}",
-            next_step=INCOMING_STEP
-            if incoming
-            else f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)",
-        )
-        self.stream = stream
-        self.root = root
-
-
-def has_table(folders: StreamFolders) -> bool:
-    """Whether the stream has a table; false while it has never run.
-
-    Raises:
-        TableRootMissing: The table root was named in the settings, and does not exist.
-    """
-    if delta_log.has_log(folders.table):
-        return True
-    require_root(folders.root)
-    return False
-
-
-def open_table(folders: StreamFolders) -> OutputLog:
-    """The log of a stream's table.
-
-    Raises:
-        NoTable: The stream has none yet.
-        TableRootMissing: The table root does not exist.
-    """
-    if not has_table(folders):
-        raise NoTable(folders.stream, folders.root, incoming=is_incoming(folders))
-    return OutputLog(folders.table)
-
-
-def try_read_head(folders: StreamFolders) -> Head | None:
-    """The head of a stream's table; None while it has none.
-
-    Raises:
-        TableError: The table does not match its head.
-    """
-    return open_table(folders).base().head if delta_log.has_log(folders.table) else None
-
 
 CLIENT_SECONDS_MAX = 600.0
 """How late looks that share a client notice that its addresses lead to another cluster."""
@@ -136,7 +81,7 @@ class SharedCluster:
         is_away = self._is_away()
         if is_away and not self._was_away:
             time.sleep(seconds)
-            self.ask_again()
+            self.invalidate()
             is_away = self._is_away()
         self._was_away = is_away
         return is_away
@@ -150,7 +95,7 @@ class SharedCluster:
             return False
         return False
 
-    def ask_again(self) -> None:
+    def invalidate(self) -> None:
         """Forget the topics: the next look requests them."""
         with self._asks:
             self._names = None

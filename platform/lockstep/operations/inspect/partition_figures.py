@@ -15,7 +15,7 @@ from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
 from lockstep.kafka.timestamps import is_plausible_timestamp
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
-from lockstep.operations.tables import StreamHandle
+from lockstep.operations.stream_handle import StreamHandle
 
 MILLISECOND: Final = timedelta(milliseconds=1)
 OLDEST_SECONDS_MAX = 5.0

@@ -1,0 +1,64 @@
+"""Opens the output table of a stream, or reads its head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lockstep.errors import LockstepError
+from lockstep.table import delta_log
+from lockstep.table.commit import OutputLog
+from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
+from lockstep.table.head import Head
+from lockstep.table.layout import StreamFolders, require_root
+
+
+class NoTable(LockstepError):
+    """The stream has never run with this table root.
+
+    Attributes:
+        stream: The stream.
+        root: The table root.
+    """
+
+    def __init__(self, stream: str, root: Path, *, incoming: bool = False) -> None:
+        super().__init__(
+            f"stream {stream} has no table yet in {root}{f': {INCOMING}' if incoming else ''}",
+            next_step=INCOMING_STEP
+            if incoming
+            else f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)",
+        )
+        self.stream = stream
+        self.root = root
+
+
+def has_table(folders: StreamFolders) -> bool:
+    """Whether the stream has a table; false while it has never run.
+
+    Raises:
+        TableRootMissing: The table root was named in the settings, and does not exist.
+    """
+    if delta_log.has_log(folders.table):
+        return True
+    require_root(folders.root)
+    return False
+
+
+def open_table(folders: StreamFolders) -> OutputLog:
+    """The log of a stream's table.
+
+    Raises:
+        NoTable: The stream has none yet.
+        TableRootMissing: The table root does not exist.
+    """
+    if not has_table(folders):
+        raise NoTable(folders.stream, folders.root, incoming=is_incoming(folders))
+    return OutputLog(folders.table)
+
+
+def try_read_head(folders: StreamFolders) -> Head | None:
+    """The head of a stream's table; None while it has none.
+
+    Raises:
+        TableError: The table does not match its head.
+    """
+    return open_table(folders).base().head if delta_log.has_log(folders.table) else None
