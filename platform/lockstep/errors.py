@@ -74,6 +74,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- DeriveFailed               Spark could not run the query of a derived table (features/derived/derive.py)
 |- DeriveInProgress           another run writes the derived table (features/derived/derive.py)
 |- UnknownDerived             no such derived table is declared (features/derived/derive.py)
+|- UnknownFollower            no follower of that name has a position (operations/followers.py)
 |- ShadowCodeChanged          the code of a shadow is not what it began with (features/history/shadow.py)
 |- NotAShadow                 a stream that is no shadow of the other one (features/history/shadow.py)
 |- WriterLives                nothing is repaired while a writer lives (operations/repair.py)

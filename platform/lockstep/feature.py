@@ -74,8 +74,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         stream_finders: References to functions that find the declaration of a stream that assets/ does not declare:
             (name, settings), None if there is no such stream.
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
-        followers: References to functions that name what follows the rows of a stream: (stream, table root).
-        follower_status: References to functions that read the status of followers: (declared followers, table root).
+        followers: References to functions that read the status of the declared followers of a kind:
+            (`DeclaredFollowers`); each returns `FollowerStatus` (operations/followers.py).
         compaction_debt: References to functions that measure files waiting for compaction: (folders, head, time now,
             bytes of a large file).
         kept_rows: References to functions that find copies of rows outside of the stream's tables: they take
@@ -109,7 +109,6 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     stream_finders: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
     followers: tuple[str, ...] = ()
-    follower_status: tuple[str, ...] = ()
     compaction_debt: tuple[str, ...] = ()
     kept_rows: tuple[str, ...] = ()
     copied_since: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Run, start, stop, hold, retire, resume, close."""
+"""Run, start, stop, hold, retire, resume, close, forget."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lockstep.operations.resume_cost import OptionCost
     from lockstep.operations.retire import RetiredTopic
     from lockstep.orchestration.launch import Launched
+    from lockstep.table.follower_positions import FollowerName
 
 
 class RunEnded(msgspec.Struct, frozen=True):
@@ -352,3 +353,24 @@ def close(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002 
 
 def _closed(found: Closed) -> RenderableType:
     return style_text(f"{found.stream}: hour {found.hour} is closed; new rows go to the hour after it")
+
+
+@register_command("forget derived book_activity", Panel.MAINTAIN)
+def forget(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of follower: derived, export.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; of an export, that of the stream.")],
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Forget a follower whose declaration was removed: it raises no alarm then. Its tables and files stay.
+
+    `lockstep status` lists followers that are not declared. The next run of a follower makes it known again.
+    """
+    from lockstep.operations.followers import forget_follower
+    from lockstep.table.follower_positions import FollowerName
+
+    root = load_settings_or_exit().table_root
+    print_answer(forget_follower(root, FollowerName(kind, name)), _forgotten, as_json=as_json)
+
+
+def _forgotten(found: FollowerName) -> RenderableType:
+    return style_text(f"{found}: forgotten; its tables and files stay")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import chain
 from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -92,8 +93,8 @@ def status(
 
     One stream: alarms, then writer, batch, lag, freshness, headroom and positions. All streams: one line each.
 
-    Lookups follow: the version that the newest batch read, and the newest one. Then derived tables: commits of their
-    sources that are not read yet, age of the newest one read, last run.
+    Lookups follow: the version that the newest batch read, and the newest one. Then followers, such as derived tables
+    and exports: commits or hours that are not read yet, age of the newest one read, last run.
 
     Exit code 1 while one of them is halted, or has a table that cannot be read. With --watch and --json: one
     document a line, every two seconds.
@@ -220,7 +221,13 @@ def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
         ("stream", "topics", "integrity", "trigger", "desired", "batch", "table"),
         ((s.name, s.topics, s.integrity, s.trigger, s.desired, s.batch, s.table) for s in found),
     )
-    return make_lines(grid, *(style_text(f"{s.name} reads {lookup}") for s in found for lookup in s.lookups))
+    return make_lines(grid, *chain.from_iterable(map(_neighbours, found)))
+
+
+def _neighbours(stream: DeclaredStream) -> Iterator[RenderableType]:
+    """The lookups that a stream reads, and the followers that read it."""
+    yield from (style_text(f"{stream.name} reads {lookup}") for lookup in stream.lookups)
+    yield from (style_text(f"{stream.name} is read by {follower}") for follower in stream.followers)
 
 
 def describe_status(found: Status) -> Group:
@@ -252,7 +259,7 @@ def describe_status(found: Status) -> Group:
         ),
     )
     others = [alarm for alarm in found.alarms if alarm.kind != "halted"]  # which is what the answer begins with
-    others_read = (*_lookups(found.lookups), *_derived(found.derived))
+    others_read = (*_lookups(found.lookups), *_followers(found.followers))
     shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found))
     return make_lines(*_halt(found), *_alarms(others, found.unknown), *shown)
 
@@ -293,12 +300,13 @@ def _lookups(found: Iterable[LookupStatus]) -> Iterator[RenderableType]:
     yield from (style_text(each.problem, "red") for each in found if each.problem)
 
 
-def _derived(found: Iterable[FollowerStatus]) -> Iterator[RenderableType]:
+def _followers(found: Iterable[FollowerStatus]) -> Iterator[RenderableType]:
     rows = [
         (
+            each.kind,
             each.name,
             ", ".join(each.sources),
-            each.behind_commits,
+            None if each.behind is None else f"{each.behind} {each.reads}",
             format_duration(each.freshness_seconds),
             None if each.last_run is None else f"{each.last_run:%Y-%m-%d %H:%M:%S}",
             each.problem or each.next_run,
@@ -306,7 +314,7 @@ def _derived(found: Iterable[FollowerStatus]) -> Iterator[RenderableType]:
         for each in found
     ]
     if rows:
-        yield make_grid(("derived table", "of", "behind (commits)", "freshness", "last run (UTC)", "next run"), rows)
+        yield make_grid(("follower", "name", "of", "behind", "freshness", "last run (UTC)", "next run"), rows)
 
 
 def _growth(found: Status) -> Iterator[RenderableType]:
@@ -390,9 +398,9 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
     )
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
     alarms = (part for each in found for part in _alarms(each.alarms, each.unknown, each.stream))
-    derived = {table.name: table for each in found for table in each.derived}
+    followers = {(one.kind, one.name): one for one in chain.from_iterable(each.followers for each in found)}
     undeclared = (part for each in found if not each.is_declared for part in _undeclared(each))
-    return make_lines(table, *_derived(derived.values()), *alarms, *undeclared)
+    return make_lines(table, *_followers(followers.values()), *alarms, *undeclared)
 
 
 def _undeclared(found: StreamOverview) -> Iterator[RenderableType]:

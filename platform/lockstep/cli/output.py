@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from lockstep.operations.followers import FollowerEffect
 
 T = TypeVar("T")
 
@@ -140,10 +143,10 @@ def make_more(left_out: int) -> RenderableType | None:
     return style_text(f"and {left_out} more") if left_out > 0 else None
 
 
-def make_derived_note(names: Sequence[str]) -> RenderableType | None:
-    """The derived tables that follow."""
-    shown = f"derived tables, each rebuilt by its next run: {', '.join(names)}; at once: lockstep derive"
-    return style_text(shown) if names else None
+def make_effects(effects: Iterable[FollowerEffect]) -> RenderableType | None:
+    """The followers of a stream with the effect of a change of its past on each; None without any."""
+    rows = ((each.kind, each.name, each.effect, each.next_step) for each in effects)
+    return make_first_rows(("follower", "name", "effect", "next"), rows)
 
 
 def style_text(line: str, style: str = "") -> Text:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from lockstep.features.derived.derive import CheckpointNote, SourceHistory, may_hold_erased
+from lockstep.features.derived.derive import CheckpointNote, may_hold_erased
+from lockstep.table.follower_positions import SourceHistory, make_unread_history
 
 
 def source(
     stream: str, *, erasure: int = 0, generation: int = 1, table_id: str = "", version: int = 1
 ) -> SourceHistory:
-    return SourceHistory(
-        stream=stream,
-        table_id=table_id or stream,
-        generation=generation,
-        erasure=erasure,
-        version=version,
-        token="",
-    )
+    unread = make_unread_history(stream)
+    read = {"table_id": table_id or stream, "generation": generation, "erasure": erasure, "version": version}
+    return msgspec.structs.replace(unread, **read)
 
 
 def note(*sources: SourceHistory, deletes_replaced: bool = False) -> CheckpointNote:

@@ -32,20 +32,20 @@ from lockstep.features.derived.derive import (
     DeriveFailed,
     DeriveInProgress,
     RebuildCause,
-    list_derived_from,
     plan_derived,
     run_derived,
 )
-from lockstep.features.derived.status import read_derived
 from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session, read_context
 from lockstep.features.history.rewind import plan_rewind, rewind_stream
 from lockstep.features.retention.commit_kinds import RETENTION
 from lockstep.model.commit_hour import compute_next_hour
+from lockstep.operations.followers import DeclaredFollowers, FollowerStatus, list_effects, read_followers
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.storage import find_storage
 from lockstep.table.commit import OutputLog, Proposal, raise_rewind_floor
 from lockstep.table.delta_log import make_entry_path
+from lockstep.table.follower_positions import FollowerName, read_position
 from lockstep.table.head import Retention
 from lockstep.table.layout import DerivedFolders, StreamFolders
 from lockstep.table.live_files import LiveFiles, make_removal
@@ -84,6 +84,7 @@ Sent = list[tuple[str, bytes]]
 ROOT = Path(__file__).parents[3]
 SHARED: list[SparkSession] = []
 JVM_SECONDS_MAX = 120
+ACTIVITY = FollowerName("derived", "activity")
 
 
 class LentSpark(SparkResource):
@@ -229,12 +230,14 @@ def test_a_run_without_news_needs_no_spark(built: Site, copy: Path) -> None:
 
 
 def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(built: Site) -> None:
-    assert plan_rewind(built.runs.handle, "1").derived == ("activity",)
+    (effect,) = plan_rewind(built.runs.handle, "1").followers
+    assert (effect.name, effect.next_step) == ("activity", "lockstep derive activity")
+    assert effect.effect == "its next run rebuilds it; until then it shows the previous rows"
     rewind_stream(built.runs.handle, "1", who="ann", why="a test")
     assert plan_derived(built.derived, built.root).rebuild is RebuildCause.REWOUND
     erased = EraseRequest(session="ann", drop_state=True)
     done = erase_session(built.runs.folders, erased, read_context(built.runs.handle), who="ann", why="a test")
-    assert done.plan.derived == ("activity",)
+    assert done.plan.followers == (effect,)
     assert plan_derived(built.derived, built.root).rebuild is RebuildCause.ERASED
     assert built.derive().rebuilt == (RebuildCause.ERASED,)
     built.assert_equal()
@@ -415,9 +418,10 @@ def test_a_second_run_is_refused_while_one_writes(built: Site, copy: Path) -> No
         run_derived(built.derived, copy, lambda: built.spark)
 
 
-def test_the_derived_tables_of_a_stream_are_found_by_what_they_have_read(copy: Path) -> None:
-    assert list_derived_from("adding", copy) == ("activity",)
-    assert list_derived_from("other", copy) == ()
+def test_the_derived_tables_of_a_stream_are_found_by_their_positions(copy: Path) -> None:
+    (effect,) = list_effects("adding", copy, undone_after=1)
+    assert (effect.kind, effect.name, effect.next_step) == ("derived", "activity", "lockstep derive activity")
+    assert list_effects("other", copy) == ()
 
 
 @pytest.mark.parametrize(
@@ -494,7 +498,7 @@ def test_two_streams_are_joined(site: Site) -> None:
         site.derive(joined)
     places = [(row["_session"], row["_offset"]) for row in read_table(site.runs.folders.table).to_pylist()]
     assert read_table(site.root / "joined" / "derived").num_rows == sum(places.count(place) for place in places)
-    assert list_derived_from("other", site.root) == ("joined",)
+    assert [each.name for each in list_effects("other", site.root)] == ["joined"]
 
 
 def forget_commit(root: Path) -> None:
@@ -527,6 +531,7 @@ def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, mome
     site.send(updates("ann", 22, 20))
     site.derive()
     before = stored_windows(site.table)
+    position = read_position(site.root, ACTIVITY)
     rewind_stream(site.runs.handle, "1", who="ann", why="a test")
     assert expected_windows(site.runs.folders.table) != before
     command = [sys.executable, "-m", "tests.features.derived.killed_derive"]
@@ -535,12 +540,16 @@ def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, mome
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert stored_windows(site.table) == (expected_windows(site.runs.folders.table) if is_replaced else before)
+    assert read_position(site.root, ACTIVITY) == position
     assert (plan_derived(site.derived, site.root).rebuild is None) == is_replaced
     site.runs.run()
     site.derive()
     site.assert_equal()
     assert len(list((site.root / "activity" / "checkpoints").iterdir())) == 1
     assert not (checkpoint_in(site.root) / BUILD_FOLDER).exists()
+    read = read_position(site.root, ACTIVITY)
+    assert read is not None
+    assert [source.batch for source in read.sources] == [site.runs.handle.require_head().batch]
 
 
 @pytest.mark.slow
@@ -591,10 +600,10 @@ def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
 def shown_in_status(platform: Platform) -> tuple[list[str], int | None, bool, str]:
     """Names of the derived tables that `lockstep status` shows, and what it says of the last one."""
     (stream,) = msgspec.json.decode(platform.call("status", "--json").stdout)
-    found = stream["derived"]
+    found = stream["followers"]
     return (
         [each["name"] for each in found],
-        found[-1]["behind_commits"],
+        found[-1]["behind"],
         bool(found[-1]["last_run"]),
         found[-1]["next_run"],
     )
@@ -631,29 +640,33 @@ def test_a_table_that_fails_leaves_the_others_their_turn(platform: Platform, cop
     assert both.stderr.startswith("error: another run writes derived table activity"), both.stderr
 
 
-def test_the_status_says_how_far_a_derived_table_is_behind(built: Site) -> None:
+def status_in(root: Path, derived: Derived) -> FollowerStatus:
+    (found,) = read_followers(DeclaredFollowers((), (derived,), root))
+    return found
+
+
+def test_the_status_says_how_far_a_derived_table_is_behind(built: Site, tmp_path: Path) -> None:
     """Before its second run two batches, a compaction and the commits around them are unread."""
-    older, before, after = (
-        read_derived([built.derived], built.root.parent / name)[0] for name in ("older", "before", "after")
-    )
+    older, before, after = (status_in(built.root.parent / name, built.derived) for name in ("older", "before", "after"))
     first, newest = (
         plan_derived(built.derived, built.root.parent / name).sources[0].version or 0 for name in ("older", "before")
     )
-    assert (older.next_run, older.behind_commits) == ("has nothing to do", 0)
-    assert (before.next_run, before.behind_commits) == ("goes on", newest - first)
-    assert (after.next_run, after.behind_commits) == ("has nothing to do", 0)
+    assert (older.next_run, older.behind) == ("has nothing to do", 0)
+    assert (before.next_run, before.behind) == ("goes on", newest - first)
+    assert (after.next_run, after.behind) == ("has nothing to do", 0)
     assert older.last_run == before.last_run
     assert before.last_run is not None
     assert after.last_run is not None
     assert before.last_run < after.last_run
     assert (before.freshness_seconds or 0) > (after.freshness_seconds or 0) > 0
-    (new,) = read_derived([activity(built.runs.stream, name="unborn")], built.root)
-    assert (new.behind_commits, new.last_run, new.next_run) == (None, None, "rebuilds it: it has no table yet")
-    (lost,) = read_derived([built.derived], built.root / "unmounted")
+    shutil.copytree(built.root / "adding", tmp_path / "tables" / "adding")
+    new = status_in(tmp_path / "tables", activity(built.runs.stream, name="unborn"))
+    assert (new.behind, new.last_run, new.next_run) == (None, None, "rebuilds it: it has no table yet")
+    lost = status_in(built.root / "unmounted", built.derived)
     assert lost.problem == f"the table root {built.root / 'unmounted'} does not exist"
-    (built.root / "empty").mkdir()
-    (waits,) = read_derived([built.derived], built.root / "empty")
-    assert (waits.behind_commits, waits.next_run) == (None, "waits for a table")
+    (tmp_path / "empty").mkdir()
+    waits = status_in(tmp_path / "empty", built.derived)
+    assert (waits.behind, waits.next_run) == (None, "waits for a table")
 
 
 @pytest.mark.slow

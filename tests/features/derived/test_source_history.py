@@ -11,7 +11,8 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.features.derived.derive import RebuildCause, SourceHistory, find_other_history, make_history
+from lockstep.features.derived.derive import RebuildCause, find_other_history
+from lockstep.table.follower_positions import SourceHistory, make_history
 from tests.support.every_commit import EveryCommit
 
 KEEPING = ("batch", "quiet", "hour", "compact", "retain", "close", "floor", "savepoint", "schema", "desire")

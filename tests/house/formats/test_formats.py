@@ -50,6 +50,7 @@ from lockstep.state.changelog import SegmentHeader
 from lockstep.state.codec import StateSchema
 from lockstep.state.timers import BufferedMessage
 from lockstep.table import ledger, quarantine
+from lockstep.table.follower_positions import FollowerPosition
 from lockstep.table.head import Head
 from tests.support.gate_feed import KEPT, Content
 
@@ -63,7 +64,7 @@ GOLDEN = Path(__file__).with_name("formats.txt")
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
-    *(ExportOptions, ExportSource, HourManifest, CheckpointNote, GrowthSample),
+    *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
 )
 """Files of JSON, the head in the log among them."""
 PACKED: tuple[type[msgspec.Struct], ...] = (SegmentHeader, BufferedMessage)

@@ -43,6 +43,7 @@ from lockstep.kafka.topic_identity import make_topics_without_ids
 from lockstep.model.compatibility import Incompatibility
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, TopicIdPartition
+from lockstep.operations.followers import UnknownFollower
 from lockstep.operations.inspect.message import NoMessage
 from lockstep.operations.inspect.state import NoSuchSession, NotRetained, StateFilter
 from lockstep.operations.inspect.streams import UnknownStream
@@ -62,6 +63,7 @@ from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
 from lockstep.storage import NeedsFileSystem, PathRefused
 from lockstep.table.commit import HourClosed, NoSuchLoss
+from lockstep.table.follower_positions import FollowerName
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
 from lockstep.table.head import Origin
 from lockstep.table.layout import TableRootMissing
@@ -169,6 +171,7 @@ EVERY: tuple[LockstepError, ...] = (
     DeriveFailed("book_activity", "integer division or modulo by zero"),
     DeriveInProgress("book_activity"),
     UnknownDerived("book_activty", ["trades", "book_activity"]),
+    UnknownFollower(FollowerName("derived", "book_activty"), [FollowerName("derived", "book_activity")]),
     EraseRefused("books", (Obstacle(EraseReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     ErasureOvertaken(
         "batch 7 or a savepoint was committed since the erasure was planned after batch 6",

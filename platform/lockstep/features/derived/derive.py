@@ -26,13 +26,23 @@ from lockstep.declare.derived import Derived
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError, TableError
 from lockstep.model.decoding import decode_json
+from lockstep.operations.followers import record_failure
 from lockstep.operations.stream_table import has_table, open_table
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log
-from lockstep.table.commit import Base
 from lockstep.table.commit_kinds import RowChange
+from lockstep.table.follower_positions import (
+    FollowerPosition,
+    Reads,
+    SourceHistory,
+    find_commit_time,
+    find_generation,
+    make_history,
+    make_unread_history,
+    write_position,
+)
 from lockstep.table.head import Head
 from lockstep.table.layout import DerivedFolders, StreamFolders
 
@@ -53,6 +63,7 @@ SESSION = {
 }
 FILES_MAX = 2**31 - 1
 """Files of a source that a batch reads: all. Delta's default, 1,000, would make several batches of a run."""
+KIND = "derived"
 NOTE = "sources.json"
 SPARK_FOLDER, BUILD_FOLDER = "spark", "build"
 USER_METADATA = "lockstep.derived:"
@@ -172,26 +183,6 @@ class DeriveFailed(LockstepError):
         step = f"correct the function; after another cause, again: lockstep derive {name}; or with --rebuild"
         super().__init__(f"derived table {name}: {problem}", next_step=step)
         self.name = name
-
-
-class SourceHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of a source that a checkpoint belongs to, and up to where the last run has read it.
-
-    Attributes:
-        stream: Name of the stream.
-        table_id: Delta's id of its table.
-        generation: Its generation: rewinds and promotions begin another one.
-        erasure: The batch of its newest erasure; 0 for none.
-        version: Version of its table.
-        token: The token of that version's entry.
-    """
-
-    stream: str
-    table_id: str
-    generation: int
-    erasure: int
-    version: int
-    token: str
 
 
 class CheckpointNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -363,13 +354,6 @@ def start_session(derived: Derived, settings: Settings) -> SparkSession:
     return SparkSession(start_context(settings.spark, "derived tables", import_roots=roots))
 
 
-def list_derived_from(stream: str, root: Path) -> tuple[str, ...]:
-    """Names of the derived tables under a table root that have read a stream: its rewind makes them be rebuilt."""
-    notes = find_storage(root).find_files(root, f"*/checkpoints/*/{NOTE}")
-    found = ((path.parents[2].name, _read(path, CheckpointNote)) for path in notes)
-    return tuple(sorted({name for name, note in found if note and any(s.stream == stream for s in note.sources)}))
-
-
 def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
     """Show what a run would do; without Spark, and without changing anything.
 
@@ -392,14 +376,6 @@ def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
     )
 
 
-def find_last_run(derived: Derived, root: Path) -> datetime | None:
-    """When a derived table was last written (UTC); None before that."""
-    table = DerivedFolders(derived.name, root).table
-    entry = _find_newest_entry(table) if delta_log.has_log(table) else None
-    written_ms = None if entry is None else entry.get("timestamp")
-    return datetime.fromtimestamp(written_ms / 1000, UTC) if isinstance(written_ms, int) else None
-
-
 def run_derived(
     derived: Derived, root: Path, make_session: Callable[[], SparkSession], *, rebuild: bool = False
 ) -> DerivedRun:
@@ -409,7 +385,7 @@ def run_derived(
     2. Look whether its checkpoint fits the history of the sources, the declaration and the table.
     3. If so, go on from it; else compute all rows by a new checkpoint, and replace those of the table in one commit.
     4. Look again: a source that was rewound meanwhile makes a rebuild necessary.
-    5. Delete checkpoints that are not in use, and files that were replaced long ago.
+    5. Delete checkpoints that are not in use, and files that were replaced long ago; write the position.
 
     Args:
         derived: The declaration.
@@ -424,7 +400,7 @@ def run_derived(
     """
     require_file_system(root, "lock a file")
     folders, causes = DerivedFolders(derived.name, root), list[RebuildCause]()
-    with _lock(folders):  # 1
+    with _lock(folders), record_failure(root, _make_position(derived, _list_unread(derived))):  # 1
         before, cause = _measure(folders.table), RebuildCause.ASKED if rebuild else None
         for _ in range(ATTEMPTS_MAX):
             found = _look(derived, root)  # 2
@@ -444,6 +420,35 @@ def run_derived(
             problem = f"the sources of {derived.name} changed under {ATTEMPTS_MAX} runs in a row"
             raise TableError(problem, next_step=f"lockstep derive {derived.name}")
         return _finish(derived, folders, before, causes)  # 5
+
+
+def _make_position(derived: Derived, sources: tuple[SourceHistory, ...]) -> FollowerPosition:
+    return FollowerPosition(
+        kind=KIND,
+        name=derived.name,
+        command=f"lockstep derive {derived.name}",
+        reads=Reads.COMMITS,
+        rebuilds=True,
+        sources=sources,
+        last_run=datetime.now(UTC),
+    )
+
+
+def _list_read(root: Path, current: _Checkpoint, now: Sequence[SourceHistory]) -> tuple[SourceHistory, ...]:
+    """The histories that a checkpoint has read: its note is behind its offsets after a kill between the two."""
+    noted = () if current.note is None else current.note.sources
+    if find_other_history(root, noted, now) is not None:
+        return noted
+    return _move_all_to_read(root, current, noted)
+
+
+def _move_all_to_read(root: Path, current: _Checkpoint, noted: Sequence[SourceHistory]) -> tuple[SourceHistory, ...]:
+    offsets = current.offsets
+    return tuple(_move_to_read(root, each, offsets.get(each.table_id, 0) - 1) for each in noted)
+
+
+def _list_unread(derived: Derived) -> tuple[SourceHistory, ...]:
+    return tuple(make_unread_history(source.name) for source in derived.sources)
 
 
 def _find_remedy(
@@ -507,8 +512,9 @@ class _Attempt:
         A source goes on while Spark starts: a copy from before the newest entry that was read is another history.
         """
         goes_on = not _has_changed(self._derived, self._folders.root, before)
-        offsets = _Checkpoint(checkpoint.folder).offsets if goes_on else {}
-        read = tuple(_move_to_read(self._folders.root, each, offsets.get(each.table_id, 0) - 1) for each in before)
+        read = tuple(before)
+        if goes_on:
+            read = _move_all_to_read(self._folders.root, _Checkpoint(checkpoint.folder), read)
         _write_note(checkpoint, msgspec.structs.replace(note, sources=read))
         return goes_on
 
@@ -616,25 +622,21 @@ def _find_unreadable(
     return RebuildCause.EXPIRED if _has_expired(root, checkpoint, histories, heads) else None
 
 
-def make_history(folders: StreamFolders, base: Base) -> SourceHistory:
-    """The history of a source at its newest version."""
-    entry, head = delta_log.read_entry(folders.table, base.version), base.head
-    return SourceHistory(
-        stream=folders.stream,
-        table_id=head.table_id,
-        generation=head.generation,
-        erasure=head.erasure.batch if head.erasure is not None else 0,
-        version=base.version,
-        token=(entry.token if entry is not None else None) or "",
-    )
-
-
 def _move_to_read(root: Path, history: SourceHistory, version: int) -> SourceHistory:
     """The same history at the newest version that was read, where that is a later one."""
     entry = delta_log.read_entry(StreamFolders(history.stream, root).table, version) if version >= 0 else None
     if entry is None or version <= history.version:
         return history
-    return msgspec.structs.replace(history, version=version, token=entry.token or "")
+    head = entry.head
+    batch = history.batch if head is None else head.batch
+    return msgspec.structs.replace(
+        history,
+        version=version,
+        token=entry.token or "",
+        batch=batch,
+        batch_generation=history.batch_generation if head is None else find_generation(head, batch),
+        committed_at=find_commit_time(entry),
+    )
 
 
 def _is_ahead(root: Path, checkpoint: _Checkpoint, histories: Iterable[SourceHistory]) -> bool:
@@ -724,6 +726,8 @@ def _finish(derived: Derived, folders: DerivedFolders, before: _Size, causes: Se
     if current is not None:
         is_due = bool(causes) or after.version // VACUUM_EVERY > before.version // VACUUM_EVERY
         _delete_replaced(folders.table, current, is_due=is_due)
+        if found is not None and current.note is not None:
+            write_position(folders.root, _make_position(derived, _list_read(folders.root, current, found.histories)))
     return DerivedRun(
         name=derived.name,
         folder=to_uri(folders.table),

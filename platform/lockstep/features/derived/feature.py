@@ -7,7 +7,6 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="derived",
     commands=("lockstep.features.derived.commands",),
-    followers=("lockstep.features.derived.derive:list_derived_from",),
-    follower_status=("lockstep.features.derived.status:read_derived",),
+    followers=("lockstep.features.derived.status:read_derived",),
     derived_assets=("lockstep.features.derived.asset:make_derived_asset",),
 )

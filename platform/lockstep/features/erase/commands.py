@@ -17,7 +17,7 @@ from lockstep.cli.app import (
     require_reason,
 )
 from lockstep.cli.output import (
-    make_derived_note,
+    make_effects,
     make_first_rows,
     make_grid,
     make_lines,
@@ -49,7 +49,7 @@ def _erase_plan(found: ErasePlan) -> RenderableType:
         style_text("places that can hold a session, and when it is gone there:"),
         make_grid(("place", "holds", "gone"), ((each.place, each.holds, each.gone) for each in found.places)),
         *(style_text(f"note: {each}") for each in found.notes),
-        make_derived_note(found.derived),
+        make_effects(found.followers),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
@@ -63,7 +63,7 @@ def _erased(found: SessionErased) -> RenderableType:
             f"messages of the session with digest {plan.digest}"
         ),
         *(style_text(f"note: {each}") for each in plan.notes),
-        make_derived_note(plan.derived),
+        make_effects(plan.followers),
         style_text(f"next: lockstep housekeeping {plan.stream} deletes the old files; lockstep verify {plan.stream}"),
     )
 

@@ -43,7 +43,7 @@ from lockstep.features.erase.side_redaction import count_messages, redact_side_t
 from lockstep.features.erase.state import ErasedState, StateKeys, count_entries, write_without
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.followers import list_followers
+from lockstep.operations.followers import FollowerEffect, list_effects
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.kept_rows import (
     ErasedHours,
@@ -130,7 +130,7 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
         hours: Their commit hours.
         partitions: Where the session is.
         savepoints: Savepoints, which an erasure deletes.
-        derived: Derived tables that have read the stream: the next run of each rebuilds it.
+        followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
         notes: What else has to be known.
         obstacles: Why it is refused; empty where nothing refuses it.
         places: Every place that can hold a session, and when it is gone from there.
@@ -146,7 +146,7 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
     hours: tuple[str, ...]
     partitions: tuple[ErasedPartition, ...]
     savepoints: tuple[str, ...]
-    derived: tuple[str, ...]
+    followers: tuple[FollowerEffect, ...]
     notes: tuple[str, ...]
     obstacles: tuple[Obstacle, ...]
     places: tuple[ErasedPlace, ...] = PLACES
@@ -362,7 +362,7 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         hours=hours,
         partitions=partitions,
         savepoints=tuple(each.name for each in head.savepoints),
-        derived=list_followers(folders.stream, folders.root),
+        followers=list_effects(folders.stream, folders.root),
         notes=tuple(_list_notes(kept, head, partitions)),
         obstacles=(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
@@ -32,14 +33,27 @@ from lockstep.features.export.dataset import (
     record_source,
 )
 from lockstep.features.export.write import HourToExport, SourceTable, write_hour
+from lockstep.operations.followers import record_failure
 from lockstep.operations.stream_table import open_table
 from lockstep.progress import report_items
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
 from lockstep.table.delta_log import find_head_of_batch
+from lockstep.table.follower_positions import (
+    FollowerPosition,
+    Reads,
+    SourceHistory,
+    find_commit_time,
+    find_generation,
+    make_history,
+    make_unread_history,
+    write_position,
+)
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import TARGET_BYTES, LiveFile, LiveFiles, is_closed
+
+KIND = "export"
 
 
 class WaitReason(Enum):
@@ -152,24 +166,31 @@ def _find_reason(hour: str, head: Head, floor_hour: str, small: set[str]) -> Wai
     return WaitReason.REWIND if hour >= floor_hour else None
 
 
+def _require_export(stream: AnyStream) -> Export:
+    if stream.export is None:
+        raise LockstepError(
+            f"{stream.name} declares no export",
+            next_step=f"declare Stream(name={stream.name!r}, ..., export=Export()) in assets/",
+        )
+    return stream.export
+
+
 class _Export:
     """One look at a table and its dataset."""
 
     def __init__(self, stream: AnyStream, folders: StreamFolders, target_bytes: int) -> None:
-        if stream.export is None:
-            raise LockstepError(
-                f"{stream.name} declares no export",
-                next_step=f"declare Stream(name={stream.name!r}, ..., export=Export()) in assets/",
-            )
+        export = _require_export(stream)
         output = open_table(folders)
         base = output.base()
-        self.folder = find_folder(stream.export, folders)
-        self.options: ExportOptions = make_options(stream.export, stream.name, output.table_id)
+        self.folders = folders
+        self.folder = find_folder(export, folders)
+        self.options: ExportOptions = make_options(export, stream.name, output.table_id)
         self.base = base
         self.exported = _list_hours_of(self.folder, self.options, base, folders.table)
         floor = find_head_of_batch(folders.table, base.head.rewind_floor)
         live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]  # not the mark of a rewind
         floor_hour = floor.hour if floor else ""
+        self.floor = floor
         self.hours, self.waiting = sort_hours(live, base.head, floor_hour, self.exported, target_bytes)
         schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))
         self.source = SourceTable(
@@ -180,6 +201,19 @@ class _Export:
         """Whether no session was erased since, and no batch of the plan was undone: its files have their rows."""
         planned, now, below = self.base.head, OutputLog(self.source.folder).base().head, self.source.below_batch
         return now.erasure == planned.erasure and list_batches(now, below) == list_batches(planned, below)
+
+    def write_position(self) -> None:
+        """Write how far the dataset has read: its rows are of batches below the rewind floor."""
+        head = self.base.head
+        batch = max(0, head.rewind_floor - 1)
+        floor = None if self.floor is None else delta_log.read_entry(self.folders.table, self.floor.batch_version)
+        history = msgspec.structs.replace(
+            make_history(self.folders, self.base),
+            batch=batch,
+            batch_generation=find_generation(head, batch),
+            committed_at=None if floor is None else find_commit_time(floor),
+        )
+        write_position(self.folders.root, _make_position(self.folders.stream, history))
 
     def record(self, folders: StreamFolders) -> None:
         """Store the table as it is now, not as of the plan: another export may have stored a newer one since.
@@ -220,6 +254,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
     1. Plan. Delete what killed exports left.
     2. Write each hour, prove it, publish it; one that another export published, or that an erasure or a rewind
        overtook, is dropped.
+    3. Write the position.
 
     Raises:
         NoTable: The stream has never run.
@@ -227,14 +262,36 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
         LockstepError: The stream declares no export.
         TableError: A file is damaged; the hours before are exported.
     """
-    began, found = time.process_time(), _Export(stream, folders, target_bytes)  # 1
+    _require_export(stream)
+    open_table(folders)
+    unread = _make_position(stream.name, make_unread_history(stream.name))
+    with record_failure(folders.root, unread):
+        return _export_all(stream, folders, target_bytes)
+
+
+def _export_all(stream: AnyStream, folders: StreamFolders, target_bytes: int) -> ExportResult:
+    began = time.process_time()
+    found = _Export(stream, folders, target_bytes)  # 1
     result = ExportResult(stream=stream.name, folder=to_uri(found.folder), waiting=found.waiting)
     if found.hours:
         found.record(folders)
     result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))
     for hour in report_items(found.hours, "exporting hours", len(found.hours)):  # 2
         result = _with_hour(result, found, hour)
+    found.write_position()  # 3
     return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - began, 3))
+
+
+def _make_position(stream: str, history: SourceHistory) -> FollowerPosition:
+    return FollowerPosition(
+        kind=KIND,
+        name=stream,
+        command=f"lockstep export {stream}",
+        reads=Reads.HOURS,
+        rebuilds=False,
+        sources=(history,),
+        last_run=datetime.now(UTC),
+    )
 
 
 def _with_hour(result: ExportResult, found: _Export, hour: HourToExport) -> ExportResult:

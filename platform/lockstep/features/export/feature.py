@@ -11,6 +11,7 @@ FEATURE = Feature(
     commands=("lockstep.features.export.commands",),
     assets=("export",),
     jobs=("export",),
+    followers=("lockstep.features.export.status:read_exports",),
     kept_rows=("lockstep.features.export.kept_rows:find_exported_rows",),
     copied_since=("lockstep.features.export.kept_rows:has_exported_rows",),
     withdrawal=("lockstep.features.export.kept_rows:withdraw_exported",),

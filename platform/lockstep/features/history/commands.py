@@ -27,7 +27,7 @@ from lockstep.cli.app import (
     require_reason,
 )
 from lockstep.cli.output import (
-    make_derived_note,
+    make_effects,
     make_first_rows,
     make_grid,
     make_lines,
@@ -272,7 +272,7 @@ def _promotion_plan(found: PromotionPlan) -> RenderableType:
         ),
         make_first_rows(columns, rows),
         *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
-        make_derived_note(found.derived),
+        make_effects(found.followers),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
@@ -289,7 +289,7 @@ def _promoted(found: Promoted) -> RenderableType:
         style_text(f"next: lockstep start {plan.stream}"),
         style_text(f"to delete the shadow: lockstep shadow drop {plan.stream} --name {plan.shadow}"),
         style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
-        make_derived_note(plan.derived),
+        make_effects(plan.followers),
     )
 
 
@@ -358,7 +358,7 @@ def _rewind_plan(found: RewindPlan) -> RenderableType:
         *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
         make_more(len(found.decisions) - SHOWN_MAX),
         *(style_text(f"adopted later, read again from its first offset: {each}") for each in found.topics[:SHOWN_MAX]),
-        make_derived_note(found.derived),
+        make_effects(found.followers),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
         None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
     )
@@ -376,7 +376,7 @@ def _rewound(found: Rewound) -> RenderableType:
             f"next: deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}"
         ),
         style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
-        make_derived_note(plan.derived),
+        make_effects(plan.followers),
     )
 
 

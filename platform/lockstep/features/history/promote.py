@@ -37,7 +37,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.followers import list_followers
+from lockstep.operations.followers import FollowerEffect, list_effects
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Obstacle
 from lockstep.operations.stream_handle import StreamHandle
@@ -98,7 +98,7 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
         bytes: Their bytes.
         partitions: Partitions of which both have read another offset.
         migrated: Differences of the state types that `migrate` of the deployed code handles.
-        derived: Derived tables that have read the stream: the next run of each rebuilds it.
+        followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
         obstacles: Why it is refused; empty where nothing refuses it.
     """
 
@@ -115,7 +115,7 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     partitions: tuple[PromotedPartition, ...]
     migrated: tuple[str, ...]
-    derived: tuple[str, ...]
+    followers: tuple[FollowerEffect, ...]
     obstacles: tuple[Obstacle, ...]
 
 
@@ -317,7 +317,7 @@ def _make_plan(
         bytes=sum(size for _, size in files),
         partitions=partitions,
         migrated=migrated,
-        derived=list_followers(folders.stream, folders.root),
+        followers=list_effects(folders.stream, folders.root, undone_after=prepared.target.batch),
         obstacles=(*obstacles, *_find_behind(partitions, own.stream), *unfit),
     )
 

@@ -27,7 +27,7 @@ from lockstep.features.history.rewind_commit import (
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
-from lockstep.operations.followers import list_followers
+from lockstep.operations.followers import FollowerEffect, list_effects
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.quarantine import Place
@@ -111,7 +111,7 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
         topics: Topics that were taken up since; they are read again from their first position.
         partitions: Partitions whose position changes.
         read_again: Offsets that the next run reads again.
-        derived: Derived tables that have read the stream: the next run of each rebuilds it.
+        followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
         obstacles: Why it is refused; empty where nothing refuses it.
     """
 
@@ -128,7 +128,7 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     partitions: tuple[RewoundPartition, ...]
     read_again: int
-    derived: tuple[str, ...]
+    followers: tuple[FollowerEffect, ...]
     obstacles: tuple[Obstacle, ...]
 
 
@@ -320,7 +320,7 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
         topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
         partitions=partitions,
         read_again=sum(each.read_again for each in partitions),
-        derived=list_followers(folders.stream, folders.root),
+        followers=list_effects(folders.stream, folders.root, undone_after=find_common_batch(head, target)),
         obstacles=obstacles,
     )
     needs = {**state, **{path: size for path, size in then.items() if path not in now}}

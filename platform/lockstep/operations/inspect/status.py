@@ -22,7 +22,7 @@ from lockstep.operations.alarms import (
     CompactionDebt,
     make_unreadable_alarm,
 )
-from lockstep.operations.followers import FollowerStatus, read_followers
+from lockstep.operations.followers import DeclaredFollowers, FollowerStatus, read_followers
 from lockstep.operations.growth import DiskGrowth, read_growth
 from lockstep.operations.inspect.endings import EndedTopic, list_ended
 from lockstep.operations.inspect.health import UNREADABLE_ERRORS, describe_unreadable, read_known_health
@@ -92,7 +92,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         dropped_messages: Messages that retention has dropped from quarantine and late table, likewise.
         debt: Closed hours that wait for compaction.
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
-        derived: The derived tables that read it.
+        followers: The derived tables, exports and other followers that read it.
         suspensions: Partitions all of whose sessions were suspended, each until its next snapshot.
         ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
             until then. 0 where it is not.
@@ -127,7 +127,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     dropped_messages: str = ""
     debt: CompactionDebt = NO_DEBT
     growth: DiskGrowth | None = None
-    derived: tuple[FollowerStatus, ...] = ()
+    followers: tuple[FollowerStatus, ...] = ()
     suspensions: tuple[PartitionSuspension, ...] = ()
     ahead_seconds: float = 0.0
     absurd_timestamps: int = 0
@@ -153,7 +153,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
         kafka: Reason why Kafka did not answer; empty when it did.
         alarms: As in `Status`.
         unknown: As in `Status`.
-        derived: As in `Status`.
+        followers: As in `Status`.
         is_declared: Whether assets/ declares it: a table whose declaration is gone is listed, too.
     """
 
@@ -168,7 +168,7 @@ class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
     kafka: str = ""
     alarms: tuple[Alarm, ...] = ()
     unknown: tuple[AlarmKind, ...] = ()
-    derived: tuple[FollowerStatus, ...] = ()
+    followers: tuple[FollowerStatus, ...] = ()
     is_declared: bool = True
 
     @property
@@ -183,16 +183,21 @@ UNREADABLE = "unreadable"
 def read_overview(
     streams: Iterable[AnyStream], settings: Settings, derived: Iterable[Derived] = ()
 ) -> tuple[StreamOverview, ...]:
-    """Status of all these streams, by name, and of the derived tables that read them; read in parallel.
+    """Status of all these streams, by name, and of their followers; read in parallel.
 
     Tables of no declared stream follow, as far as their heads tell.
     """
     handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
-        tables = pool.submit(read_followers, derived, settings.table_root)
+        of_root = DeclaredFollowers(
+            tuple(each.stream for each in handles), tuple(derived), settings.table_root, settings.target_file_bytes
+        )
+        followers = pool.submit(read_followers, of_root)
         undeclared = pool.submit(find_undeclared_tables, {each.stream.name for each in handles}, settings.table_root)
         found = list(pool.map(_overview, handles))
-        declared = (msgspec.structs.replace(each, derived=_choose_from(tables.result(), each.stream)) for each in found)
+        declared = (
+            msgspec.structs.replace(each, followers=_choose_from(followers.result(), each.stream)) for each in found
+        )
         return (*declared, *map(_show_undeclared, undeclared.result()))
 
 
@@ -207,8 +212,8 @@ def _show_undeclared(found: UndeclaredTable) -> StreamOverview:
     )
 
 
-def _choose_from(tables: Iterable[FollowerStatus], stream: str) -> tuple[FollowerStatus, ...]:
-    return tuple(each for each in tables if stream in each.sources)
+def _choose_from(followers: Iterable[FollowerStatus], stream: str) -> tuple[FollowerStatus, ...]:
+    return tuple(each for each in followers if stream in each.sources)
 
 
 def _overview(handle: StreamHandle) -> StreamOverview:
@@ -241,7 +246,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
 
     Args:
         handle: The stream.
-        derived: Declared derived tables; those that read the stream are shown.
+        derived: The declared derived tables; those that read the stream are shown.
 
     Raises:
         NoTable: The stream has never run.
@@ -250,6 +255,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
     stream, folders, head = handle.stream.name, handle.folders, handle.require_head()
     health = read_known_health(handle, head)
     facts = health.facts
+    of_root = DeclaredFollowers((handle.stream,), tuple(derived), folders.root, handle.settings.target_file_bytes)
     return Status(
         stream=stream,
         desired=head.desired.value,
@@ -276,7 +282,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         dropped_messages="" if head.quarantine_retention is None else head.quarantine_retention.describe(),
         debt=facts.debt,
         growth=read_growth(folders),
-        derived=_choose_from(read_followers(derived, folders.root), stream),
+        followers=_choose_from(read_followers(of_root), stream),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
         absurd_timestamps=facts.absurd_timestamps,

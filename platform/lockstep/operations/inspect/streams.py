@@ -14,6 +14,7 @@ from lockstep.errors import LockstepError, TableError
 from lockstep.operations.inspect.undeclared import UndeclaredTable, find_undeclared_table
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import try_read_head
+from lockstep.table.follower_positions import FollowerPositions, read_follower_positions
 from lockstep.table.layout import StreamFolders, require_root
 
 
@@ -28,6 +29,7 @@ class DeclaredStream(msgspec.Struct, frozen=True):
         promise: The promise of the class, in a sentence.
         trigger: Trigger of batches, as declared.
         lookups: The lookup tables, as declared.
+        followers: Kind and name of the followers that have read it, such as derived tables.
         table: Folder of its table.
         desired: "running", "bounded", "stopped", "held" or "halted"; "no table yet" before the first run.
         reason: Reason of the desired state.
@@ -42,6 +44,7 @@ class DeclaredStream(msgspec.Struct, frozen=True):
     promise: str
     trigger: str
     lookups: tuple[str, ...]
+    followers: tuple[str, ...]
     table: str
     desired: str
     reason: str
@@ -78,10 +81,11 @@ def find_stream(name: str, known: Mapping[str, AnyStream], root: Path) -> AnyStr
 
 def list_declared_streams(known: Mapping[str, AnyStream], root: Path) -> tuple[DeclaredStream, ...]:
     """All streams by name; the reason of a stream reports a table that cannot be read."""
-    return tuple(_declared(known[name], StreamFolders(name, root)) for name in sorted(known))
+    positions = read_follower_positions(root)
+    return tuple(_declared(known[name], StreamFolders(name, root), positions) for name in sorted(known))
 
 
-def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
+def _declared(stream: AnyStream, folders: StreamFolders, positions: FollowerPositions) -> DeclaredStream:
     desired, reason, batch = _standing(folders)
     return DeclaredStream(
         name=stream.name,
@@ -91,6 +95,7 @@ def _declared(stream: AnyStream, folders: StreamFolders) -> DeclaredStream:
         promise=stream.integrity.guarantee(),
         trigger=format_source(stream.trigger, with_defaults=True),
         lookups=tuple(map(format_source, stream.lookups)),
+        followers=tuple(str(each.follower) for each in positions.list_of(stream.name)),
         table=to_uri(folders.table),
         desired=desired,
         reason=reason,
