@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from lockstep.operations.followers import FollowerEffect
+from lockstep.operations.plan_frame import Described, Description, Labelled, Unit, Value
 
 T = TypeVar("T")
 
@@ -44,6 +45,42 @@ def print_answer(found: T, show: Callable[[T], RenderableType], *, as_json: bool
         print_json(found)
     else:
         print_out(show(found))
+
+
+def print_described(found: Described, *, as_json: bool) -> None:
+    """Print a plan or a result: as JSON, or as its page."""
+    print_answer(found, lambda shown: render_description(shown.describe()), as_json=as_json)
+
+
+def render_description(page: Description) -> RenderableType:
+    """A page as text: title, facts, tables, notes, obstacles, next steps."""
+    tables = ((style_text(f"{each.label}:"), make_first_rows(each.columns, each.rows)) for each in page.records)
+    return make_lines(
+        style_text(page.title),
+        make_facts((f"  {each.label}", _format_fact(each)) for each in page.facts) if page.facts else None,
+        *(part for label, grid in tables if grid is not None for part in (label, grid)),
+        *(style_text(f"note: {note}") for note in page.notes[:SHOWN_SCOPES]),
+        make_more(len(page.notes) - SHOWN_SCOPES),
+        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in page.obstacles),
+        style_text("nothing refuses it", "green") if page.is_open else None,
+        *(style_text(f"next: {step}") for step in page.next_steps),
+    )
+
+
+def _format_fact(fact: Labelled) -> str:
+    note = f" ({fact.note})" if fact.note else ""
+    return f"{format_value(fact.value, fact.unit)}{note}"
+
+
+def format_value(value: Value, unit: Unit = Unit.NONE) -> str:
+    """A value with its unit; "-" if it is unknown."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+    if unit is Unit.BYTES and isinstance(value, int):
+        return decimal(value)
+    return f"{value:g} s" if unit is Unit.SECONDS else str(value)
 
 
 def print_json(found: object) -> None:
@@ -141,12 +178,6 @@ def order_for_first_rows(found: Sequence[T], worst_first: Callable[[T], float]) 
 def make_more(left_out: int) -> RenderableType | None:
     """How many there are that are not shown."""
     return style_text(f"and {left_out} more") if left_out > 0 else None
-
-
-def make_effects(effects: Iterable[FollowerEffect]) -> RenderableType | None:
-    """The followers of a stream with the effect of a change of its past on each; None without any."""
-    rows = ((each.kind, each.name, each.effect, each.next_step) for each in effects)
-    return make_first_rows(("follower", "name", "effect", "next"), rows)
 
 
 def style_text(line: str, style: str = "") -> Text:

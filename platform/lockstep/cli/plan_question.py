@@ -1,4 +1,4 @@
-"""The question of commands that change the past of a stream: the plan is shown, and somebody agrees to it.
+"""The convention of commands that change the past of a stream: the plan is shown and asked for, then carried out.
 
 `--plan` only shows the plan, `--yes` skips the question. Without a terminal one of the two is required.
 """
@@ -7,49 +7,56 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich.console import RenderableType
 
 from lockstep.cli.app import FAILED
-from lockstep.cli.output import print_note, print_out
+from lockstep.cli.output import print_described, print_note, print_out, render_description
+
+if TYPE_CHECKING:
+    from lockstep.operations.plan_frame import Described, Plan, Prepared
 
 PlanOnly = Annotated[bool, typer.Option("--plan", help="Only show the plan: nothing is changed.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; required without a terminal.")]
 
+P = TypeVar("P", bound="Plan")
+R = TypeVar("R", bound="Described")
 
-T = TypeVar("T")
 
-
-def ask_for_plan(
-    make_plan: Callable[[], T],
-    show: Callable[[T], RenderableType],
-    *,
-    yes: bool,
-    is_due: Callable[[T], bool] = lambda _: True,
-) -> None:
-    """Show a plan and ask for it, unless the answer is given or the plan changes nothing.
+def carry_out(prepare: Callable[[], Prepared[P, R]], *, plan_only: bool, yes: bool, as_json: bool) -> P | R:
+    """Show a plan and ask for it; then commit the plan that was shown, and print the result.
 
     Args:
-        make_plan: Makes the plan; not called with an answer.
-        show: The plan as text.
+        prepare: Makes the plan; nothing is changed by it.
+        plan_only: Only print the plan.
         yes: The answer was given on the command line.
-        is_due: Whether a plan changes something.
+        as_json: Print JSON. The question is text.
+
+    Returns:
+        What was printed.
 
     Raises:
         typer.BadParameter: A terminal is missing.
         typer.Exit: The plan is declined.
+        Refused: The plan has obstacles, or is not any more what was shown.
     """
-    if yes:
-        return
-    if not is_terminal():
+    if not (plan_only or yes or is_terminal()):
         problem = "a terminal is missing: add --yes to carry the plan out, or --plan to see it"
         raise typer.BadParameter(problem, param_hint="--yes")
-    plan = make_plan()
-    if not is_due(plan):
+    prepared = prepare()
+    if not (plan_only or yes):
+        _ask(prepared.plan)
+    shown = prepared.plan if plan_only else prepared.commit()
+    print_described(shown, as_json=as_json)
+    return shown
+
+
+def _ask(plan: Plan) -> None:
+    """Ask, unless the plan changes nothing, or is refused anyway."""
+    if not plan.is_due or plan.obstacles:
         return
-    print_out(show(plan))
+    print_out(render_description(plan.describe()))
     if not typer.confirm("Carry it out?"):
         print_note("nothing was changed")
         raise typer.Exit(FAILED)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import typer
 from rich.console import RenderableType
@@ -18,15 +16,8 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     register_command,
 )
-from lockstep.cli.output import (
-    make_grid,
-    print_answer,
-    style_text,
-)
-from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
-
-if TYPE_CHECKING:
-    from lockstep.operations.repair import Repair
+from lockstep.cli.output import print_answer, style_text
+from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
 
 
 class Reset(msgspec.Struct, frozen=True):
@@ -65,23 +56,13 @@ def repair(
     Repairable: a torn newest log entry, commits of other tools, a ledger behind the table. Exit code 1 while
     anything is left to do.
     """
-    from lockstep.operations.repair import repair_stream as do_repair
+    from lockstep.operations.repair import prepare_repair
 
     folders = find_folders(stream)
-    if not plan:
-        ask_for_plan(
-            lambda: do_repair(folders, apply=False), _checks, yes=yes, is_due=lambda checks: checks.is_repairable
-        )
-    found = do_repair(folders, apply=not plan)
-    print_answer(found, _checks, as_json=as_json)
+    found = carry_out(lambda: prepare_repair(folders, everything=yes), plan_only=plan, yes=yes, as_json=as_json)
     if not found.whole:
         raise typer.Exit(FAILED)
 
 
 def _reset(found: Reset) -> RenderableType:
     return style_text(f"{found.stream}: its next run makes a new table and reads every topic as if for the first time")
-
-
-def _checks(found: Repair) -> RenderableType:
-    rows = ((c.check, c.condition, c.found, c.next_step) for c in found.checks)
-    return make_grid(("check", "condition", "found", "next"), rows)

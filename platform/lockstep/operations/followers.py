@@ -28,6 +28,7 @@ from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.feature import load_parts
+from lockstep.operations.plan_frame import Records
 from lockstep.table.follower_positions import (
     FollowerName,
     FollowerPosition,
@@ -236,6 +237,11 @@ def list_effects(stream: str, root: Path, *, undone_after: int | None = None) ->
     step = "its next run writes the position"
     effects += [FollowerEffect(each.kind, each.name, unknown, step) for each in found.damaged]
     return tuple(effects)
+
+
+def tabulate_effects(effects: Iterable[FollowerEffect]) -> Records:
+    """Return the table of effects for the description of a plan."""
+    return Records.of("followers", effects, "kind name effect next_step")
 
 
 def _describe_effect(position: FollowerPosition, stream: str, undone_after: int | None) -> str:

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.model.decoding import decode_json
+from lockstep.operations.plan_frame import Labelled, Unit
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
@@ -96,6 +97,15 @@ class DiskGrowth(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     bytes: int
     bytes_in_30_days: int | None
+
+    def list_facts(self) -> tuple[Labelled, ...]:
+        """Return the figures of a page; Dagster plots them over time."""
+        return (
+            Labelled("files on disk", self.files),
+            Labelled("bytes on disk", self.bytes, Unit.BYTES),
+            Labelled("bytes in 30 days", self.bytes_in_30_days, Unit.BYTES),
+            *(Labelled(f"bytes of {each.kind.value}", each.bytes, Unit.BYTES) for each in self.kinds),
+        )
 
 
 def take_sample(folders: StreamFolders) -> GrowthSample:

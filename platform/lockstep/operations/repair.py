@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -20,6 +21,7 @@ from lockstep.errors import LockstepError, TableError, format_some
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.operations.inspect.state import find_state_version, read_segments
 from lockstep.operations.lost_batch import LostBatch, find_lost_batch, take_back
+from lockstep.operations.plan_frame import Description, Obstacle, Plan, Prepared, Records, Refused
 from lockstep.operations.stream_table import NoTable, has_table
 from lockstep.state.changelog import StateDamaged
 from lockstep.storage import find_storage
@@ -60,14 +62,24 @@ class Check(msgspec.Struct, frozen=True):
     next_step: str = ""
 
 
-class Repair(msgspec.Struct, frozen=True):
-    """All checks of a stream, in the order in which a start needs them; the first that is not ok may hide others."""
+class Repair(Plan, frozen=True, kw_only=True):
+    """All checks of a stream, in the order in which a start needs them; the first that is not ok may hide others.
 
-    stream: str
+    Attributes:
+        checks: The checks.
+    """
+
+    PLAN: ClassVar[str] = "the repair"
+
     checks: tuple[Check, ...]
 
+    def describe(self) -> Description:
+        """Return its description."""
+        records = Records.of("checks", self.checks, "check condition found next_step")
+        return self.make_description("checks of a start", (), records=(records,))
+
     @property
-    def is_repairable(self) -> bool:
+    def is_due(self) -> bool:
         """Whether a repair would change something."""
         return any(check.condition == Condition.REPAIRABLE.value for check in self.checks)
 
@@ -77,24 +89,25 @@ class Repair(msgspec.Struct, frozen=True):
         return all(check.condition in {Condition.OK.value, Condition.REPAIRED.value} for check in self.checks)
 
 
-class WriterLives(LockstepError):
-    """There is a live writer, and nothing is repaired while it writes.
+def prepare_repair(folders: StreamFolders, *, everything: bool = False) -> Prepared[Repair, Repair]:
+    """Plan a repair as `repair_stream`; its commit repairs what the plan shows.
 
-    Attributes:
-        stream: The stream.
-        epoch: The writer's epoch.
+    A problem that appears only once another is repaired is left to the next repair.
+
+    Args:
+        folders: Folders of the stream.
+        everything: Repair all, also what the plan cannot show yet.
+
+    The commit raises:
+        Refused: There is a live writer.
     """
-
-    def __init__(self, stream: str, epoch: int) -> None:
-        super().__init__(
-            f"epoch {epoch} of {stream} is writing: nothing is repaired while it does",
-            next_step=f"lockstep repair {stream} --plan only checks; to repair, first: lockstep stop {stream}",
-        )
-        self.stream = stream
-        self.epoch = epoch
+    plan = repair_stream(folders, apply=False)
+    obstacles = tuple(_find_writer(folders)) if plan.is_due else ()
+    plan = msgspec.structs.replace(plan, obstacles=obstacles)
+    return Prepared(plan, partial(repair_stream, folders, apply=True, shown=None if everything else plan))
 
 
-def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
+def repair_stream(folders: StreamFolders, *, apply: bool, shown: Repair | None = None) -> Repair:
     """Run every check of a start, and more; repair where that is safe.
 
     1. The newest entries of both logs are complete.
@@ -109,39 +122,52 @@ def repair_stream(folders: StreamFolders, *, apply: bool) -> Repair:
     Args:
         folders: Folders of the stream.
         apply: Repair; without it nothing is changed.
+        shown: Repair only what these checks show; by default all.
 
     Raises:
         NoTable: The stream has never run.
-        WriterLives: There is a live writer, and something needs repair.
+        Refused: There is a live writer, and something needs repair.
     """
     if not has_table(folders):
         raise NoTable(folders.stream, folders.root)
-    if apply:
-        _refuse_beside_a_writer(folders)
-    return Repair(folders.stream, tuple(_checks(folders, apply=apply)))  # 1 to 6
+    if apply and (writers := list(_find_writer(folders))):
+        raise Refused(folders.stream, Repair.PLAN, writers)
+    agreed = _Agreement(apply, None if shown is None else shown.checks)
+    return Repair(stream=folders.stream, checks=tuple(_checks(folders, agreed)))  # 1 to 6
 
 
-def _checks(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
+class _Agreement(NamedTuple):
+    """What may be repaired: nothing, everything, or the checks that were shown."""
+
+    is_given: bool
+    shown: tuple[Check, ...] | None = None
+
+    def covers(self, planned: Check) -> bool:
+        """Whether this may be repaired."""
+        return self.is_given and (self.shown is None or planned in self.shown)
+
+
+def _checks(folders: StreamFolders, agreed: _Agreement) -> Iterator[Check]:
     for table in (folders.table, folders.ledger):  # 1
-        check = _newest_entry(folders, table, apply=apply)
+        check = _newest_entry(folders, table, agreed)
         yield check
         if check.condition in {Condition.REPAIRABLE.value, Condition.BROKEN.value}:
             return
-    for check in _foreign_commits(folders, apply=apply):  # 2
+    for check in _foreign_commits(folders, agreed):  # 2
         yield check
         if check.condition != Condition.REPAIRED.value:
             return
     try:
-        yield from _beyond_the_newest_entries(folders, apply=apply)
+        yield from _beyond_the_newest_entries(folders, agreed)
     except (TableError, DeltaError) as error:
         yield _unreadable(error)
 
 
-def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
+def _beyond_the_newest_entries(folders: StreamFolders, agreed: _Agreement) -> Iterator[Check]:
     """Steps 2 to 6."""
     head = OutputLog(folders.table).base().head  # 2
     yield Check("log of the table", Condition.OK.value, f"batch {head.batch}, epoch {head.epoch}, {head.desired.value}")
-    behind = _ledger(folders, head, apply=apply)  # 3
+    behind = _ledger(folders, head, agreed)  # 3
     yield behind
     for table in filter(delta_log.has_log, (folders.table, folders.ledger, folders.quarantine, folders.late)):  # 4
         yield _data_files(table)
@@ -150,7 +176,7 @@ def _beyond_the_newest_entries(folders: StreamFolders, *, apply: bool) -> Iterat
     yield _halt(head)  # 6
 
 
-def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
+def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Check:
     name = f"newest entry of {table.name}/_delta_log"
     version = torn_entry.find_torn_version(table)
     if not delta_log.has_log(table):
@@ -161,9 +187,10 @@ def _newest_entry(folders: StreamFolders, table: Path, *, apply: bool) -> Check:
     if wrong := _find_needed(folders, table, version):
         step = f"it was whole once, and what came after builds on it ({wrong}): restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
-    if not apply:
-        step = f"lockstep repair {folders.stream} sets it aside: {_describe_loss(folders, table, version)}"
-        return Check(name, Condition.REPAIRABLE.value, found, step)
+    step = f"lockstep repair {folders.stream} sets it aside: {_describe_loss(folders, table, version)}"
+    planned = Check(name, Condition.REPAIRABLE.value, found, step)
+    if not agreed.covers(planned):
+        return planned
     kept = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
     return Check(name, Condition.REPAIRED.value, f"{found}: set aside as {kept}", "start the stream")
 
@@ -203,15 +230,15 @@ def _describe_loss(folders: StreamFolders, table: Path, version: int) -> str:
     return f"{again}; repeat this operation: {lost.operation}" if lost is not None and lost.operation else again
 
 
-def _foreign_commits(folders: StreamFolders, *, apply: bool) -> Iterator[Check]:
+def _foreign_commits(folders: StreamFolders, agreed: _Agreement) -> Iterator[Check]:
     """Foreign commits on top of a log of ours; empty without any."""
     for table in (folders.table, folders.ledger, folders.quarantine, folders.late):
         newest = torn_entry.find_newest_version(table)
         if newest is not None and (versions := find_foreign_versions(table, newest)):
-            yield _foreign_commit(folders, table, versions, apply=apply)
+            yield _foreign_commit(folders, table, versions, agreed)
 
 
-def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *, apply: bool) -> Check:
+def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], agreed: _Agreement) -> Check:
     """Moving it away restores the earlier table: its files must exist, and no log checkpoint may hold the commit."""
     name, found = f"commits to {table.name}", find_foreign_commit(table, versions[-1]).problem
     whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
@@ -219,9 +246,10 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], *,
         return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
     if wrong := format_some(find_wrong_files(list_named_files(table, versions[-1] - 1))):
         return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
-    if not apply:
-        step = f"lockstep repair {folders.stream} sets it aside: the table is then as it was before"
-        return Check(name, Condition.REPAIRABLE.value, found, step)
+    step = f"lockstep repair {folders.stream} sets it aside: the table is then as it was before"
+    planned = Check(name, Condition.REPAIRABLE.value, found, step)
+    if not agreed.covers(planned):
+        return planned
     kept = [torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE) for version in versions]
     return Check(
         name, Condition.REPAIRED.value, f"{found}: set aside as {format_some([*map(str, kept)])}", "start the stream"
@@ -238,7 +266,7 @@ def _unreadable(error: Exception) -> Check:
     return Check("logs", Condition.BROKEN.value, problem, step)
 
 
-def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
+def _ledger(folders: StreamFolders, head: Head, agreed: _Agreement) -> Check:
     """Check the ledger; restored from an older copy, it may be behind by more than one batch."""
     name, held = "ledger", _held(folders.ledger)
     found = f"it holds batch {held}, the head is at {head.batch}"
@@ -246,7 +274,7 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
         return Check(name, Condition.OK.value, found)
     lost = find_lost_batch(folders, head) if held > head.batch else None
     if lost is not None:
-        return _take_back(folders, head, lost, found, apply=apply)
+        return _take_back(folders, head, lost, found, agreed)
     if held > head.batch:
         step = "the table's log has lost entries: restore table/_delta_log from a copy that is as new as the ledger"
         return Check(name, Condition.BROKEN.value, found, step)
@@ -259,20 +287,22 @@ def _ledger(folders: StreamFolders, head: Head, *, apply: bool) -> Check:
             f"restore the files of {folders.ledger} from a copy; without them the offsets of these batches are unknown"
         )
         return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {format_some(gone)}", step)
-    if not apply:
-        step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream}"
-        return Check(name, Condition.REPAIRABLE.value, found, step)
+    step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream}"
+    planned = Check(name, Condition.REPAIRABLE.value, found, step)
+    if not agreed.covers(planned):
+        return planned
     for each in missing:
         side_tables.SideLog(folders.ledger).catch_up((each.file,), each.batch, after=each.after)
     return Check(name, Condition.REPAIRED.value, f"{found}: brought forward", "start the stream")
 
 
-def _take_back(folders: StreamFolders, head: Head, lost: LostBatch, found: str, *, apply: bool) -> Check:
+def _take_back(folders: StreamFolders, head: Head, lost: LostBatch, found: str, agreed: _Agreement) -> Check:
     """The table has lost its newest batch, which is repaired by a batch: its messages are read again."""
     again = f"repeat this operation: {lost.operation}" if lost.operation else "start the stream: it reads them again"
-    if not apply:
-        step = f"lockstep repair {folders.stream} takes batch {lost.last} back; then {again}"
-        return Check("ledger", Condition.REPAIRABLE.value, found, step)
+    step = f"lockstep repair {folders.stream} takes batch {lost.last} back; then {again}"
+    planned = Check("ledger", Condition.REPAIRABLE.value, found, step)
+    if not agreed.covers(planned):
+        return planned
     take_back(folders, head, lost)
     return Check("ledger", Condition.REPAIRED.value, f"{found}: taken back to batch {head.batch}", again)
 
@@ -339,8 +369,9 @@ def _halt(head: Head) -> Check:
     return Check("halt", Condition.OK.value, f"not halted; {head.desired.value}")
 
 
-def _refuse_beside_a_writer(folders: StreamFolders) -> None:
+def _find_writer(folders: StreamFolders) -> Iterator[Obstacle]:
     """The epoch may be unreadable in the log, so the newest heartbeat file decides."""
     newest = max(list_epochs(folders.control), default=0)
     if read_heartbeat(folders.control, newest) is not None and is_writer_alive(folders.control, newest):
-        raise WriterLives(folders.stream, newest)
+        step = f"lockstep repair {folders.stream} --plan only checks; to repair, first: lockstep stop {folders.stream}"
+        yield Obstacle("a writer is alive", f"epoch {newest} is writing: nothing is repaired while it does", step)

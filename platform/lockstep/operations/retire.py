@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from enum import StrEnum
 
 import msgspec
 
@@ -10,10 +11,11 @@ from lockstep.control.handover import RetireRequest, forget_retire_request, requ
 from lockstep.control.heartbeat import is_writer_alive
 from lockstep.declare.options import Every
 from lockstep.engine.driver.startup import check_not_halted
-from lockstep.errors import Fenced, LockstepError, Overtaken
+from lockstep.errors import Fenced, Overtaken
 from lockstep.kafka.progress import compute_lag_messages
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.commit_positions import commit_positions
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import open_table
 from lockstep.table import ledger, side_tables
@@ -28,17 +30,17 @@ ANSWER_SECONDS = 30.0
 """Time for the next batch of a live writer, in addition to the interval of its trigger."""
 
 
-class RetirementRefused(LockstepError):
-    """A topic cannot be retired.
+class RetirementReason(StrEnum):
+    """Why a retirement is refused."""
 
-    Attributes:
-        stream: Name of the stream.
-        topic: Name of the topic.
-    """
+    NOT_READ = "the topic is not read"
+    NO_END = "the end of a partition is not known"
+    UNREAD = "messages are not read"
+    NO_ANSWER = "the writer did not retire it"
 
-    def __init__(self, stream: str, topic: str, problem: str, next_step: str) -> None:
-        super().__init__(f"topic {topic} of stream {stream} {problem}", next_step=next_step)
-        self.stream, self.topic = stream, topic
+
+def _refuse(stream: str, topic: str, *obstacles: Obstacle) -> Refused:
+    return Refused(stream, f"the retirement of {topic}", obstacles)
 
 
 class RetiredTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +77,7 @@ def retire_topic(handle: StreamHandle, topic: str, *, who: str, why: str) -> Ret
     Raises:
         NoTable: The stream has never run.
         StreamHalted: It is halted: `lockstep resume` comes first.
-        RetirementRefused: The topic is not read, has unread messages, or the writer did not answer or ended.
+        Refused: The topic is not read, has unread messages, or the writer did not answer or ended.
         KafkaError: Kafka does not answer.
         Overtaken: A run or another command claimed the table at the same moment.
     """
@@ -103,17 +105,17 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
     rows = [row for row in handle.subscribed if row.topic == topic]
     if not rows:
         listed = f"lockstep topics {handle.stream.name} lists the topics that are read"
-        raise RetirementRefused(handle.stream.name, topic, "is not read", listed)
-    ends = handle.view.ends
-    unknown = [row.partition for row in rows if TopicIdPartition(row.topic_id, row.partition) not in ends]
-    if unknown:
-        problem = f"has partitions whose end Kafka does not show now: {unknown}"
-        raise RetirementRefused(handle.stream.name, topic, problem, "try again when they have a leader")
-    lag = sum(compute_lag_messages(row.until, ends[TopicIdPartition(row.topic_id, row.partition)]) for row in rows)
-    if lag:
-        raise RetirementRefused(
-            handle.stream.name, topic, f"has {lag} unread messages", "wait until they are read; nothing was changed"
-        )
+        raise _refuse(handle.stream.name, topic, Obstacle(RetirementReason.NOT_READ, "it is not read", listed))
+    ends = [(row, handle.view.ends.get(TopicIdPartition(row.topic_id, row.partition))) for row in rows]
+    obstacles = list[Obstacle]()
+    if unknown := [row.partition for row, end in ends if end is None]:
+        problem = f"it has partitions whose end Kafka does not show now: {unknown}"
+        obstacles.append(Obstacle(RetirementReason.NO_END, problem, "try again when they have a leader"))
+    if lag := sum(compute_lag_messages(row.until, end) for row, end in ends if end is not None):
+        step = "wait until they are read; nothing was changed"
+        obstacles.append(Obstacle(RetirementReason.UNREAD, f"it has {lag} unread messages", step))
+    if obstacles:
+        raise _refuse(handle.stream.name, topic, *obstacles)
     return rows
 
 
@@ -143,7 +145,8 @@ def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> Non
         step = (
             f"{SLOW}, or messages have arrived, which come first: lockstep topics {handle.stream.name} shows the state"
         )
-    raise RetirementRefused(handle.stream.name, request.topics[0], f"was not retired: {why}", step)
+    obstacle = Obstacle(RetirementReason.NO_ANSWER, f"it was not retired: {why}", step)
+    raise _refuse(handle.stream.name, request.topics[0], obstacle)
 
 
 def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) -> None:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import compact_stream
-from lockstep.features.history.rewind import RewindReason, plan_rewind, rewind_stream
+from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.inspect.state import StateFilter, read_states
@@ -120,7 +120,7 @@ class Rewinding:
             batch = self.choose.choice(head.savepoints).batch
         if batch == head.batch or not head.may_rewind_to(batch):
             return
-        plan = plan_rewind(self.runs.handle, str(batch))
+        plan = prepare_rewind(self.runs.handle, str(batch)).plan
         assert [each.kind for each in plan.obstacles] in ([], [RewindReason.WRITER]), self.steps
         done = rewind_stream(self.runs.handle, str(batch), who="a test", why="at random")
         assert done.published
@@ -177,7 +177,7 @@ class Rewinding:
         for batch, remembered in self.after.items():
             if head.may_rewind_to(batch):
                 assert self.states(batch) == remembered.states, (batch, self.steps)
-                plan = plan_rewind(self.runs.handle, str(batch))
+                plan = prepare_rewind(self.runs.handle, str(batch)).plan
                 kinds = {each.kind for each in plan.obstacles} - {RewindReason.NO_CHANGE}
                 assert not kinds, (batch, plan.obstacles, self.steps)
         for each in head.savepoints:

@@ -18,10 +18,11 @@ from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history import promote as promotion
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.rewind import RewindReason, rewind_stream
-from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow
+from lockstep.features.history.shadow import begin_shadow, drop_shadow
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.past_batches import NotRewindable
+from lockstep.operations.plan_frame import Refused
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.verify.verify import verify_stream
 from tests.correctness.rewind.rewinding import FOREVER, Rewinding
@@ -177,7 +178,7 @@ def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_
     batch, base, refusals = stream.head.batch, stream.after[stream.head.batch].read, 0
     begin_shadow(runs.handle, NAME, str(batch), code="", who="a test", why="a race")
     with LiveWriter(stream) as writer:
-        with pytest.raises(ShadowRefused) as refused:
+        with pytest.raises(Refused) as refused:
             promote_shadow(runs.handle, NAME, who="a test", why="a race", accept_behind=True)
         assert RewindReason.WRITER in {each.kind for each in refused.value.obstacles}
 

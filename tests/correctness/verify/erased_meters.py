@@ -6,8 +6,9 @@ import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from lockstep.features.erase.erase import EraseReason, EraseRefused, EraseRequest, erase_session, read_context
+from lockstep.features.erase.erase import EraseReason, EraseRequest, erase_session, read_context
 from lockstep.integrity.resume_options import IntegrityLost
+from lockstep.operations.plan_frame import Refused
 from tests.correctness.verify.clean_meters import CleanMeters
 from tests.support.feed import ProducerRecord
 from tests.support.local_runs import LocalRuns
@@ -51,7 +52,7 @@ class ErasedMeters(CleanMeters):
         request = EraseRequest(session=SESSION, topic=topic, drop_state=True)
         try:
             return erase_session(self.runs.folders, request, read_context(self.runs.handle), who="ann", why="test")
-        except EraseRefused as refused:
+        except Refused as refused:
             if {each.kind for each in refused.obstacles} <= EXCUSED:
                 return None
             raise

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from lockstep.features.export.dataset import ExportMismatch, list_exported_hours
 from lockstep.features.export.export import plan_export
-from lockstep.features.history.rewind import RewindReason, plan_rewind
+from lockstep.features.history.rewind import RewindReason, prepare_rewind
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.repair import repair_stream
 from lockstep.table import delta_log
@@ -148,7 +148,7 @@ def check_files(walk: Walk, head: Head) -> None:
     assert not any(broken.values()), broken
     targets = [batch for batch in walk.model.after if head.may_rewind_to(batch)]
     for batch in walk.choose.sample(targets, min(2, len(targets))):
-        kinds = {each.kind for each in plan_rewind(walk.runs.handle, str(batch)).obstacles}
+        kinds = {each.kind for each in prepare_rewind(walk.runs.handle, str(batch)).plan.obstacles}
         assert kinds <= {RewindReason.NO_CHANGE, RewindReason.EXPIRED}, (batch, kinds)
 
 

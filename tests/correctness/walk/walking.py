@@ -25,16 +25,15 @@ from lockstep.engine.driver import planner
 from lockstep.features.compaction import compact as compacting
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.copies.backup import make_backup, restore_backup
-from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
-from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint
+from lockstep.features.copies.rebuild import prepare_rebuild, rebuild_state
+from lockstep.features.copies.relocate import export_savepoint, import_savepoint
 from lockstep.features.erase.commit import compute_session_digest
 from lockstep.features.erase.erase import (
     EraseReason,
-    EraseRefused,
     EraseRequest,
     erase_session,
     finish_erasing,
-    plan_erasure,
+    prepare_erasure,
     read_context,
 )
 from lockstep.features.export.dataset import ExportMismatch, find_folder, list_exported_hours
@@ -42,11 +41,10 @@ from lockstep.features.export.export import export_stream, list_proven_hours
 from lockstep.features.export.kept_rows import EXPORTED
 from lockstep.features.history.kept_rows import SHADOWS
 from lockstep.features.history.promote import promote_shadow
-from lockstep.features.history.rewind import RewindReason, plan_rewind, rewind_stream
+from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.history.shadow import (
     NotAShadow,
-    ShadowRefused,
     begin_shadow,
     drop_shadow,
     make_pin,
@@ -57,6 +55,7 @@ from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.past_batches import NotRewindable
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.resume import resume_stream
 from lockstep.table import delta_log, side_tables
 from lockstep.table.checkpoint import write_checkpoint
@@ -323,7 +322,7 @@ class Walk:
         if not choices:
             return None
         batch = self.choose.choice(choices)
-        kinds = {each.kind for each in plan_rewind(self.runs.handle, str(batch)).obstacles}
+        kinds = {each.kind for each in prepare_rewind(self.runs.handle, str(batch)).plan.obstacles}
         assert kinds == ({RewindReason.EXPIRED} if self._is_expired(batch) else set()), (batch, kinds)
         if not kinds:
             rewind_stream(self.runs.handle, str(batch), who="a test", why="at random")
@@ -400,9 +399,9 @@ class Walk:
             path.unlink()
         try:
             done = str(rebuild_state(self.runs.handle).files)
-            assert rebuild_state(self.runs.handle, plan_only=True).partitions == ()
-        except RebuildRefused as refused:
-            done = str(refused.problems)
+            assert prepare_rebuild(self.runs.handle).plan.partitions == ()
+        except Refused as refused:
+            done = str(refused.problem)
         for path in lost:  # a rewind may need more of them than the stream does
             shutil.copy2(kept / path.relative_to(self.folders.state), path)
         shutil.rmtree(kept)
@@ -500,8 +499,8 @@ class Walk:
             try:
                 erase_session(self.folders, request, read_context(self.runs.handle), who="ann", why="test")
                 break
-            except EraseRefused as refused:
-                kinds = {each.kind for each in refused.obstacles if each.kind not in request.accepted}
+            except Refused as refused:
+                kinds = {each.kind for each in refused.obstacles if not request.accepted.get(each.kind)}
                 if kinds & {EraseReason.NOTHING, EraseReason.HALTED}:
                     return None
                 self._make_way(kinds, request)
@@ -512,7 +511,7 @@ class Walk:
         assert kinds <= {SHADOWS, EXPORTED}, kinds
         if SHADOWS in kinds:
             self.drop_shadow()
-        plan = plan_erasure(self.folders, request, read_context(self.runs.handle))
+        plan = prepare_erasure(self.folders, request, read_context(self.runs.handle)).plan
         for hour in sorted(list_exported_hours(self.export_folder) & set(plan.hours)):
             self._remove(self.export_folder / f"commit_hour={hour}")
             del self.model.exported[hour]
@@ -541,7 +540,7 @@ class Walk:
         try:
             source = runs.of(declare(release, self.feed.pattern))
             begin_shadow(source.handle, SHADOW, str(batch), code="", who="ann", why="test")
-        except ShadowRefused as refused:
+        except Refused as refused:
             kinds = {each.kind for each in refused.obstacles}
             assert kinds == {RewindReason.EXPIRED}, refused  # noqa: PT017  # whether it is refused is not known before
             return str(kinds)
@@ -568,7 +567,7 @@ class Walk:
         before, deployed = self.head, self.runs.of(declare(self.shadow.release, self.feed.pattern))
         try:
             promote_shadow(deployed.handle, SHADOW, who="ann", why="test", accept_behind=True)
-        except (ShadowRefused, NotRewindable) as refused:
+        except (Refused, NotRewindable) as refused:
             return str(refused)
         self._be_promoted(self.shadow, before)
         return f"from {self.shadow.base} on"
@@ -632,7 +631,7 @@ class Walk:
         self._link_extras(other.root)
         try:
             import_savepoint(other.handle, export, who="ann", why="test")
-        except ImportRefused as refused:
+        except Refused as refused:
             assert self.kafka.loses, refused  # noqa: PT017  # whether it is refused is not known before
             return str(refused)
         for _ in range(RESUMPTIONS_MAX):

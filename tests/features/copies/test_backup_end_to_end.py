@@ -21,7 +21,6 @@ from lockstep.features.copies import backup
 from lockstep.features.copies.backup import (
     BackupManifest,
     BackupOvertaken,
-    RestoreRefused,
     make_backup,
     restore_backup,
 )
@@ -29,6 +28,7 @@ from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress, l
 from lockstep.features.copies.relocate import export_savepoint, read_export
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.stream_table import NoTable
 from lockstep.verify.verify import verify_stream
@@ -164,7 +164,7 @@ def test_a_stream_that_lacks_a_file_is_not_backed_up_and_the_earlier_backup_stay
     with lock_copy(copied), pytest.raises(CopyInProgress), lock_copy(copied):
         raise AssertionError
     assert (copied / "manifest.json").read_bytes() == before
-    with pytest.raises(RestoreRefused):
+    with pytest.raises(Refused):
         restore_backup(runs.folders, copied)
 
 
@@ -240,6 +240,6 @@ def test_of_two_restores_one_ends_and_the_other_is_refused(
 
     slower = list[Path]()
     monkeypatch.setattr(backup, "_open_logs", restore_meanwhile)
-    with pytest.raises(RestoreRefused, match="something already"):
+    with pytest.raises(Refused, match="something already"):
         restore_backup(other.folders, target)
     assert_proven(other)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.features.copies.backup import FILES, BackupManifest, make_backup, restore_backup
+from lockstep.features.copies.backup import FILES, BackupManifest, make_backup, prepare_restore, restore_backup
 from lockstep.features.copies.copied_files import (
     BEGUN,
     MANIFEST,
@@ -122,9 +122,9 @@ def test_a_restore_refuses_foreign_names_before_its_first_write(copied: Path, tm
     except UnicodeEncodeError:  # no manifest can name it
         return
     before = look(copy.parent)
-    for plan_only in (True, False):
+    for restore in (prepare_restore, restore_backup):
         with pytest.raises((PathRefused, CopyDamaged)):
-            restore_backup(folders_in(copy.parent / "tables"), copy, plan_only=plan_only)
+            restore(folders_in(copy.parent / "tables"), copy)
         assert look(copy.parent) == before
 
 

@@ -17,12 +17,13 @@ import pytest
 
 from lockstep import Limits, Ordered
 from lockstep.engine.executor.limits import EngineLimit
-from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.copies.rebuild import prepare_rebuild, rebuild_state
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.history.shadow import begin_shadow
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, SkipSession
 from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.repair import repair_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.progress import send_progress
@@ -130,7 +131,7 @@ def test_only_the_rows_of_damaged_partitions_are_held(made: Made, monkeypatch: p
 
     iterate = ledger.iterate_rows
     monkeypatch.setattr(ledger, "iterate_rows", iterate_noted)
-    plan = rebuild_state(made.runs.handle, plan_only=True)
+    plan = prepare_rebuild(made.runs.handle).plan
     assert [(each.topic, each.refused) for each in plan.partitions] == [(made.topic, "")]
     assert len(passes) == 1
 
@@ -140,7 +141,7 @@ def test_only_the_rows_of_damaged_partitions_are_held(made: Made, monkeypatch: p
 def test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on(made: Made, harm: Callable[[Made], None]) -> None:
     before = made.files
     harm(made)
-    planned = rebuild_state(made.runs.handle, plan_only=True)
+    planned = prepare_rebuild(made.runs.handle).plan
     assert planned.partitions[0].refused == ""
     noted = list[tuple[str, int, int]]()
     with send_progress(lambda *progress: noted.append(progress)):
@@ -158,7 +159,7 @@ def test_other_code_than_then_rebuilds_nothing(made: Made) -> None:
     harm_newest(made)
     before = made.files
     other = made.runs.of(adding(made.feed.pattern, transform=WrongState()))
-    with pytest.raises(RebuildRefused, match="the code is not that of then"):
+    with pytest.raises(Refused, match="the code is not that of then"):
         rebuild_state(other.handle)
     assert made.files == before
 
@@ -213,7 +214,7 @@ def test_a_state_that_was_promoted_is_refused_by_name(feed: Feed, runs: LocalRun
     added.of(dataclasses.replace(added.stream, name="adding_shadow")).run()
     promote_shadow(added.handle, "adding_shadow", who="ann", why="test")
     shutil.rmtree(added.folders.state)
-    with pytest.raises(RebuildRefused, match="has a state that comes of no messages"):
+    with pytest.raises(Refused, match="has a state that comes of no messages"):
         rebuild_state(added.handle)
 
 
@@ -223,9 +224,9 @@ def test_messages_that_kafka_no_longer_has_refuse_it_by_name(feed: Feed, runs: L
     runs.with_limits(Limits(batch_messages=8)).run()
     feed.expire(topic, 12)
     shutil.rmtree(runs.folders.state)
-    planned = rebuild_state(runs.handle, plan_only=True)
+    planned = prepare_rebuild(runs.handle).plan
     assert "Kafka has deleted offsets 0 to 11" in planned.partitions[0].refused
-    with pytest.raises(RebuildRefused, match="Kafka has deleted offsets 0 to 11") as refused:
+    with pytest.raises(Refused, match="Kafka has deleted offsets 0 to 11") as refused:
         rebuild_state(runs.handle)
     assert "lockstep savepoint list adding" in refused.value.next_step
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from lockstep.features.copies.relocate import ImportRefused, export_savepoint, import_savepoint, plan_import
+from lockstep.features.copies.relocate import export_savepoint, import_savepoint, prepare_import
 from lockstep.features.history.rewind import RewindReason
 from lockstep.features.history.savepoint import make_savepoint
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.retire import retire_topic
 from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_ledger
@@ -83,7 +84,7 @@ def prove(runs: LocalRuns) -> None:
 
 def refuse(runs: LocalRuns, mirrored: Mirrored, alias: str) -> tuple[str, str]:
     """The only obstacle of an import."""
-    with pytest.raises(ImportRefused) as refused:
+    with pytest.raises(Refused) as refused:
         import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=alias)
     assert not runs.folders.root.exists() or list(runs.folders.root.iterdir()) == []
     (obstacle,) = refused.value.obstacles
@@ -96,7 +97,7 @@ def test_a_stream_goes_on_at_lower_offsets_of_a_topic_with_another_name(mirrored
     assert there.create("v") == topic
     mirrored.copy(topic, 2, 6)
     runs = mirrored.stream(there.pattern)
-    plan = plan_import(runs.handle, mirrored.folder, mirror=mirrored.alias)
+    plan = prepare_import(runs.handle, mirrored.folder, mirror=mirrored.alias).plan
     assert [(each.topic, each.exported, each.position) for each in plan.partitions] == [(topic, 4, 2)]
     assert (plan.to_read, plan.obstacles) == (2, ())
     import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=mirrored.alias)
@@ -228,7 +229,7 @@ def test_a_position_that_had_expired_when_it_was_exported_is_not_taken_for_the_n
     late = replace(mirrored, folder=tmp_path / "late")
     kind, problem = refuse(late.stream(mirrored.there.pattern), late, mirrored.alias)
     assert (kind, "did not show the messages around it" in problem) == (RewindReason.POSITION, True)
-    planned = plan_import(late.stream(mirrored.there.pattern).handle, late.folder, mirror=mirrored.alias)
+    planned = prepare_import(late.stream(mirrored.there.pattern).handle, late.folder, mirror=mirrored.alias).plan
     assert planned.obstacles[0].next_step.startswith("export a later savepoint: ")
 
 
@@ -251,7 +252,7 @@ def test_a_retired_topic_whose_place_is_not_proven_goes_without_where_it_is_not_
         feed.expire(old, 3)
     later = replace(mirrored, folder=tmp_path / "later")
     assert export_savepoint(runs.handle, "later", later.folder).remark == ""
-    planned = plan_import(later.stream(mirrored.there.pattern).handle, later.folder, mirror=mirrored.alias)
+    planned = prepare_import(later.stream(mirrored.there.pattern).handle, later.folder, mirror=mirrored.alias).plan
     (obstacle,) = planned.obstacles
     assert (obstacle.kind, "it is retired: exclude the copy here" in obstacle.next_step) == (
         RewindReason.POSITION,

@@ -36,7 +36,7 @@ from lockstep.features.derived.derive import (
     run_derived,
 )
 from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session, read_context
-from lockstep.features.history.rewind import plan_rewind, rewind_stream
+from lockstep.features.history.rewind import prepare_rewind, rewind_stream
 from lockstep.features.retention.commit_kinds import RETENTION
 from lockstep.model.commit_hour import compute_next_hour
 from lockstep.operations.followers import DeclaredFollowers, FollowerStatus, list_effects, read_followers
@@ -230,7 +230,7 @@ def test_a_run_without_news_needs_no_spark(built: Site, copy: Path) -> None:
 
 
 def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(built: Site) -> None:
-    (effect,) = plan_rewind(built.runs.handle, "1").followers
+    (effect,) = prepare_rewind(built.runs.handle, "1").plan.followers
     assert (effect.name, effect.next_step) == ("activity", "lockstep derive activity")
     assert effect.effect == "its next run rebuilds it; until then it shows the previous rows"
     rewind_stream(built.runs.handle, "1", who="ann", why="a test")

@@ -29,13 +29,12 @@ from lockstep.features.erase.commit import ErasureOvertaken, commit_erasure, com
 from lockstep.features.erase.erase import (
     EraseContext,
     EraseReason,
-    EraseRefused,
     EraseRequest,
     RangeEnds,
     count_erased,
     erase_session,
     finish_erasing,
-    plan_erasure,
+    prepare_erasure,
     read_range_ends,
 )
 from lockstep.features.erase.proof import ErasedSessions
@@ -49,6 +48,7 @@ from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.model.commit_hour import compute_next_hour, find_current_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.plan_frame import Refused
 from lockstep.progress import send_progress
 from lockstep.storage import LocalStorage
 from lockstep.table import commit_kinds, delta_log, ledger, side_tables
@@ -262,7 +262,7 @@ def test_a_plan_opens_the_ledger_as_often_however_many_topics_were_forgotten(
         folders = write_forgotten(tmp_path / str(count), count)
         opened.clear()
         looks.clear()
-        planned = plan_erasure(folders, EraseRequest(session="s1"), CONTEXT)
+        planned = prepare_erasure(folders, EraseRequest(session="s1"), CONTEXT).plan
         assert {(each.topic, each.position) for each in planned.partitions} == {
             (f"sensors.{number}", 7) for number in range(count)
         }
@@ -301,8 +301,8 @@ def test_an_erasure_is_refused_and_changes_nothing(
         (tmp_path / context / f"commit_hour={HOURS[0]}").mkdir(parents=True)
         context = EraseContext(make_stream(Export(folder=str(tmp_path / context))))
     before = OutputLog(folders.table).base()
-    assert [each.kind for each in plan_erasure(folders, request_, context).obstacles] == kinds
-    with pytest.raises(EraseRefused) as refused:
+    assert [each.kind for each in prepare_erasure(folders, request_, context).plan.obstacles] == kinds
+    with pytest.raises(Refused) as refused:
         erase_session(folders, request_, context, who="ann", why="test")
     assert [each.kind for each in refused.value.obstacles] == kinds
     assert OutputLog(folders.table).base() == before
@@ -370,7 +370,7 @@ def test_an_hour_that_is_exported_during_an_erasure_refuses_it(
         return commit_erasure(planned, check)
 
     monkeypatch.setattr(erase, "commit_erasure", commit_late)
-    with pytest.raises(EraseRefused, match="exported hours hold its rows"):
+    with pytest.raises(Refused, match="exported hours hold its rows"):
         erased(exportable, context=EraseContext(EXPORTING))
     assert "s1" in {row["_session"] for row in read_rows(exportable)}
 
@@ -384,7 +384,7 @@ def test_an_erasure_leaves_a_file_where_it_was_in_the_order_of_its_hour(exportab
 def test_savepoints_refuse_it_or_go_with_it(tmp_path: Path) -> None:
     folders = write(tmp_path, clean_batches(1))
     make_savepoint(folders, "release", who="ann", why="test")
-    with pytest.raises(EraseRefused, match="savepoints release keep its rows"):
+    with pytest.raises(Refused, match="savepoints release keep its rows"):
         erased(folders)
     accepting, noted = EraseRequest(session="s1", drop_savepoints=True), list[tuple[str, int, int]]()
     with send_progress(lambda *progress: noted.append(progress)):
@@ -549,7 +549,7 @@ def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeed
     assert (done.plan.last_batch, done.plan.obstacles, erasure.is_finished) == (erasure.batch - 1, (), True)
     assert erased(folders).batch == erasure.batch
     for other in (EraseRequest(session="s1", topic="sensors.a"), EraseRequest(session="s9")):
-        with pytest.raises(EraseRefused, match="no row, state, message or decision"):
+        with pytest.raises(Refused, match="no row, state, message or decision"):
             erase_session(folders, other, CONTEXT, who="ann", why="test")
 
 
@@ -635,7 +635,7 @@ def put_stream_with_foreign_commit(folders: StreamFolders, origin: str) -> None:
 def test_a_foreign_commit_to_another_stream_is_noted(tmp_path: Path) -> None:
     folders = write(tmp_path, clean_batches(1))
     put_stream_with_foreign_commit(folders, origin="readings")
-    notes = plan_erasure(folders, EraseRequest(session="s1"), CONTEXT).notes
+    notes = prepare_erasure(folders, EraseRequest(session="s1"), CONTEXT).plan.notes
     (note,) = (each for each in notes if "no shadow" in each)
     assert note.startswith("a table that cannot be read is taken for no shadow of sensors: ")
     assert "not a commit of lockstep" in note

@@ -155,7 +155,7 @@ def test_a_check_that_stores_its_result_after_an_erasure_forgets_the_sessions(tm
 def test_places_of_all_partitions_are_read(tmp_path: Path) -> None:
     """The session is in each of them: otherwise the tests above search for too little."""
     folders = write_named(tmp_path, NAMES[0], 1)
-    plan = erase.plan_erasure(folders, EraseRequest(session=NAMES[0]), EraseContext())
+    plan = erase.prepare_erasure(folders, EraseRequest(session=NAMES[0]), EraseContext()).plan
     assert len(plan.partitions) == len(CLEAN)
 
 

@@ -12,7 +12,7 @@ from lockstep.features.compaction.run import compact_stream
 from lockstep.features.copies import relocate
 from lockstep.features.copies.copied_files import MANIFEST, write_manifest
 from lockstep.features.copies.relocate import export_savepoint
-from lockstep.features.erase.erase import EraseRequest, erase_session, plan_erasure, read_context
+from lockstep.features.erase.erase import EraseRequest, erase_session, prepare_erasure, read_context
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.integrity.resume_options import IntegrityLost, SkipSession
@@ -114,7 +114,7 @@ def test_a_session_of_which_only_a_decision_is_left_can_be_erased(feed: Feed, ru
     topic = feed.create("values")
     runs = runs.of(adding(feed.pattern, HALTING))
     skip_session(feed, runs, topic)
-    plan = plan_erasure(runs.folders, EraseRequest(session=MARIA), read_context(runs.handle))
+    plan = prepare_erasure(runs.folders, EraseRequest(session=MARIA), read_context(runs.handle)).plan
     assert [each.decisions > 0 for each in plan.partitions] == [True]
 
 

@@ -181,7 +181,8 @@ def test_what_retention_dropped_after_the_target_comes_back_with_a_promotion(
     run: ProtocolRun, shadow: ProtocolRun, before: Retention | None, since: Retention | None
 ) -> None:
     plan = planned(run, shadow)
-    plan = msgspec.structs.replace(plan, target=msgspec.structs.replace(plan.target, retention=before))
+    target = msgspec.structs.replace(plan.target, retention=before)
+    plan = msgspec.structs.replace(plan, target=target, seen=msgspec.structs.replace(plan.seen, retention=since))
     assert promoted(run, plan, retention=since).retention == before
 
 

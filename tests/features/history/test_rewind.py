@@ -119,6 +119,7 @@ def test_what_retention_dropped_after_the_target_comes_back_with_a_rewind(
     rewind = run.prepared_rewind(2)
     rewind = msgspec.structs.replace(rewind, target=msgspec.structs.replace(rewind.target, retention=before))
     now = msgspec.structs.replace(run.head, retention=since)
+    rewind = msgspec.structs.replace(rewind, seen=msgspec.structs.replace(rewind.seen, retention=since))
     assert commit_rewind(rewind).next_head(Base(version=9, head=now)).retention == before
 
 

@@ -13,7 +13,7 @@ import pytest
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
-from lockstep.features.localdev.feed import SESSION_MESSAGES_MAX, NextMessage, Plan, list_recordings, replay
+from lockstep.features.localdev.feed import SESSION_MESSAGES_MAX, FeedPlan, NextMessage, list_recordings, replay
 from lockstep.features.localdev.recordings import Recorded, RecordedKind
 from lockstep.testing import SentMessage, run
 
@@ -30,13 +30,13 @@ def message(book: str, number: int) -> Recorded:
     return Recorded(book=book, kind=kind, value=str(number).encode(), received_ns=number)
 
 
-def plan(**changes: object) -> Plan:
+def plan(**changes: object) -> FeedPlan:
     small = {f"s.{book}": [message(book, number) for number in range(3)] for book in "ab"}
-    quiet = Plan(recordings=small, run="r", messages_per_second=10.0, new_topic_seconds=(1e9, 1e9))
+    quiet = FeedPlan(recordings=small, run="r", messages_per_second=10.0, new_topic_seconds=(1e9, 1e9))
     return msgspec.structs.replace(quiet, **changes)
 
 
-def first(wanted: Plan, count: int) -> list[NextMessage]:
+def first(wanted: FeedPlan, count: int) -> list[NextMessage]:
     return list(islice(replay(wanted), count))
 
 

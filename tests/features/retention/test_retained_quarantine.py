@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from lockstep import Ordered
 from lockstep.cli.__main__ import app
 from lockstep.features.copies.backup import make_backup, restore_backup
-from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.copies.rebuild import rebuild_state
 from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
-from lockstep.features.history.promote import plan_promotion
+from lockstep.features.history.promote import prepare_promotion
 from lockstep.features.history.rewind import rewind_stream
 from lockstep.features.history.shadow import begin_shadow, name_shadow
 from lockstep.features.retention import messages as retain_quarantine
@@ -28,6 +28,7 @@ from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.features.retention.messages import drop_old_messages
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.stream_table import open_table
 from lockstep.table import ledger
 from lockstep.table.commit import Proposal
@@ -139,7 +140,7 @@ def test_lost_state_is_rebuilt_unless_a_dropped_message_cannot_be_judged_again(h
     dropped = head_of(hours).quarantine_retention
     assert dropped is not None
     state_unknown(hours, msgspec.structs.replace(dropped, unknown_up_to=2))
-    with pytest.raises(RebuildRefused, match="batch 1 quarantined 2 messages that retention has dropped"):
+    with pytest.raises(Refused, match="batch 1 quarantined 2 messages that retention has dropped"):
         rebuild_state(hours.handle)
     state_unknown(hours, dropped)
     assert rebuild_state(hours.handle).files
@@ -165,7 +166,7 @@ def test_a_shadow_whose_messages_were_dropped_is_not_promoted(hours: LocalRuns, 
     send(feed, feed.create("most"), 9)
     shadow.run()
     state_unknown(shadow, QuarantineRetention(hour="2026-01-01T00", batch=1, at=0.0, cause="a test"))
-    obstacles = plan_promotion(hours.handle, "candidate").obstacles
+    obstacles = prepare_promotion(hours.handle, "candidate").plan.obstacles
     assert any("has dropped messages of quarantine and late table" in each.problem for each in obstacles)
 
 
@@ -175,7 +176,7 @@ def test_the_command_shows_what_goes_and_drops_it(hours: LocalRuns, monkeypatch:
     arguments = ["expire", "adding", "--days", "1", "--quarantine"]
     shown = CliRunner().invoke(app, [*arguments, "--plan"]).stdout
     assert "adding: messages of batches up to 2, committed before" in shown
-    assert "would be dropped" in shown
+    assert "messages to drop" in shown
     assert read_batches(hours) == [1, 1, 2, 2, 3, 3, 4, 4]
     shown = CliRunner().invoke(app, [*arguments, "--why", "a test", "--yes"]).stdout
     assert "were dropped" in shown

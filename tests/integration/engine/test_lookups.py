@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from lockstep import Lookup
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.engine.executor.lookup_table import LookupUnusable
-from lockstep.features.copies.rebuild import RebuildRefused, rebuild_state
+from lockstep.features.copies.rebuild import rebuild_state
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.rewind import rewind_stream
 from lockstep.features.history.shadow import begin_shadow
@@ -23,6 +23,7 @@ from lockstep.operations.inspect.lookups import LookupStatus, read_lookups
 from lockstep.operations.inspect.plan import plan_restart
 from lockstep.operations.inspect.status import read_status
 from lockstep.operations.inspect.trial import try_stream
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.table.ledger import LedgerRow, read_ledger
 from lockstep.verify import lookups
@@ -417,7 +418,7 @@ def test_a_lost_state_is_not_rebuilt_of_batches_from_before_the_lookup(feed: Fee
     first.run()
     write_weights(made.table, LIGHT)
     shutil.rmtree(made.runs.folders.state)
-    with pytest.raises(RebuildRefused, match=r"batch 1 of .* cannot be folded again: lookup weights was read"):
+    with pytest.raises(Refused, match=r"batch 1 of .* cannot be folded again: lookup weights was read"):
         rebuild_state(made.runs.handle)
 
 
@@ -428,7 +429,7 @@ def test_a_lost_state_is_not_rebuilt_with_a_version_that_is_gone(made: Weighed) 
     made.runs.run()  # this process has loaded two versions since the first one, and keeps no more
     vacuum(made.table)
     shutil.rmtree(made.runs.folders.state)
-    with pytest.raises(RebuildRefused, match=r"batch 1 of .* cannot be folded again: lookup weights"):
+    with pytest.raises(Refused, match=r"batch 1 of .* cannot be folded again: lookup weights"):
         rebuild_state(made.runs.handle)
 
 

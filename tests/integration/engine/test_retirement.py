@@ -19,7 +19,8 @@ from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations import retire
 from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 from lockstep.operations.inspect.topics import read_topics
-from lockstep.operations.retire import RetirementRefused, retire_topic
+from lockstep.operations.plan_frame import Refused
+from lockstep.operations.retire import retire_topic
 from lockstep.table.ledger import read_ledger
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -201,7 +202,7 @@ def test_an_operator_retires_through_the_live_writer_and_never_what_is_unread(ru
     retired = retire_topic(running.handle, busy, who="ann", why="done")
     assert (retired.retired_by, retired.partitions, retired.position) == ("the writer", 1, 3)
     assert changes(running, busy) == ["added", "retired"]
-    with pytest.raises(RetirementRefused, match="is not read"):
+    with pytest.raises(Refused, match="is not read"):
         retire_topic(running.handle, busy, who="ann", why="again")
 
 
@@ -211,9 +212,9 @@ def test_unread_messages_and_unknown_topics_refuse_a_retirement(feed: Feed, runs
     runs.run()
     feed.send(topic, [snapshot(9, a=1), update(10, a=1)])
     before = runs.handle.require_head()
-    with pytest.raises(RetirementRefused, match="has 2 unread messages"):
+    with pytest.raises(Refused, match="it has 2 unread messages"):
         retire_topic(runs.handle, topic, who="ann", why="done")
-    with pytest.raises(RetirementRefused, match="is not read"):
+    with pytest.raises(Refused, match="is not read"):
         retire_topic(runs.handle, f"{feed.family}.mistyped", who="ann", why="done")
     assert runs.handle.require_head() == before
 
@@ -231,7 +232,7 @@ def test_a_retirement_that_a_writer_did_not_commit_is_refused_for_what_kept_it(
     monkeypatch.setattr(retire, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(retire, "is_writer_alive", lambda *_: lives.pop(0))
     monkeypatch.setattr(retire, "request_retirement", lambda *_: True)
-    with pytest.raises(RetirementRefused, match=f"was not retired: {why}"):
+    with pytest.raises(Refused, match=f"was not retired: {why}"):
         retire_topic(runs.handle, topic, who="ann", why="done")
     assert changes(runs, topic) == ["added"]
 
@@ -245,7 +246,7 @@ def test_a_retirement_says_at_once_that_another_run_took_over(
     monkeypatch.setattr(retire, "is_writer_alive", lambda *_: True)
     monkeypatch.setattr(retire, "request_retirement", lambda *_: runs.run())
     began = time.monotonic()
-    with pytest.raises(RetirementRefused, match="was not retired: the writer has ended"):
+    with pytest.raises(Refused, match="was not retired: the writer has ended"):
         retire_topic(runs.handle, topic, who="ann", why="done")
     assert time.monotonic() - began < retire.ANSWER_SECONDS
 

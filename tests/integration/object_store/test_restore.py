@@ -11,12 +11,13 @@ import pytest
 
 from lockstep.errors import TableError
 from lockstep.features.copies import backup as backup_module
-from lockstep.features.copies.backup import RestoreRefused, make_backup, restore_backup
+from lockstep.features.copies.backup import make_backup, restore_backup
 from lockstep.features.copies.relocate import export_savepoint, import_savepoint
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.lifecycle import reset_new
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.stream_table import NoTable, open_table
 from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
@@ -75,7 +76,7 @@ def assert_goes_on(made: Platform, topic: str, runs: LocalRuns, since: int = 0) 
 
 def test_a_restored_stream_goes_on(made: Platform, topic: str, backup: Path, elsewhere: LocalRuns) -> None:
     restore_backup(elsewhere.folders, backup)
-    with pytest.raises(RestoreRefused, match="something already"):
+    with pytest.raises(Refused, match="something already"):
         restore_backup(elsewhere.folders, backup)
     assert_goes_on(made, topic, elsewhere)
 
@@ -162,7 +163,7 @@ def test_nothing_is_seen_of_a_restore_that_was_killed_and_no_run_starts(
         reset_new(elsewhere.stream.name, elsewhere.settings)
     with pytest.raises(NoTable, match="is being restored or imported"):
         open_table(folders)
-    with pytest.raises(RestoreRefused, match="is being restored or imported, or that was killed"):
+    with pytest.raises(Refused, match="is being restored or imported, or that was killed"):
         restore_backup(folders, backup)
     find_storage(folders.root).delete_folder(folders.table.parent)
     restore_backup(folders, backup)
@@ -189,7 +190,7 @@ def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_wi
     with monkeypatch.context() as patch:
         patch.setattr(create, "refuse_incoming", refuse_the_second_time)
         patch.setattr(ObjectStorage, "walk_files", start_meanwhile)
-        with pytest.raises(RestoreRefused):
+        with pytest.raises(Refused):
             restore_backup(elsewhere.folders, backup)
     assert len(looks) == 2
     assert find_storage(elsewhere.folders.root).list_names(elsewhere.folders.root) == []
@@ -211,7 +212,7 @@ def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
         create_whole(self, path, content)
 
     monkeypatch.setattr(ObjectStorage, "create_whole", create_late)
-    with pytest.raises(RestoreRefused):
+    with pytest.raises(Refused):
         restore_backup(elsewhere.folders, backup)
     assert_goes_on(made, topic, elsewhere)
 
@@ -260,7 +261,7 @@ def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_fro
 
     monkeypatch.setattr(ObjectStorage, "create_whole", record)
     monkeypatch.setattr(backup_module, "_open_logs", start_meanwhile)
-    with pytest.raises(RestoreRefused, match="something already"):
+    with pytest.raises(Refused, match="something already"):
         restore_backup(elsewhere.folders, backup)
     assert elsewhere.folders.incoming not in created
     assert_goes_on(made, topic, elsewhere)
@@ -279,7 +280,7 @@ def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_
         return opened
 
     monkeypatch.setattr(backup_module, "_open_logs", restore_meanwhile)
-    with pytest.raises(RestoreRefused, match="something already"):
+    with pytest.raises(Refused, match="something already"):
         restore_backup(elsewhere.folders, backup)
     assert_goes_on(made, topic, elsewhere)
 
@@ -299,7 +300,7 @@ def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_
         return walk(self, folder)
 
     monkeypatch.setattr(ObjectStorage, "walk_files", start_meanwhile)
-    with pytest.raises(RestoreRefused):
+    with pytest.raises(Refused):
         restore_backup(elsewhere.folders, backup)
     assert has_log(elsewhere.folders.table)
     elsewhere.run()
@@ -324,7 +325,7 @@ def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
             return
         with monkeypatch.context() as patch:
             patch.setattr(ObjectStorage, "walk_files", make_now)
-            with pytest.raises(RestoreRefused):
+            with pytest.raises(Refused):
                 restore_backup(elsewhere.folders, backup)
 
     with monkeypatch.context() as patch:

@@ -15,17 +15,18 @@ from lockstep.errors import Overtaken, TableError
 from lockstep.features.history import promote as promotion
 from lockstep.features.history import shadow as operation
 from lockstep.features.history.promote import promote_shadow
-from lockstep.features.history.rewind import find_target, prepare_rewind, rewind_stream
-from lockstep.features.history.shadow import ShadowRefused, begin_shadow, drop_shadow, make_pin
+from lockstep.features.history.rewind import find_target, plan_rewind, rewind_stream
+from lockstep.features.history.shadow import begin_shadow, drop_shadow, make_pin
 from lockstep.operations.past_batches import NotRewindable
-from lockstep.operations.retire import RetirementRefused, retire_topic
+from lockstep.operations.plan_frame import Refused
+from lockstep.operations.retire import retire_topic
 from tests.support.feed import session
 from tests.support.local_runs import read_in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lockstep.features.history.rewind import PreparedRewind
+    from lockstep.features.history.rewind import PlannedRewind
     from lockstep.features.history.shadow import ShadowShown
     from lockstep.operations.stream_handle import StreamHandle
     from lockstep.table.head import Head
@@ -95,22 +96,22 @@ def test_a_retirement_beside_another_one_without_a_writer_says_so(feed: Feed, ru
     with pytest.raises(Overtaken, match=r"retirement of .*other.* of stream adding: .* claimed the table") as lost:
         retire_topic(late, other, who="bob", why="done")
     assert "lockstep history adding" in lost.value.next_step
-    with pytest.raises(RetirementRefused, match="is not read"):
+    with pytest.raises(Refused, match="is not read"):
         retire_topic(runs.handle, one, who="bob", why="done")
     retire_topic(runs.handle, other, who="bob", why="done")
 
 
 def test_a_rewind_beside_another_one_says_so(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     read_in_batches(feed, runs, feed.create("values"), session(5))
-    prepare = prepare_rewind
+    prepare = plan_rewind
 
-    def prepare_slowly(handle: StreamHandle, to: str) -> PreparedRewind:
+    def prepare_slowly(handle: StreamHandle, to: str) -> PlannedRewind:
         prepared = prepare(handle, to)
         monkeypatch.undo()
         rewind_stream(runs.handle, "2", who="bob", why="faster")
         return prepared
 
-    monkeypatch.setattr("lockstep.features.history.rewind.prepare_rewind", prepare_slowly)
+    monkeypatch.setattr("lockstep.features.history.rewind.plan_rewind", prepare_slowly)
     with pytest.raises(Overtaken, match=r"rewind to batch 1 of stream adding: .* claimed the table") as lost:
         rewind_stream(runs.handle, "1", who="ann", why="wrong")
     assert "lockstep history adding" in lost.value.next_step
@@ -136,7 +137,7 @@ def test_a_promotion_of_a_shadow_that_is_dropped_meanwhile_changes_nothing(
 
     monkeypatch.setattr(promotion, step, dropped_first)
     with pytest.raises(
-        ShadowRefused, match=f"promotion of {NAME} .*it was dropped meanwhile; nothing was changed"
+        Refused, match=f"promotion of {NAME} .*it was dropped meanwhile; nothing was changed"
     ) as refused:
         promote_shadow(runs.handle, NAME, who="ann", why="the fix")
     assert refused.value.next_step == "lockstep shadow list adding lists its shadows"

@@ -15,7 +15,8 @@ from lockstep import Limits
 from lockstep.errors import TableError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.operations.inspect.status import read_status
-from lockstep.operations.repair import Repair, WriterLives, repair_stream
+from lockstep.operations.plan_frame import Refused
+from lockstep.operations.repair import Repair, repair_stream
 from lockstep.operations.stream_table import NoTable
 from lockstep.table import delta_log
 from lockstep.table.torn_entry import find_newest_version, find_torn_version
@@ -200,7 +201,7 @@ def test_nothing_is_mended_beside_a_living_writer(feed: Feed, runs: LocalRuns) -
     worked = threading.Event()
     with living(runs, then(worked)):
         assert worked.wait(60)
-        with pytest.raises(WriterLives, match="lockstep stop adding"):
+        with pytest.raises(Refused, match="lockstep stop adding"):
             repair_stream(runs.folders, apply=True)
 
 

@@ -7,6 +7,7 @@ commands print, so a renamed field of a struct breaks scripts: the golden text s
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import sys
 from collections import deque
@@ -61,25 +62,65 @@ def list_documents(command: Command) -> list[object]:
     """Return the types of the documents that a command prints with `--json`, in the order of its source."""
     function: FunctionType = inspect.unwrap(command.callback)
     module = sys.modules[function.__module__]
-    calls = _walk_calls(module, function.__name__)
-    return list(dict.fromkeys(_type_of_first(module, shown) for shown in calls))
+    return list(dict.fromkeys(_walk_documents(module, function.__name__)))
 
 
-def _walk_calls(module: ModuleType, name: str) -> Iterator[ast.expr]:
-    """Yield the renderer of each call with `as_json`, in a function and in those of its module that it calls."""
+def _walk_documents(module: ModuleType, name: str) -> Iterator[object]:
+    """Yield the type of each document of a function and of those of its module that it calls."""
     functions = _read_functions(module)
     waiting = deque([name])
     reached = {name}
     while waiting:
-        for node in ast.walk(functions[waiting.popleft()]):
+        current = waiting.popleft()
+        for node in ast.walk(functions[current]):
             if not isinstance(node, ast.Call):
                 continue
             called = node.func.id if isinstance(node.func, ast.Name) else ""
             if called in functions.keys() - reached:
                 reached.add(called)
                 waiting.append(called)
-            if (renderer := _find_renderer(node, set(functions))) is not None:
-                yield renderer
+            if called in {"print_described", "carry_out"}:
+                yield from _types_of_pages(functions[current], node)
+            elif (renderer := _find_renderer(node, set(functions))) is not None:
+                yield _type_of_first(module, renderer)
+
+
+def _types_of_pages(function: ast.FunctionDef, call: ast.Call) -> Iterator[object]:
+    """Yield the types of what a function prints as a page: what an operation returns, or its plan and its result."""
+    returned = _find_returned(function, call.args[0])
+    if getattr(call.func, "id", "") == "carry_out":
+        yield from get_args(returned)
+    else:
+        yield returned
+
+
+def _find_returned(function: ast.FunctionDef, shown: ast.expr) -> object:
+    """Return the type that an operation returns, which a function imports and calls, or passes on."""
+    if isinstance(shown, ast.Lambda):
+        return _find_returned(function, shown.body)
+    if isinstance(shown, ast.Call):
+        name = getattr(shown.func, "id", "")
+        return _find_returned(function, shown.args[0]) if name == "partial" else _find_type(function, name)
+    assert isinstance(shown, ast.Name), ast.unparse(shown)
+    assigned = [each.value for each in ast.walk(function) if isinstance(each, ast.Assign) and _assigns(each, shown.id)]
+    return _find_returned(function, assigned[-1]) if assigned else _find_type(function, shown.id)
+
+
+def _assigns(statement: ast.Assign, name: str) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
+
+
+def _find_type(function: ast.FunctionDef, name: str) -> object:
+    """Return the type that a function returns which another imports under a name."""
+    for node in ast.walk(function):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        for each in node.names:
+            if name == (each.asname or each.name):
+                operation = getattr(importlib.import_module(str(node.module)), each.name)
+                names = _type_names(sys.modules[operation.__module__])
+                return get_type_hints(operation, localns=names, include_extras=True)["return"]
+    raise AssertionError(f"{function.name} does not import {name}")
 
 
 def _find_renderer(call: ast.Call, functions: set[str]) -> ast.expr | None:

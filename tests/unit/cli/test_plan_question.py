@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 
 import pytest
 import typer
-from rich.text import Text
 from typer.testing import CliRunner
 
 from lockstep.cli import plan_question
 from lockstep.cli.__main__ import app
-from lockstep.cli.plan_question import Yes, ask_for_plan
+from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
+from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared
 from tests.unit.cli.documents import list_commands
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
@@ -25,6 +25,7 @@ ARGUMENTS = {
     "restore": ["books", "copy"],
     "rewind": ["books", "--to", "1", "--why", "a test"],
     "savepoint import": ["books", "copy"],
+    "shadow drop": ["books"],
     "shadow promote": ["books", "candidate"],
 }
 
@@ -44,14 +45,36 @@ def test_the_page_lists_the_commands_that_ask_and_each_can_only_show_its_plan() 
     assert set(re.findall(r"`([a-z ]+)`", text)) == asking
 
 
+class Rows(Plan, frozen=True, kw_only=True):
+    """Rows that go."""
+
+    rows: int
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.rows)
+
+    def describe(self) -> Description:
+        return self.make_description("a test", (Labelled("rows that go", self.rows),))
+
+
+def prepare(done: list[str], rows: int, obstacles: tuple[Obstacle, ...] = ()) -> Prepared[Rows, Rows]:
+    plan = Rows(stream="books", rows=rows, obstacles=obstacles)
+
+    def act() -> Rows:
+        done.append("done")
+        return plan
+
+    return Prepared(plan, act)
+
+
 def make_app(done: list[str], rows: int = 3) -> typer.Typer:
     """A command that asks."""
     made = typer.Typer()
 
     @made.command()
-    def act(*, yes: Yes = False) -> None:
-        ask_for_plan(lambda: rows, lambda found: Text(f"{found} rows would go"), yes=yes, is_due=bool)
-        done.append("done")
+    def act(*, plan: PlanOnly = False, yes: Yes = False) -> None:
+        carry_out(lambda: prepare(done, rows), plan_only=plan, yes=yes, as_json=False)
 
     return made
 
@@ -62,7 +85,7 @@ def test_a_terminal_shows_the_plan_and_is_asked(monkeypatch: pytest.MonkeyPatch,
     done = list[str]()
     ended = CliRunner().invoke(make_app(done), input=answer)
     assert (ended.exit_code, bool(done)) == (code, code == 0)
-    assert "3 rows would go" in ended.output
+    assert re.search(r"rows that go +3", ended.output)
     assert "Carry it out?" in ended.output
 
 
@@ -70,13 +93,15 @@ def test_a_plan_that_changes_nothing_is_not_asked_for(monkeypatch: pytest.Monkey
     monkeypatch.setattr(plan_question, "is_terminal", lambda: True)
     done = list[str]()
     ended = CliRunner().invoke(make_app(done, rows=0))
-    assert (ended.exit_code, done, ended.output) == (0, ["done"], "")
+    assert (ended.exit_code, done) == (0, ["done"])
+    assert "Carry it out?" not in ended.output
 
 
 def test_yes_skips_plan_and_question() -> None:
     done = list[str]()
     ended = CliRunner().invoke(make_app(done), ["--yes"])
-    assert (ended.exit_code, done, ended.output) == (0, ["done"], "")
+    assert (ended.exit_code, done) == (0, ["done"])
+    assert "Carry it out?" not in ended.output
 
 
 def test_without_a_terminal_an_answer_is_demanded() -> None:
@@ -91,7 +116,7 @@ def test_no_command_changes_anything_without_a_terminal_and_an_answer(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("copies", "erase", "history", "retention"):
-        for opened in ("open_handle", "find_folders"):
+        for opened in ("open_handle", "find_folders", "load_settings_or_exit"):
             monkeypatch.setattr(f"lockstep.features.{module}.commands.{opened}", lambda *_: MagicMock(), raising=False)
     monkeypatch.setattr("lockstep.cli.recover.find_folders", lambda *_: MagicMock())
     ended = CliRunner().invoke(app, [*name.split(), *ARGUMENTS[name]])

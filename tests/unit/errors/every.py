@@ -24,16 +24,13 @@ from lockstep.features.compaction.plan import Bin
 from lockstep.features.compaction.proof import ProofDiffers, RowProof
 from lockstep.features.compaction.rewrite import BinRefused
 from lockstep.features.compaction.run import CompactionRefused, CompactionResult, InputsGone
-from lockstep.features.copies.backup import BackupOvertaken, RestoreRefused
+from lockstep.features.copies.backup import BackupOvertaken
 from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress
-from lockstep.features.copies.rebuild import RebuildRefused
-from lockstep.features.copies.relocate import ImportRefused
 from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.features.erase.commit import ErasureOvertaken
-from lockstep.features.erase.erase import EraseReason, EraseRefused
 from lockstep.features.export.dataset import ExportMismatch
-from lockstep.features.history.rewind import RewindReason, RewindRefused
-from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged, ShadowRefused
+from lockstep.features.history.rewind import RewindReason
+from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
 from lockstep.features.rehearsal.load_plan import LoadTestRefused
@@ -52,9 +49,7 @@ from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
-from lockstep.operations.repair import WriterLives
 from lockstep.operations.resume import NotHalted, ResumptionUnanswered, UnansweredFindings
-from lockstep.operations.retire import RetirementRefused
 from lockstep.operations.stream_table import NoTable
 from lockstep.orchestration.launch import StartFailed
 from lockstep.state.changelog import StateDamaged, make_empty_state
@@ -157,7 +152,6 @@ EVERY: tuple[LockstepError, ...] = (
     ExtensionBroken("my_platform.costs", "NameError: name 'x' is not defined"),
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
-    RetirementRefused("books", "books.eth", "has 2 unread messages", "wait until they are read; nothing was changed"),
     NothingToTry("books", "topic books.eth"),
     LoadTestRefused("books", "'10' is no rate", 'give multiples or messages a second: "1x,10x", "500/s"'),
     WrongQuery("SELECT x", "No field named x", {}),
@@ -166,37 +160,32 @@ EVERY: tuple[LockstepError, ...] = (
     NotInQuarantine("books", Place("books.eth", 0, 120)),
     ExportRefused(Path("refused.jsonl"), "it is there already"),
     NoMessage("books", Place("books.eth", 0, 120)),
-    WriterLives("books", 4),
     NotHalted("books", "running"),
     DeriveFailed("book_activity", "integer division or modulo by zero"),
     DeriveInProgress("book_activity"),
     UnknownDerived("book_activty", ["trades", "book_activity"]),
     UnknownFollower(FollowerName("derived", "book_activty"), [FollowerName("derived", "book_activity")]),
-    EraseRefused("books", (Obstacle(EraseReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
     ErasureOvertaken(
         "batch 7 or a savepoint was committed since the erasure was planned after batch 6",
         next_step="lockstep stop books; then erase again",
     ),
     NoSuchLoss("books", 12, 17),
     NotRewindable("books", 7, "the last batch is 6", next_step="lockstep history books lists the batches"),
-    Refused("books", "the plan", (Obstacle(RewindReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
-    RewindRefused("books", (Obstacle(RewindReason.WRITER, "epoch 3 is writing", "lockstep stop books"),)),
+    Refused(
+        "books",
+        "the rewind",
+        (
+            Obstacle(RewindReason.WRITER, "epoch 3 is writing", "lockstep stop books"),
+            Obstacle(RewindReason.NO_CHANGE, "batch 7 is the last one", "choose an earlier batch"),
+        ),
+    ),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),
     NotTranslatable(
         Position(topic="books.eth", topic_id="VWqMlHqoTK", partition=0, next_offset=120), "messages are buffered"
     ),
-    ImportRefused(
-        "books",
-        [Obstacle(RewindReason.TABLE, "tables/books has something already", "set another table_root")],
-    ),
-    RestoreRefused("books", Path("tables/books"), "there is something already", "set another table_root"),
     CopyDamaged(Path("copies/books"), "there is no manifest.json: not a whole copy", "make it again"),
     CopyInProgress(Path("copies/books")),
     PathRefused(Path("copies/books"), "a/../../keys", "a part of it is empty, '.' or '..'"),
-    RebuildRefused("books", ("books.eth/0: Kafka has deleted offsets 0 to 119, which were read since batch 1",)),
-    ShadowRefused(
-        "books", "promotion of fix", (Obstacle(RewindReason.BEHIND, "fix is 3 offsets behind", "lockstep run fix"),)
-    ),
     ShadowCodeChanged("fix", ORIGIN),
     NotAShadow("books", "fix"),
     ResumptionUnanswered("books", ("books.eth",), "the run has ended"),

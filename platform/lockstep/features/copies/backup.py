@@ -8,12 +8,13 @@ rewind may go back to it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -36,6 +37,7 @@ from lockstep.features.copies.copied_files import (
     read_manifest,
     write_manifest,
 )
+from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, Refused, Unit
 from lockstep.operations.stream_table import open_table
 from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
 from lockstep.progress import report_items
@@ -54,6 +56,7 @@ FILES = "files"
 LOOKS_MAX = 20
 GONE = "it is gone from the backup"
 RESTORING = ".restoring-"
+TAKEN = "the table root has the stream already"
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +85,11 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = 1
 
 
-class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
+class CopyReport(Plan, frozen=True, kw_only=True):
     """What a backup or a restore copies.
 
     Attributes:
-        stream: Name of the stream.
+        is_restore: It is a restore.
         source: Where it is copied from.
         target: Where it is copied to.
         batch: Last batch of the copy.
@@ -99,7 +102,9 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
         plan_only: Nothing was changed.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the restore"
+
+    is_restore: bool = False
     source: str
     target: str
     batch: int
@@ -110,6 +115,28 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     copied_bytes: int
     deleted: tuple[str, ...] = ()
     plan_only: bool = False
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("batch", self.batch, note=f"version {self.version}"),
+            Labelled("from", self.source, Unit.PATH),
+            Labelled("to", self.target, Unit.PATH),
+            Labelled("files", self.files),
+            Labelled("bytes", self.bytes, Unit.BYTES),
+            Labelled("files to copy" if self.plan_only else "files copied", self.copied_files),
+            Labelled("bytes to copy" if self.plan_only else "bytes copied", self.copied_bytes, Unit.BYTES),
+        )
+        deleted = "files of earlier backups to delete" if self.plan_only else "deleted files of earlier backups"
+        records = (Records(deleted, ("file",), tuple((name,) for name in self.deleted)),)
+        page = self.make_description("restore" if self.is_restore else "backup", facts, records=records)
+        steps = () if self.plan_only else (self._find_next_step(),)
+        return msgspec.structs.replace(page, is_open=page.is_open and self.plan_only, next_steps=steps)
+
+    def _find_next_step(self) -> str:
+        if self.is_restore:
+            return f"lockstep verify {self.stream}, then start it; the other root must not run any more"
+        return f"to restore it: lockstep restore {self.stream} {shlex.quote(self.target)}"
 
 
 class BackupOvertaken(LockstepError):
@@ -123,19 +150,6 @@ class BackupOvertaken(LockstepError):
         step = f"lockstep backup {stream} again; if it names the same files: lockstep repair {stream}"
         super().__init__(f"no backup of stream {stream}: {problem}", next_step=step)
         self.stream = stream
-
-
-class RestoreRefused(LockstepError):
-    """A stream is restored only to where it has nothing.
-
-    Attributes:
-        stream: Name of the stream.
-        folder: Its folder.
-    """
-
-    def __init__(self, stream: str, folder: Path, problem: str, next_step: str) -> None:
-        super().__init__(f"stream {stream} is not restored to {folder}: {problem}", next_step=next_step)
-        self.stream, self.folder = stream, folder
 
 
 class _Cut(msgspec.Struct, frozen=True):
@@ -441,33 +455,35 @@ def _report(
     )
 
 
-def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = False) -> CopyReport:
-    """Restore a stream from a backup to a table root that has nothing of it: all of it, at once.
+def restore_backup(folders: StreamFolders, source: Path) -> CopyReport:
+    """Prepare a restore and commit it. Raises as both do."""
+    return prepare_restore(folders, source).commit()
 
-    1. Copy into a folder of another name, comparing every digest.
-    2. Bring the side tables up to the head, where they lacked its batch.
-    3. Give it the stream's name; until then nothing is there.
-    4. Delete what restores that were killed have left.
+
+def prepare_restore(folders: StreamFolders, source: Path) -> Prepared[CopyReport, CopyReport]:
+    """Plan the restore of a stream from a backup to a table root that has nothing of it.
 
     Args:
         folders: Folders of the stream.
         source: Folder of the backup.
-        plan_only: Change nothing.
 
     Raises:
         CopyDamaged: The backup is not whole, or of another stream.
         PathRefused: Its manifest names files elsewhere, or a folder in it is a link; nothing was written.
-        RestoreRefused: The root has the stream already.
+
+    The commit raises:
+        Refused: The root has the stream already.
+        CopyDamaged: A file is not that of the manifest, or another backup was made to the folder meanwhile.
     """
     manifest = read_manifest(source, BackupManifest)
     if manifest.stream != folders.stream:
         step = f"lockstep restore {manifest.stream}: it keeps its name"
         raise CopyDamaged(source, f"it is the backup of stream {manifest.stream}", step)
-    if is_taken(folders):
-        raise _occupied(folders)
     check_files(source, FILES, manifest.files, GONE)
-    done = CopyReport(
+    plan = CopyReport(
         stream=folders.stream,
+        obstacles=(_find_taken(folders),) if is_taken(folders) else (),
+        is_restore=True,
         source=str(source),
         target=str(folders.table.parent),
         batch=manifest.batch,
@@ -476,17 +492,20 @@ def restore_backup(folders: StreamFolders, source: Path, *, plan_only: bool = Fa
         bytes=sum(file.size for file in manifest.files),
         copied_files=len(manifest.files),
         copied_bytes=sum(file.size for file in manifest.files),
-        plan_only=plan_only,
+        plan_only=True,
     )
-    if not plan_only:
-        try:
-            _restore(folders, source, manifest)  # 1 to 4
-        except (CopyDamaged, DeltaError, FileNotFoundError) as error:
-            if is_taken(folders):  # another restore was faster, and has deleted the draft of this one
-                raise _occupied(folders) from error
-            _refuse_newer(source, manifest)
-            raise
-    return done
+    return Prepared(plan, partial(_carry_out, folders, source, manifest, plan))
+
+
+def _carry_out(folders: StreamFolders, source: Path, manifest: BackupManifest, plan: CopyReport) -> CopyReport:
+    try:
+        _restore(folders, source, manifest)
+    except (CopyDamaged, DeltaError, FileNotFoundError) as error:
+        if is_taken(folders):  # another restore was faster, and has deleted the draft of this one
+            raise _refuse_taken(folders) from error
+        _refuse_newer(source, manifest)
+        raise
+    return msgspec.structs.replace(plan, plan_only=False)
 
 
 def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
@@ -496,6 +515,13 @@ def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
 
 
 def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> None:
+    """Restore all files at once.
+
+    1. Copy into a folder of another name, comparing every digest.
+    2. Bring the side tables up to the head, where they lacked its batch.
+    3. Give it the stream's name; until then nothing is there.
+    4. Delete what restores that were killed have left.
+    """
     storage, files = find_storage(folders.root), manifest.files
     with open_draft(folders, RESTORING) as drafted:  # 4
         draft = drafted.table.parent
@@ -513,7 +539,7 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
         except TableError as error:
             raise CopyDamaged(source, error.problem, NOTHING_DONE) from error
         if not take_name(drafted, folders):  # 3
-            raise _occupied(folders)
+            raise _refuse_taken(folders)
 
 
 def _open_logs(drafted: StreamFolders, source: Path) -> dict[Path, int]:
@@ -546,5 +572,10 @@ def _copy_back(source: Path, target: Path, file: CopiedFile) -> None:
         raise CopyDamaged(source / file.path, GONE, NOTHING_DONE) from None
 
 
-def _occupied(folders: StreamFolders) -> RestoreRefused:
-    return RestoreRefused(folders.stream, folders.table.parent, *explain_taken(folders))
+def _find_taken(folders: StreamFolders) -> Obstacle:
+    problem, step = explain_taken(folders)
+    return Obstacle(TAKEN, f"{folders.table.parent}: {problem}", step)
+
+
+def _refuse_taken(folders: StreamFolders) -> Refused:
+    return Refused(folders.stream, CopyReport.PLAN, [_find_taken(folders)])

@@ -11,9 +11,11 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import ClassVar
 
 import msgspec
 import pyarrow.compute as pc
@@ -26,13 +28,23 @@ from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.engine.executor.rejects import CRASHES_WORKER
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskSpec
-from lockstep.errors import LockstepError
 from lockstep.features.copies.copied_files import PARTIAL, copy_file
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.tuning import DEFAULT_TUNING
 from lockstep.operations.inspect.state import find_state_version, read_segments
+from lockstep.operations.plan_frame import (
+    Description,
+    Labelled,
+    Obstacle,
+    Plan,
+    Prepared,
+    Records,
+    Refused,
+    make_changed,
+)
 from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import open_table
 from lockstep.progress import report_items
 from lockstep.state.changelog import (
     ZSTD_LEVEL,
@@ -49,6 +61,8 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.positions import read_position
 from lockstep.table.quarantine import UNKNOWN_SCHEMA
+
+LOST = "lost state cannot be rebuilt"
 
 
 class RebuildPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,35 +93,53 @@ class RebuildPartition(msgspec.Struct, frozen=True, kw_only=True):
     refused: str
 
 
-class RebuildPlan(msgspec.Struct, frozen=True):
+class RebuildPlan(Plan, frozen=True, kw_only=True):
     """What a rebuild does, or has done.
 
     Attributes:
-        stream: Name of the stream.
         partitions: Those whose state cannot be read.
         files: Files that were put in place; empty for a plan.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the rebuilding of state"
+
     partitions: tuple[RebuildPartition, ...]
     files: tuple[str, ...] = ()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether state cannot be read, and is not rebuilt yet."""
+        return bool(self.partitions) and not self.files
 
-class RebuildRefused(LockstepError):
-    """Lost state cannot be rebuilt; nothing was changed.
-
-    Attributes:
-        stream: Name of the stream.
-        problems: All reasons.
-    """
-
-    def __init__(self, stream: str, problems: Sequence[str]) -> None:
-        step = (
-            f"put the files back from a backup, or rewind to a batch or savepoint whose state is whole: "
-            f"lockstep savepoint list {stream}"
+    def describe(self) -> Description:
+        """Return its description."""
+        if not self.partitions:
+            return self.make_description("all state is whole, nothing to rebuild", ())
+        facts = (
+            Labelled("partitions whose state cannot be read", len(self.partitions)),
+            Labelled("state files rebuilt as they were", len(self.files)),
         )
-        super().__init__(f"state of stream {stream} is not rebuilt: {'; '.join(problems)}", next_step=step)
-        self.stream, self.problems = stream, tuple(problems)
+        page = self.make_description(
+            "rebuilding of state",
+            facts,
+            records=(
+                Records.of("partitions", self.partitions, "topic partition from_batch to_batch start until batches"),
+            ),
+        )
+        steps = (f"lockstep verify {self.stream}",) if self.files else ()
+        return msgspec.structs.replace(page, next_steps=steps)
+
+
+def _refuse(stream: str, problems: Iterable[str]) -> Refused:
+    return Refused(stream, RebuildPlan.PLAN, [_make_obstacle(stream, each) for each in problems])
+
+
+def _make_obstacle(stream: str, problem: str) -> Obstacle:
+    step = (
+        f"put the files back from a backup, or rewind to a batch or savepoint whose state is whole: "
+        f"lockstep savepoint list {stream}"
+    )
+    return Obstacle(LOST, problem, step)
 
 
 class _Damage(msgspec.Struct, frozen=True):
@@ -118,38 +150,54 @@ class _Damage(msgspec.Struct, frozen=True):
     rows: tuple[LedgerRow, ...]
 
 
-def rebuild_state(handle: StreamHandle, *, plan_only: bool = False) -> RebuildPlan:
-    """Rebuild the state files that the stream and its savepoints need and that are lost or damaged.
+def rebuild_state(handle: StreamHandle) -> RebuildPlan:
+    """Prepare a rebuild and commit it. Raises as both do."""
+    return prepare_rebuild(handle).commit()
 
-    1. Read all state; for each partition with damage find the newest older state that is whole.
-    2. Refuse where Kafka no longer has the messages since.
-    3. In a scratch folder fold each batch again; compare its segment with the ledger's length and checksum, and with
-       the file where that is whole.
-    4. Put the files in place, each at once; read all again.
+
+def prepare_rebuild(handle: StreamHandle) -> Prepared[RebuildPlan, RebuildPlan]:
+    """Plan to rebuild the state files that the stream and its savepoints need and that are lost or damaged.
+
+    Reads all state; for each partition with damage it finds the newest older state that is whole.
 
     Args:
         handle: The stream.
-        plan_only: Change nothing.
 
     Raises:
         NoTable: The stream has never run.
-        RebuildRefused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer
-            gives what it gave then.
         KafkaError: Kafka does not answer.
+
+    The commit raises:
+        Refused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer gives
+            what it gave then; or the stream was rewound or a session erased meanwhile.
     """
-    damages = _find_damages(handle)  # 1
-    plan = RebuildPlan(handle.stream.name, tuple(each.shown for each in damages))
-    if plan_only or not damages:
+    head = handle.require_head()
+    damages = _find_damages(handle)
+    stream = handle.stream.name
+    refused = (_make_obstacle(stream, _name(each.shown, each.shown.refused)) for each in damages if each.shown.refused)
+    plan = RebuildPlan(stream=stream, obstacles=tuple(refused), partitions=tuple(each.shown for each in damages))
+    return Prepared(plan, partial(_carry_out, handle, head, damages, plan))
+
+
+def _carry_out(handle: StreamHandle, seen: Head, damages: Sequence[_Damage], plan: RebuildPlan) -> RebuildPlan:
+    """Rebuild state files.
+
+    1. In a scratch folder fold each batch again; compare its segment with the ledger's length and checksum, and with
+       the file where that is whole.
+    2. Put the files in place, each at once; read all again.
+    """
+    if not damages:
         return plan
-    if problems := [_name(each, each.refused) for each in plan.partitions if each.refused]:
-        raise RebuildRefused(handle.stream.name, problems)  # 2
     with TemporaryDirectory(prefix="lockstep-rebuild-") as folder:
         replayed = _BatchReplay(handle, Path(folder))
         for damage in report_items(damages, "rebuilding partitions", len(damages)):
-            replayed.run(damage)  # 3
-        replayed.install()  # 4
+            replayed.run(damage)  # 1
+        now = open_table(handle.folders).base().head
+        if (now.generation, now.erasure, now.promotion) != (seen.generation, seen.erasure, seen.promotion):
+            raise make_changed(plan.stream, plan.PLAN, "the stream was rewound, or a session erased")
+        replayed.install()  # 2
     if left := _find_damages(handle):
-        raise RebuildRefused(handle.stream.name, [_name(each.shown, each.shown.problem) for each in left])
+        raise _refuse(plan.stream, (_name(each.shown, each.shown.problem) for each in left))
     return msgspec.structs.replace(plan, files=tuple(sorted(replayed.files)))
 
 
@@ -324,10 +372,10 @@ class _BatchReplay:
             (result,) = run_task(self._job, TaskSpec(batch, (planned,))).ranges
         except (LookupNotBound, LookupUnusable) as error:  # declared after the batch, or its version was vacuumed
             problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {error.problem}"
-            raise RebuildRefused(self._handle.stream.name, [problem]) from error
+            raise _refuse(self._handle.stream.name, [problem]) from error
         if result.trouble is not None and result.reached.next_offset < row.until:  # a limit of this machine
             problem = f"batch {row.batch} of {row.topic}/{row.partition} cannot be folded again: {result.trouble}"
-            raise RebuildRefused(self._handle.stream.name, [problem])
+            raise _refuse(self._handle.stream.name, [problem])
         self._check_counts(row, result)
         if row.state_bytes:
             self._keep(row, result)
@@ -381,7 +429,7 @@ class _BatchReplay:
 
     def _refuse(self, row: LedgerRow, problem: str) -> None:
         text = f"batch {row.batch} of {row.topic}/{row.partition}: {problem}; the code is not that of then"
-        raise RebuildRefused(self._handle.stream.name, [text])
+        raise _refuse(self._handle.stream.name, [text])
 
     def _find_undecoded(self, damage: _Damage) -> dict[tuple[int, int], tuple[int, ...]]:
         """Messages that are not decoded now either, by generation and batch.

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -42,9 +43,15 @@ from lockstep.features.copies.mirror import (
     collect_evidence,
     find_mirrored_positions,
 )
-from lockstep.features.history.rewind import RewindReason, find_state_files, publish_positions, read_rewound_rows
+from lockstep.features.history.rewind import (
+    RewindReason,
+    describe_unpublished,
+    find_state_files,
+    publish_positions,
+    read_rewound_rows,
+)
 from lockstep.features.history.rewind_commit import find_savepoint
-from lockstep.features.history.shadow import make_moved_rows
+from lockstep.features.history.shadow import describe_migrated, make_moved_rows
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.audit import audit_positions
 from lockstep.model.decoding import decode_json
@@ -53,7 +60,17 @@ from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.past_batches import read_head_of_batch
-from lockstep.operations.plan_frame import Obstacle, Refused
+from lockstep.operations.plan_frame import (
+    Description,
+    Labelled,
+    Obstacle,
+    Plan,
+    Prepared,
+    Records,
+    Refused,
+    Unit,
+    drop_accepted,
+)
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import open_table, try_read_head
 from lockstep.operations.whole_stream import explain_taken, is_taken, open_draft, take_name
@@ -143,6 +160,23 @@ class SavepointExport(msgspec.Struct, frozen=True, kw_only=True):
     remark: str = ""
     plan_only: bool = False
 
+    def describe(self) -> Description:
+        """Return its description."""
+        size = self.state_bytes if self.plan_only else self.written_bytes
+        facts = (
+            Labelled("savepoint", self.savepoint),
+            Labelled("batch", self.batch),
+            Labelled("partitions", self.partitions),
+            Labelled("state to read" if self.plan_only else "written", size, Unit.BYTES),
+        )
+        command = f"lockstep savepoint import {self.stream} {shlex.quote(self.target)} --plan"
+        return Description(
+            title=f"{self.stream}: export of a savepoint",
+            facts=facts,
+            notes=(self.remark,) if self.remark else (),
+            next_steps=() if self.plan_only else (f"in another table root: {command}",),
+        )
+
 
 class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition of an import.
@@ -166,11 +200,10 @@ class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
     expired: int
 
 
-class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
+class ImportPlan(Plan, frozen=True, kw_only=True):
     """How a stream would begin with an exported savepoint.
 
     Attributes:
-        stream: Name of the stream.
         savepoint: Name of the savepoint.
         batch: The batch that it keeps.
         exported_at: When it was exported (UTC).
@@ -181,10 +214,10 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
         to_read: Offsets up to the ends of their logs.
         state_bytes: Bytes of state that are copied.
         migrated: Differences of the state types that `migrate` handles.
-        obstacles: Why it is refused; empty where nothing refuses it.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the import of the savepoint"
+
     savepoint: str
     batch: int
     exported_at: datetime
@@ -195,7 +228,29 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_read: int
     state_bytes: int
     migrated: tuple[str, ...]
-    obstacles: tuple[Obstacle, ...]
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("savepoint", self.savepoint),
+            Labelled("batch", self.batch),
+            Labelled("exported at", self.exported_at),
+            Labelled("folder of the stream", self.target, Unit.PATH),
+            Labelled("state to copy", self.state_bytes, Unit.BYTES),
+            Labelled("offsets to read", self.to_read),
+        )
+        left_out = (f"left out: {each} is retired, and not read here" for each in self.left_out)
+        notes = (*left_out, *describe_migrated(self.migrated))
+        return self.make_description(
+            "import of a savepoint",
+            facts,
+            records=(
+                Records.of(
+                    "partitions", self.partitions, "topic partition exported position log_start log_end expired"
+                ),
+            ),
+            notes=notes,
+        )
 
 
 class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,12 +264,21 @@ class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
     plan: ImportPlan
     published: bool
 
-
-class ImportRefused(Refused):
-    """A savepoint cannot be imported, or not now."""
-
-    def __init__(self, stream: str, obstacles: Iterable[Obstacle]) -> None:
-        super().__init__(stream, "the import of the savepoint", obstacles)
+    def describe(self) -> Description:
+        """Return its description."""
+        plan = self.plan
+        facts = (
+            Labelled("savepoint", plan.savepoint),
+            Labelled("batch", plan.batch),
+            Labelled("folder of the stream", plan.target, Unit.PATH),
+            Labelled("partitions", len(plan.partitions)),
+        )
+        return Description(
+            title=f"{plan.stream}: begun with a savepoint and stopped",
+            facts=facts,
+            notes=describe_unpublished(self.published),
+            next_steps=(f"lockstep verify {plan.stream}, then start it; the other root must not run any more",),
+        )
 
 
 def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only: bool = False) -> SavepointExport:
@@ -375,7 +439,7 @@ def _describe(path: Path, folder: Path) -> CopiedFile:
     return CopiedFile(str(path.relative_to(folder)), 0 if status is None else status.size, hash_file(path))
 
 
-class _Prepared(msgspec.Struct, frozen=True):
+class _Planned(msgspec.Struct, frozen=True):
     """A plan, with the ledger rows of the positions and, for a mirrored cluster, where each of them goes on there."""
 
     plan: ImportPlan
@@ -385,12 +449,26 @@ class _Prepared(msgspec.Struct, frozen=True):
     moves: tuple[Translation, ...] = ()
 
 
-def plan_import(handle: StreamHandle, source: Path, *, mirror: str = "") -> ImportPlan:
-    """Show how a stream would begin with an exported savepoint; changes nothing.
+def import_savepoint(
+    handle: StreamHandle, source: Path, *, who: str, why: str, accept_expired: bool = False, mirror: str = ""
+) -> SavepointImported:
+    """Prepare an import and commit it. Raises as both do."""
+    cause = f"{why} ({who})"
+    return prepare_import(handle, source, cause=cause, accept_expired=accept_expired, mirror=mirror).commit()
+
+
+def prepare_import(
+    handle: StreamHandle, source: Path, *, cause: str = "", accept_expired: bool = False, mirror: str = ""
+) -> Prepared[ImportPlan, SavepointImported]:
+    """Plan the beginning of a stream with an exported savepoint, in a table root that has nothing of it.
+
+    The stream is stopped afterwards.
 
     Args:
         handle: The stream, as declared here, with its table root and its cluster.
         source: Folder of the export.
+        cause: The reason and the operator.
+        accept_expired: Although Kafka no longer has all messages from the positions on; the class judges the gap.
         mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
 
     Raises:
@@ -398,50 +476,38 @@ def plan_import(handle: StreamHandle, source: Path, *, mirror: str = "") -> Impo
         StateTypeChanged: The declared state type cannot read its state, and there is no `migrate`.
         NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
         KafkaError: Kafka does not answer.
+
+    The commit raises:
+        Refused: Names every obstacle; or the table root has the stream meanwhile.
+        CopyDamaged: The export was changed meanwhile.
     """
-    return _prepare(handle, source, mirror).plan
+    planned = _plan(handle, source, mirror)
+    obstacles = drop_accepted(planned.plan.obstacles, {RewindReason.EXPIRED: accept_expired})
+    plan = msgspec.structs.replace(planned.plan, obstacles=obstacles)
+    return Prepared(plan, partial(_carry_out, handle, msgspec.structs.replace(planned, plan=plan), cause))
 
 
-def import_savepoint(
-    handle: StreamHandle, source: Path, *, who: str, why: str, accept_expired: bool = False, mirror: str = ""
-) -> SavepointImported:
-    """Begin a stream with an exported savepoint, in a table root that has nothing of it; it is stopped.
+def _carry_out(handle: StreamHandle, prepared: _Planned, cause: str) -> SavepointImported:
+    """Begin a stream with an exported savepoint.
 
-    1. Plan; refuse what does not agree with Kafka, with the code or with the root.
-    2. Make the tables in a folder of another name: the first batch has the state and the positions.
-    3. Give it the stream's name; until then nothing is there.
-    4. Publish the positions; the next start does so too.
-
-    Args:
-        handle: The stream, as declared here, with its table root and its cluster.
-        source: Folder of the export.
-        who: The operator.
-        why: The reason.
-        accept_expired: Although Kafka no longer has all messages from the positions on; the class judges the gap.
-        mirror: Of a mirrored cluster: MirrorMaker's alias of the cluster of the export.
-
-    Raises:
-        ImportRefused: Names every obstacle.
-        CopyDamaged, StateTypeChanged, NotTranslatable, KafkaError: As `plan_import`; nothing was changed.
+    1. Make the tables in a folder of another name: the first batch has the state and the positions.
+    2. Give it the stream's name; until then nothing is there.
+    3. Publish the positions; the next start does so too.
     """
-    prepared = _prepare(handle, source, mirror)  # 1
-    accepted = {RewindReason.EXPIRED} if accept_expired else set[RewindReason]()
-    if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
-        raise ImportRefused(handle.stream.name, obstacles)
     try:
         with open_draft(handle.folders, IMPORTING) as drafted:
-            rows = _build(handle, drafted, prepared, f"{why} ({who})")  # 2
-            is_ours = take_name(drafted, handle.folders)  # 3
+            rows = _build(handle, drafted, prepared, cause)  # 1
+            is_ours = take_name(drafted, handle.folders)  # 2
     except (LockstepError, DeltaError, FileNotFoundError):
         if not is_taken(handle.folders):
             raise
         is_ours = False  # another import was faster, and has deleted the draft of this one
     if not is_ours:
-        raise ImportRefused(handle.stream.name, [_occupied(handle, prepared.manifest)])
-    return SavepointImported(plan=prepared.plan, published=publish_positions(handle, rows))  # 4
+        raise Refused(handle.stream.name, prepared.plan.PLAN, [_occupied(handle, prepared.manifest)])
+    return SavepointImported(plan=prepared.plan, published=publish_positions(handle, rows))  # 3
 
 
-def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
+def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
     manifest = read_export(source, handle.stream.name)
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = read_manifest(source / FILES, ExportedPositions, POSITIONS).rows
@@ -479,7 +545,7 @@ def _prepare(handle: StreamHandle, source: Path, mirror: str) -> _Prepared:
         migrated=migrated,
         obstacles=tuple(obstacles),
     )
-    return _Prepared(plan, manifest, exported, rows, moved.moves)
+    return _Planned(plan, manifest, exported, rows, moved.moves)
 
 
 def _refuse_other_state(exported: StreamFolders, manifest: SavepointManifest, rows: Iterable[LedgerRow]) -> None:
@@ -596,7 +662,7 @@ def _find_import(folders: StreamFolders) -> Imported | None:
     return None if head is None else head.imported
 
 
-def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, cause: str) -> list[LedgerRow]:
+def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Planned, cause: str) -> list[LedgerRow]:
     """Make tables whose first batch is the savepoint; gives its rows."""
     manifest, row_type, now = prepared.manifest, handle.stream.types.row, ledger.read_clock()
     output = open_tables(
@@ -633,7 +699,7 @@ def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Prepared, ca
 
 
 def _take_over(
-    prepared: _Prepared, drafted: StreamFolders, now: datetime, cause: str
+    prepared: _Planned, drafted: StreamFolders, now: datetime, cause: str
 ) -> tuple[RelocatedState, list[LedgerRow]]:
     """The state, copied into the tables that are made, and the rows of the first batch.
 

@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -43,7 +44,7 @@ from lockstep.features.erase.side_redaction import count_messages, redact_side_t
 from lockstep.features.erase.state import ErasedState, StateKeys, count_entries, write_without
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.followers import FollowerEffect, list_effects
+from lockstep.operations.followers import FollowerEffect, list_effects, tabulate_effects
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.kept_rows import (
     ErasedHours,
@@ -53,7 +54,17 @@ from lockstep.operations.kept_rows import (
     has_new_copies,
     withdraw_copies,
 )
-from lockstep.operations.plan_frame import Obstacle, Refused
+from lockstep.operations.plan_frame import (
+    Description,
+    Labelled,
+    Obstacle,
+    Plan,
+    Prepared,
+    Records,
+    Unit,
+    drop_accepted,
+    refuse_changed,
+)
 from lockstep.operations.repair import SET_ASIDE
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import open_table
@@ -74,6 +85,8 @@ from lockstep.table.side_files import list_side_tables
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
+AGREED = ("stream", "digest", "topic", "last_batch", "rows", "savepoints", "obstacles")
+"""Fields of a plan in which the committed erasure agrees with it; a compaction changes files and bytes."""
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
 
@@ -116,11 +129,10 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
     unread: int | None
 
 
-class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
+class ErasePlan(Plan, frozen=True, kw_only=True):
     """What an erasure would do.
 
     Attributes:
-        stream: Name of the stream.
         digest: The digest that stands for the session in head, log and ledger.
         topic: The topic to which it is restricted; empty for all.
         last_batch: The last batch now; the erasure is the next one, and no rewind goes below it.
@@ -132,11 +144,11 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
         savepoints: Savepoints, which an erasure deletes.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
         notes: What else has to be known.
-        obstacles: Why it is refused; empty where nothing refuses it.
         places: Every place that can hold a session, and when it is gone from there.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the erasure"
+
     digest: str
     topic: str
     last_batch: int
@@ -148,8 +160,27 @@ class ErasePlan(msgspec.Struct, frozen=True, kw_only=True):
     savepoints: tuple[str, ...]
     followers: tuple[FollowerEffect, ...]
     notes: tuple[str, ...]
-    obstacles: tuple[Obstacle, ...]
     places: tuple[ErasedPlace, ...] = PLACES
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("digest of the session", self.digest),
+            Labelled("topic", self.topic or "all"),
+            Labelled("by batch", self.last_batch + 1, note="no rewind goes below it afterwards"),
+            Labelled("rows that go", self.rows),
+            Labelled("files written again", self.files),
+            Labelled("bytes written again", self.bytes, Unit.BYTES),
+            Labelled("hours", len(self.hours)),
+            Labelled("savepoints that go", ", ".join(self.savepoints) or "none"),
+        )
+        records = (
+            Records.of(
+                "partitions", self.partitions, "topic partition rows state_entries quarantined late decisions unread"
+            ),
+            Records.of("places that can hold a session", self.places, "place holds gone"),
+        )
+        return self.make_description("erasure", facts, records=records, notes=notes)
 
 
 class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,12 +198,23 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     messages: int
 
-
-class EraseRefused(Refused):
-    """An erasure is not possible, or not now."""
-
-    def __init__(self, stream: str, obstacles: Iterable[Obstacle]) -> None:
-        super().__init__(stream, "the erasure", obstacles)
+    def describe(self) -> Description:
+        """Return its description."""
+        plan = self.plan
+        facts = (
+            Labelled("digest of the session", plan.digest),
+            Labelled("by batch", self.batch),
+            Labelled("rows that went", plan.rows),
+            Labelled("quarantined or late messages that went", self.messages),
+        )
+        next_step = f"lockstep housekeeping {plan.stream} deletes the old files; lockstep verify {plan.stream}"
+        return Description(
+            title=f"{plan.stream}: session erased",
+            facts=facts,
+            notes=plan.notes,
+            records=(tabulate_effects(plan.followers),),
+            next_steps=(next_step,),
+        )
 
 
 class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,13 +233,12 @@ class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
     drop_savepoints: bool = False
 
     @property
-    def accepted(self) -> frozenset[EraseReason]:
-        """Refusals that it answers."""
-        answers = {EraseReason.STATE: self.drop_state, EraseReason.SAVEPOINTS: self.drop_savepoints}
-        return frozenset(kind for kind, given in answers.items() if given)
+    def accepted(self) -> Mapping[str, bool]:
+        """Obstacles that it accepts."""
+        return {EraseReason.STATE: self.drop_state, EraseReason.SAVEPOINTS: self.drop_savepoints}
 
 
-class _Prepared(NamedTuple):
+class _Planned(NamedTuple):
     """A plan, with what its commit needs."""
 
     plan: ErasePlan
@@ -226,74 +267,83 @@ def read_context(handle: StreamHandle) -> EraseContext:
         return EraseContext(handle.stream)
 
 
-def plan_erasure(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> ErasePlan:
-    """Show what an erasure would do; changes nothing. Reads all state, and the data files that may hold the session.
-
-    Raises:
-        NoTable: The stream has never run.
-        TableError: The table does not match its head, or a file is damaged.
-        StateDamaged: A state file is missing or damaged.
-    """
-    plan = _prepare(folders, request, context).plan
-    obstacles = tuple(each for each in plan.obstacles if each.kind not in request.accepted)
-    return msgspec.structs.replace(plan, obstacles=obstacles)
-
-
 def erase_session(
     folders: StreamFolders, request: EraseRequest, context: EraseContext, *, who: str, why: str
 ) -> SessionErased:
-    """Erase a session; gives the erasure again where the newest one is of the same session and left nothing to do.
+    """Prepare an erasure and commit it. Raises as both do."""
+    return prepare_erasure(folders, request, context, cause=f"{why} ({who})").commit()
 
-    1. Finish an earlier erasure that was interrupted: where it is this one, that is all.
-    2. Plan; refuse what cannot be done.
-    3. Write the data files without its rows and the state without its entries, each read back and compared.
-    4. Commit both, the positions and the raised rewind floor; from 2 again where a compaction replaced a file.
-    5. Finish it: see `finish_erasing`.
+
+def prepare_erasure(
+    folders: StreamFolders, request: EraseRequest, context: EraseContext, *, cause: str = ""
+) -> Prepared[ErasePlan, SessionErased]:
+    """Plan an erasure. Reads all state, and the data files that may hold the session.
+
+    An erasure of the same session that was interrupted after its commit is finished by the commit, with its result.
 
     Args:
         folders: Folders of the stream.
         request: The session, and what is accepted.
         context: Exported hours, and what Kafka has.
-        who: The operator.
-        why: The reason; it is stored, so it must not name the session.
+        cause: The reason and the operator; it is stored, so it must not name the session.
 
     Raises:
         NoTable: The stream has never run.
-        EraseRefused: Names every reason.
+        TableError: The table does not match its head, or a file is damaged.
+        StateDamaged: A state file is missing or damaged.
+
+    The commit raises:
+        Refused: Names every reason; or other rows or savepoints would go than the plan says.
         ErasureOvertaken: A batch was committed meanwhile.
         Fenced: Another run, or another operation, claimed the table meanwhile.
         TableError, StateDamaged: A file is damaged; nothing was committed.
     """
-    cause = f"{why} ({who})"
+    planned = _plan(folders, request, context)
+    obstacles = drop_accepted(planned.plan.obstacles, {EraseReason.NOTHING: _is_repeated(planned, request)})
+    plan = msgspec.structs.replace(planned.plan, obstacles=obstacles)
+    return Prepared(plan, partial(_carry_out, folders, planned, request, context, cause))
+
+
+def _carry_out(
+    folders: StreamFolders, planned: _Planned, request: EraseRequest, context: EraseContext, cause: str
+) -> SessionErased:
+    """Commit an erasure.
+
+    1. Finish an earlier erasure that was interrupted: if it is this one and left nothing to do, that is all.
+    2. Write the data files without its rows and the state without its entries, each read back and compared.
+    3. Commit both, the positions and the raised rewind floor; if a compaction replaced a file, plan again.
+    4. Finish it: see `finish_erasing`.
+    """
     finished = finish_erasing(folders)  # 1
+    shown = planned.plan
+    if _is_repeated(planned, request):
+        planned = _plan(folders, request, context)
+        if any(each.kind == EraseReason.NOTHING for each in planned.plan.obstacles):
+            return _make_result(planned, finished)
+        refuse_changed(shown, planned.plan, AGREED)
     for _ in range(PLANS_MAX):
-        prepared = _prepare(folders, request, context)  # 2
-        obstacles = [each for each in prepared.plan.obstacles if each.kind not in request.accepted]
-        if obstacles:
-            if any(each.kind is EraseReason.NOTHING for each in obstacles) and _is_done(prepared, request):
-                return _make_result(prepared, finished)
-            raise EraseRefused(folders.stream, obstacles)
         try:
-            landed = _commit(folders, prepared, request, context, cause)  # 3, 4
+            landed = _commit(folders, planned, request, context, cause)  # 2, 3
         except _FilesReplaced:
+            planned = _plan(folders, request, context)
+            refuse_changed(shown, planned.plan, AGREED)
             continue
         break
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
-    withdraw_copies(ErasedHours(folders, context.stream, landed, prepared.plan.hours))
-    messages = finish_erasing(folders)  # 5
-    plan = msgspec.structs.replace(prepared.plan, obstacles=())
-    return SessionErased(plan=plan, batch=landed.batch, version=landed.batch_version, messages=messages)
+    withdraw_copies(ErasedHours(folders, context.stream, landed, planned.plan.hours))
+    messages = finish_erasing(folders)  # 4
+    return SessionErased(plan=planned.plan, batch=landed.batch, version=landed.batch_version, messages=messages)
 
 
-def _is_done(prepared: _Prepared, request: EraseRequest) -> bool:
+def _is_repeated(prepared: _Planned, request: EraseRequest) -> bool:
     """Whether the newest erasure is of this session: the same command again, after a kill behind its commit."""
     erasure = prepared.head.erasure
     return erasure is not None and (erasure.digest, erasure.topic) == (prepared.plan.digest, request.topic)
 
 
-def _make_result(prepared: _Prepared, messages: int) -> SessionErased:
-    """The result of the newest erasure, of which no more is known than the head says."""
+def _make_result(prepared: _Planned, messages: int) -> SessionErased:
+    """Rebuild the result of a committed erasure from the head."""
     erasure = cast("Erasure", prepared.head.erasure)
     plan = msgspec.structs.replace(prepared.plan, last_batch=erasure.batch - 1, obstacles=())
     return SessionErased(plan=plan, batch=erasure.batch, version=erasure.version, messages=messages)
@@ -337,7 +387,7 @@ class _FilesReplaced(LockstepError):
     """The files of the plan are not the live ones any more."""
 
 
-def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> _Prepared:
+def _plan(folders: StreamFolders, request: EraseRequest, context: EraseContext) -> _Planned:
     output = open_table(folders)
     base = output.base()
     head = base.head
@@ -366,8 +416,8 @@ def _prepare(folders: StreamFolders, request: EraseRequest, context: EraseContex
         notes=tuple(_list_notes(kept, head, partitions)),
         obstacles=(),
     )
-    obstacles = tuple(_find_obstacles(folders, head, plan, request, kept))
-    return _Prepared(msgspec.structs.replace(plan, obstacles=obstacles), head, [file for file, _ in found], positions)
+    obstacles = drop_accepted(_find_obstacles(folders, head, plan, request, kept), request.accepted)
+    return _Planned(msgspec.structs.replace(plan, obstacles=obstacles), head, [file for file, _ in found], positions)
 
 
 class _Counted(msgspec.Struct, frozen=True):
@@ -468,7 +518,7 @@ def _find_obstacles(
 
 
 def _commit(
-    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, context: EraseContext, cause: str
+    folders: StreamFolders, prepared: _Planned, request: EraseRequest, context: EraseContext, cause: str
 ) -> Head:
     """Write all files and commit them; deletes what it wrote where the commit did not land."""
     output, live, made = open_table(folders), LiveFiles(folders.table), list[Path]()
@@ -490,7 +540,7 @@ def _commit(
 
 
 def _write_files(
-    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, cause: str, made: list[Path]
+    folders: StreamFolders, prepared: _Planned, request: EraseRequest, cause: str, made: list[Path]
 ) -> ErasureCommit:
     """Write the data files without the session, the state and the ledger file; notes each as it is made."""
     head, written = prepared.head, list[FileWithoutSession]()
@@ -511,7 +561,7 @@ def _write_files(
 
 
 def _write_states(
-    folders: StreamFolders, prepared: _Prepared, request: EraseRequest, by: WrittenBy
+    folders: StreamFolders, prepared: _Planned, request: EraseRequest, by: WrittenBy
 ) -> dict[TopicIdPartition, ErasedState]:
     """New bases of all partitions with state: see features/erase/state.py."""
     keys = StateKeys.of(request.session)
@@ -528,7 +578,7 @@ def _make_version(head: Head, row: LedgerRow) -> StateVersion:
 
 def _make_commit(
     folders: StreamFolders,
-    prepared: _Prepared,
+    prepared: _Planned,
     written: Sequence[FileWithoutSession],
     states: Mapping[TopicIdPartition, ErasedState],
     session: str,
@@ -591,7 +641,7 @@ def _make_row(
 
 
 def _find_erased(
-    folders: StreamFolders, prepared: _Prepared, written: Sequence[FileWithoutSession]
+    folders: StreamFolders, prepared: _Planned, written: Sequence[FileWithoutSession]
 ) -> dict[TopicIdPartition, list[ErasedRows]]:
     """What was erased of each partition, by the batch that emitted it; one entry at least of each concerned."""
     places: dict[TopicIdPartition, list[ErasedPlaces]] = {}

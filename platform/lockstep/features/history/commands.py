@@ -26,26 +26,14 @@ from lockstep.cli.app import (
     register_command,
     require_reason,
 )
-from lockstep.cli.output import (
-    make_effects,
-    make_first_rows,
-    make_grid,
-    make_lines,
-    make_more,
-    print_answer,
-    print_note,
-    style_text,
-)
-from lockstep.cli.plan_question import PlanOnly, Yes, ask_for_plan
+from lockstep.cli.output import make_grid, make_lines, print_answer, print_note, style_text
+from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
 from lockstep.errors import LockstepError
-from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
     from lockstep.features.history.diff import StreamDiff
-    from lockstep.features.history.promote import Promoted, PromotionPlan
-    from lockstep.features.history.rewind import RewindPlan, Rewound
     from lockstep.features.history.savepoint import SavepointList
-    from lockstep.features.history.shadow import ShadowDropped, ShadowPlan, ShadowShown
+    from lockstep.features.history.shadow import ShadowShown
 
 
 @register_command(
@@ -76,17 +64,18 @@ def rewind(  # an option a question
     A rewind can be taken back by another one, to a batch that it undid. Exit code 1, with the reason, where something
     that it needs is gone.
     """
-    from lockstep.features.history.rewind import plan_rewind, rewind_stream
+    from lockstep.features.history.rewind import prepare_rewind
 
     handle = open_handle(stream)
-    if plan:
-        print_answer(plan_rewind(handle, to), _rewind_plan, as_json=as_json)
-        return
-    if why is None:
+    if why is None and not plan:
         raise typer.BadParameter("name the reason; the ledger keeps it", param_hint="--why")
-    ask_for_plan(lambda: plan_rewind(handle, to), _rewind_plan, yes=yes)
-    done = rewind_stream(handle, to, who=getpass.getuser(), why=why, accept_expired=accept_expired)
-    print_answer(done, _rewound, as_json=as_json)
+    cause = f"{why} ({getpass.getuser()})"
+    carry_out(
+        lambda: prepare_rewind(handle, to, cause=cause, accept_expired=accept_expired),
+        plan_only=plan,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 savepoint = make_group("savepoint", Panel.RECOVER, SAVEPOINTS)
@@ -180,7 +169,7 @@ def begin_shadow(  # an option a question
     """
     from lockstep.features.history.shadow import SUFFIX
 
-    _begin_shadow(stream, name or f"{stream}{SUFFIX}", start, code, None if plan else why, as_json=as_json)
+    _begin_shadow(stream, name or f"{stream}{SUFFIX}", start, code, why, plan=plan, as_json=as_json)
 
 
 @register_command("shadow list order_books", Panel.RECOVER, name="list", within=shadow)
@@ -193,18 +182,22 @@ def list_shadows(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: 
 
 
 @register_command("shadow drop order_books", Panel.RECOVER, name="drop", within=shadow)
-def drop_shadow(stream: StreamName, name: ShadowName = None, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+def drop_shadow(
+    stream: StreamName, name: ShadowName = None, *, plan: PlanOnly = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Delete a shadow with all its tables, and the savepoint that kept its batch."""
-    from lockstep.features.history import shadow as shadows
+    from lockstep.features.history.shadow import SUFFIX, prepare_drop
 
-    chosen = name or f"{stream}{shadows.SUFFIX}"
-    dropped = shadows.drop_shadow(stream, chosen, load_settings_or_exit(), who=getpass.getuser())
-    print_answer(dropped, _shadow_dropped, as_json=as_json)
+    chosen = name or f"{stream}{SUFFIX}"
+    settings = load_settings_or_exit()
+    who = getpass.getuser()
+    carry_out(lambda: prepare_drop(stream, chosen, settings, who=who), plan_only=plan, yes=yes, as_json=as_json)
 
 
-def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None, *, as_json: bool) -> None:
-    """Begin a shadow, or show its plan where no reason is given."""
-    from lockstep.features.history.shadow import begin_shadow, load_shadow_code, name_shadow, plan_shadow
+def _begin_shadow(  # the options of the command
+    stream: str, name: str, start: str, code: str, why: str, *, plan: bool, as_json: bool
+) -> None:
+    from lockstep.features.history.shadow import load_shadow_code, name_shadow, prepare_shadow
     from lockstep.operations.stream_handle import StreamHandle
 
     if not code and name not in list_all_streams():
@@ -213,11 +206,13 @@ def _begin_shadow(stream: str, name: str, start: str, code: str, why: str | None
         raise LockstepError(f"no --code is given, and assets/ declares no stream {name!r}", next_step=step)
     declared = load_shadow_code(code, stream, name) if code else find_stream_or_exit(name)
     source = StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
-    if why is None:
-        print_answer(plan_shadow(source, name, start), _shadow_plan, as_json=as_json)
-    else:
-        begun = begin_shadow(source, name, start, code=code, who=getpass.getuser(), why=why)
-        print_answer(begun, _shadow_begun, as_json=as_json)
+    who = getpass.getuser()
+    carry_out(
+        lambda: prepare_shadow(source, name, start, code=code, who=who, why=why),
+        plan_only=plan,
+        yes=True,
+        as_json=as_json,
+    )
 
 
 @register_command("shadow promote order_books order_books_shadow --plan", Panel.RECOVER, name="promote", within=shadow)
@@ -243,77 +238,15 @@ def promote(  # noqa: PLR0913  # an option a question
     Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow drop STREAM`. A
     promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
     """
-    from lockstep.features.history.promote import plan_promotion, promote_shadow
+    from lockstep.features.history.promote import prepare_promotion
 
     handle = open_handle(stream)
-    if plan:
-        print_answer(plan_promotion(handle, name), _promotion_plan, as_json=as_json)
-        return
-    ask_for_plan(lambda: plan_promotion(handle, name), _promotion_plan, yes=yes)
-    who = getpass.getuser()
-    done = promote_shadow(handle, name, who=who, why=why, accept_behind=accept_behind, accept_code=accept_code)
-    print_answer(done, _promoted, as_json=as_json)
-
-
-def _promotion_plan(found: PromotionPlan) -> RenderableType:
-    columns = ("topic", "partition", "position", "position of the shadow", "behind", "expired")
-    rows = (
-        (each.topic, each.partition, each.position, each.shadow_at, each.behind, each.expired)
-        for each in found.partitions
-    )
-    return make_lines(
-        style_text(
-            f"{found.stream}: rows up to batch {found.to_batch} stay, {found.rows_gone} rows after it go, "
-            f"{found.rows_added} rows of {found.shadow} come ({found.files} files, {found.bytes} bytes are copied)"
-        ),
-        style_text(
-            f"batch {found.last_batch} becomes batch {found.batch} of generation {found.generation}; "
-            f"{found.quarantined} messages come to quarantine and late table"
-        ),
-        make_first_rows(columns, rows),
-        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
-        make_effects(found.followers),
-        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
-    )
-
-
-def _promoted(found: Promoted) -> RenderableType:
-    plan = found.plan
-    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
-    return make_lines(
-        style_text(
-            f"{plan.stream}: {plan.shadow} promoted by batch {plan.batch} of generation {plan.generation}: "
-            f"{plan.rows_gone} rows went, {plan.rows_added} came; stopped{published}"
-        ),
-        style_text(f"next: lockstep start {plan.stream}"),
-        style_text(f"to delete the shadow: lockstep shadow drop {plan.stream} --name {plan.shadow}"),
-        style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
-        make_effects(plan.followers),
-    )
-
-
-def _shadow_plan(found: ShadowPlan) -> RenderableType:
-    columns = ("topic", "partition", "begins at", "position of the stream", "expired")
-    rows = ((each.topic, each.partition, each.begins_at, each.position, each.expired) for each in found.partitions)
-    return make_lines(
-        style_text(
-            f"{found.name}: from batch {found.from_batch} of {found.stream}, whose last batch is {found.last_batch}: "
-            f"{found.state_bytes} bytes of state files are read, {found.to_read} offsets up to the stream"
-        ),
-        make_first_rows(columns, rows),
-        *(style_text(f"migrated: {each}") for each in found.migrated[:SHOWN_MAX]),
-        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
-    )
-
-
-def _shadow_begun(found: ShadowShown) -> RenderableType:
-    return make_lines(
-        style_text(f"{found.name}: begun from batch {found.from_batch} of {found.stream}"),
-        style_text(
-            f"next: lockstep run {found.name} --available-now, then lockstep shadow diff {found.stream} {found.name}"
-        ),
+    cause = f"{why} ({getpass.getuser()})"
+    carry_out(
+        lambda: prepare_promotion(handle, name, cause=cause, accept_behind=accept_behind, accept_code=accept_code),
+        plan_only=plan,
+        yes=yes,
+        as_json=as_json,
     )
 
 
@@ -334,50 +267,6 @@ def _shadows(stream: str, found: Sequence[ShadowShown]) -> RenderableType:
     if not found:
         return style_text(f"{stream} has no shadow; begin one: lockstep shadow begin {stream} --code ... --from ...")
     return make_grid(columns, rows)
-
-
-def _shadow_dropped(found: ShadowDropped) -> RenderableType:
-    return style_text(f"{found.name}: deleted after batch {found.batch}; {found.stream} is not touched")
-
-
-def _rewind_plan(found: RewindPlan) -> RenderableType:
-    back = " (undone by an earlier rewind, it comes back)" if found.restores_undone else ""
-    at = f" of {found.to_at:%Y-%m-%d %H:%M:%S} UTC" if found.to_at is not None else ""
-    columns = ("topic", "partition", "position", "back to", "read again", "Kafka has from", "expired")
-    rows = (
-        (each.topic, each.partition, each.position, each.back_to, each.read_again, each.log_start, each.expired)
-        for each in found.partitions
-    )
-    return make_lines(
-        style_text(f"{found.stream}: back to batch {found.to_batch}{at}{back}, after batch {found.last_batch}"),
-        style_text(
-            f"{found.batches} batches and {found.rows} rows go, {found.quarantined} messages leave quarantine and late "
-            f"table, {found.read_again} offsets are read again; generation {found.generation} begins"
-        ),
-        make_first_rows(columns, rows),
-        *(style_text(f"accepted since, to be accepted again: {each}") for each in found.decisions[:SHOWN_MAX]),
-        make_more(len(found.decisions) - SHOWN_MAX),
-        *(style_text(f"adopted later, read again from its first offset: {each}") for each in found.topics[:SHOWN_MAX]),
-        make_effects(found.followers),
-        *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in found.obstacles),
-        None if found.obstacles else style_text("nothing refuses it; repeat the command without --plan", "green"),
-    )
-
-
-def _rewound(found: Rewound) -> RenderableType:
-    plan = found.plan
-    published = "" if found.published else "; Kafka did not take the group offsets, the next start publishes them"
-    return make_lines(
-        style_text(
-            f"{plan.stream}: back at batch {plan.to_batch} by batch {found.batch} of generation {plan.generation}, "
-            f"{plan.rows} rows went; stopped{published}"
-        ),
-        style_text(
-            f"next: deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}"
-        ),
-        style_text(f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'"),
-        make_effects(plan.followers),
-    )
 
 
 def _savepoints(found: SavepointList) -> RenderableType:

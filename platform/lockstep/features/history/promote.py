@@ -9,8 +9,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -28,18 +30,29 @@ from lockstep.features.history.promotion_commit import PromotionCommit, commit_p
 from lockstep.features.history.rewind import (
     RewindReason,
     count_rows,
+    describe_unpublished,
     find_state_files,
     publish_positions,
     read_rewound_rows,
 )
-from lockstep.features.history.shadow import ShadowRefused, make_moved_rows, require_shadow
+from lockstep.features.history.shadow import describe_migrated, make_moved_rows, require_shadow
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.followers import FollowerEffect, list_effects
+from lockstep.operations.followers import FollowerEffect, list_effects, tabulate_effects
 from lockstep.operations.past_batches import read_head_of_batch
-from lockstep.operations.plan_frame import Obstacle
+from lockstep.operations.plan_frame import (
+    Description,
+    Labelled,
+    Obstacle,
+    Plan,
+    Prepared,
+    Records,
+    Refused,
+    Unit,
+    drop_accepted,
+)
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import open_table, try_read_head
 from lockstep.state.relocation import take_state
@@ -81,11 +94,10 @@ class PromotedPartition(msgspec.Struct, frozen=True, kw_only=True):
     expired: int
 
 
-class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
+class PromotionPlan(Plan, frozen=True, kw_only=True):
     """What a promotion would do.
 
     Attributes:
-        stream: Name of the stream.
         shadow: Name of the shadow.
         to_batch: The batch from which the shadow began: rows up to it stay as they are.
         last_batch: The last batch of the stream now.
@@ -99,10 +111,10 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Partitions of which both have read another offset.
         migrated: Differences of the state types that `migrate` of the deployed code handles.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
-        obstacles: Why it is refused; empty where nothing refuses it.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the promotion"
+
     shadow: str
     to_batch: int
     last_batch: int
@@ -116,7 +128,28 @@ class PromotionPlan(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PromotedPartition, ...]
     migrated: tuple[str, ...]
     followers: tuple[FollowerEffect, ...]
-    obstacles: tuple[Obstacle, ...]
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("shadow", self.shadow),
+            Labelled("rows stay up to batch", self.to_batch),
+            Labelled("rows that go", self.rows_gone),
+            Labelled("rows that the shadow adds", self.rows_added),
+            Labelled("messages for quarantine and late table", self.quarantined),
+            Labelled("files to copy", self.files),
+            Labelled("bytes to copy", self.bytes, Unit.BYTES),
+            Labelled("last batch now", self.last_batch),
+            Labelled("last batch afterwards", self.batch),
+            Labelled("new generation", self.generation),
+        )
+        notes = describe_migrated(self.migrated)
+        return self.make_description(
+            "promotion",
+            facts,
+            records=(Records.of("partitions", self.partitions, "topic partition position shadow_at behind expired"),),
+            notes=notes,
+        )
 
 
 class Promoted(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +164,28 @@ class Promoted(msgspec.Struct, frozen=True, kw_only=True):
     plan: PromotionPlan
     version: int
     published: bool
+
+    def describe(self) -> Description:
+        """Return its description."""
+        plan = self.plan
+        facts = (
+            Labelled("promoted", plan.shadow),
+            Labelled("by batch", plan.batch),
+            Labelled("generation", plan.generation),
+            Labelled("rows that went", plan.rows_gone),
+            Labelled("rows that were added", plan.rows_added),
+        )
+        return Description(
+            title=f"{plan.stream}: promoted and stopped",
+            facts=facts,
+            notes=describe_unpublished(self.published),
+            records=(tabulate_effects(plan.followers),),
+            next_steps=(
+                f"lockstep start {plan.stream}",
+                f"to delete the shadow: lockstep shadow drop {plan.stream} --name {plan.shadow}",
+                f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'",
+            ),
+        )
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -153,23 +208,6 @@ class _Prepared(msgspec.Struct, frozen=True):
         return self.planned
 
 
-def plan_promotion(handle: StreamHandle, name: str) -> PromotionPlan:
-    """Show what a promotion would do; changes nothing. Takes one to three seconds, to see whether a writer is alive.
-
-    Args:
-        handle: The stream, with its deployed declaration.
-        name: Name of the shadow.
-
-    Raises:
-        NoTable: The stream has never run.
-        NotAShadow: It is no shadow of the stream.
-        ShadowRefused: A session was erased since it began.
-        NotRewindable: The batch from which it began may be deleted.
-        KafkaError: Kafka does not answer.
-    """
-    return _prepare(handle, name).plan
-
-
 def promote_shadow(
     handle: StreamHandle,
     name: str,
@@ -179,38 +217,58 @@ def promote_shadow(
     accept_behind: bool = False,
     accept_code: bool = False,
 ) -> Promoted:
-    """Make a shadow the stream; the stream is stopped afterwards, the shadow stays until it is dropped.
+    """Prepare a promotion and commit it. Raises as both do."""
+    cause = f"{why} ({who})"
+    return prepare_promotion(handle, name, cause=cause, accept_behind=accept_behind, accept_code=accept_code).commit()
 
-    1. Plan on both heads as they are; refuse what does not agree.
-    2. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
-       refers to the copies.
-    3. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour where the
-       hour was closed meanwhile.
-    4. Bring the side tables up to it, as the next start would.
-    5. Publish the positions; the next start does so too.
+
+def prepare_promotion(
+    handle: StreamHandle, name: str, *, cause: str = "", accept_behind: bool = False, accept_code: bool = False
+) -> Prepared[PromotionPlan, Promoted]:
+    """Plan a promotion: a shadow becomes the stream; changes nothing.
+
+    Takes one to three seconds, to see whether a writer is alive. The commit is of both heads that were planned on. The
+    stream is stopped afterwards, the shadow stays until it is dropped.
 
     Args:
         handle: The stream, with its deployed declaration.
         name: Name of the shadow.
-        who: The operator.
-        why: The reason.
+        cause: The reason and the operator.
         accept_behind: Promote although the shadow has not read as far as the stream.
         accept_code: Promote although the deployed code is not the shadow's.
 
     Raises:
-        ShadowRefused: Names every obstacle; or the shadow was dropped meanwhile.
-        NoTable, NotAShadow, NotRewindable: As `plan_promotion`; or a batch was committed meanwhile.
+        NoTable: The stream has never run.
+        NotAShadow: It is no shadow of the stream.
+        Refused: A session was erased since it began.
+        NotRewindable: The batch from which it began may be deleted.
+        KafkaError: Kafka does not answer.
+
+    The commit raises:
+        Refused: Names every obstacle; or the shadow was dropped, or rows were dropped by retention meanwhile.
+        NotRewindable: A batch was committed meanwhile.
         Overtaken: Another run or command claimed the table meanwhile.
-        KafkaError: Kafka does not answer; nothing was changed.
     """
-    prepared = _prepare(handle, name)  # 1
-    accepted = ({RewindReason.BEHIND} if accept_behind else set()) | ({RewindReason.CODE} if accept_code else set())
-    if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
-        raise ShadowRefused(handle.stream.name, f"promotion of {name}", obstacles)
+    prepared = _prepare(handle, name)
+    accepted: dict[str, bool] = {RewindReason.BEHIND: accept_behind, RewindReason.CODE: accept_code}
+    plan = msgspec.structs.replace(prepared.plan, obstacles=drop_accepted(prepared.plan.obstacles, accepted))
+    return Prepared(plan, partial(_carry_out, handle, msgspec.structs.replace(prepared, planned=plan), cause))
+
+
+def _carry_out(handle: StreamHandle, prepared: _Prepared, cause: str) -> Promoted:
+    """Commit a promotion.
+
+    1. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
+       refers to the copies.
+    2. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour where the
+       hour was closed meanwhile.
+    3. Bring the side tables up to it, as the next start would.
+    4. Publish the positions; the next start does so too.
+    """
     side_tables.catch_up_alongside_writer(handle.folders, prepared.head)
-    landed, rows = _commit(handle, prepared, f"{why} ({who})")  # 2, 3
-    side_tables.SideLogs(handle.folders).catch_up(landed)  # 4
-    return Promoted(plan=prepared.plan, version=landed.batch_version, published=publish_positions(handle, rows))  # 5
+    landed, rows = _commit(handle, prepared, cause)  # 1, 2
+    side_tables.SideLogs(handle.folders).catch_up(landed)  # 3
+    return Promoted(plan=prepared.plan, version=landed.batch_version, published=publish_positions(handle, rows))  # 4
 
 
 def _prepare(handle: StreamHandle, name: str) -> _Prepared:
@@ -224,7 +282,7 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
     """Refuse a shadow that is dropped within the block, whatever error that causes; its name may begin again there.
 
     Raises:
-        ShadowRefused: It is not there any more.
+        Refused: It is not there any more.
     """
     failure: Exception | None = None
     try:
@@ -235,17 +293,20 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
         if failure is not None:
             raise failure
         return
-    problem, step = "it was dropped meanwhile; nothing was changed", f"lockstep shadow list {stream} lists its shadows"
-    raise ShadowRefused(stream, f"promotion of {own.stream}", [Obstacle(RewindReason.GONE, problem, step)]) from failure
+    problem, step = (
+        "it was dropped, or a session erased from it, meanwhile; nothing was changed",
+        f"lockstep shadow list {stream} lists its shadows",
+    )
+    raise Refused(stream, f"promotion of {own.stream}", [Obstacle(RewindReason.GONE, problem, step)]) from failure
 
 
 def _is_there(own: StreamFolders, shadow: Head) -> bool:
-    """Whether the table of a shadow is the one that was read."""
+    """Whether the table of a shadow is the one that was read, and no session was erased since."""
     try:
         head = try_read_head(own)
     except (LockstepError, DeltaError, OSError):
         return False  # it is being deleted
-    return head is not None and head.table_id == shadow.table_id
+    return head is not None and (head.table_id, head.erasure) == (shadow.table_id, shadow.erasure)
 
 
 def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin: Origin) -> _Prepared:
@@ -280,7 +341,7 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
     """Refuse to bring back a session that the stream has erased since the shadow began.
 
     Raises:
-        ShadowRefused: It has; or the shadow has erased one, whose digest is that of its own table.
+        Refused: It has; or the shadow has erased one, whose digest is that of its own table.
     """
     name, problem = shadow.stream, ""
     if head.erasure is not None and origin.batch < head.erasure.batch:
@@ -290,7 +351,7 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
         problem = f"{name} has erased a session by a digest of its own table, which {head.stream} cannot check"
     if problem:
         step = f"lockstep shadow drop {head.stream} --name {name}; then begin another one from a later batch"
-        raise ShadowRefused(head.stream, f"promotion of {name}", [Obstacle(RewindReason.START, problem, step)])
+        raise Refused(head.stream, f"promotion of {name}", [Obstacle(RewindReason.START, problem, step)])
 
 
 def _make_plan(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import pyarrow.compute as pc
@@ -27,9 +28,9 @@ from lockstep.features.history.rewind_commit import (
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
-from lockstep.operations.followers import FollowerEffect, list_effects
+from lockstep.operations.followers import FollowerEffect, list_effects, tabulate_effects
 from lockstep.operations.past_batches import read_head_of_batch
-from lockstep.operations.plan_frame import Obstacle, Refused
+from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, drop_accepted
 from lockstep.operations.quarantine import Place
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import open_table
@@ -94,11 +95,10 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
     expired: int
 
 
-class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
+class RewindPlan(Plan, frozen=True, kw_only=True):
     """What a rewind would do.
 
     Attributes:
-        stream: Name of the stream.
         to_batch: The batch to which it goes back.
         to_at: When that batch was committed (UTC).
         last_batch: The last batch now.
@@ -112,10 +112,10 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Partitions whose position changes.
         read_again: Offsets that the next run reads again.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
-        obstacles: Why it is refused; empty where nothing refuses it.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the rewind"
+
     to_batch: int
     to_at: datetime | None
     last_batch: int
@@ -129,7 +129,33 @@ class RewindPlan(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[RewoundPartition, ...]
     read_again: int
     followers: tuple[FollowerEffect, ...]
-    obstacles: tuple[Obstacle, ...]
+
+    def describe(self) -> Description:
+        """Return its description."""
+        back = "undone by an earlier rewind, it comes back" if self.restores_undone else ""
+        accepted = (f"accepted since, to be accepted again: {each}" for each in self.decisions)
+        adopted = (f"adopted later, read again from its first offset: {each}" for each in self.topics)
+        facts = (
+            Labelled("back to batch", self.to_batch, note=back),
+            Labelled("committed at", self.to_at),
+            Labelled("last batch now", self.last_batch),
+            Labelled("batches that go", self.batches),
+            Labelled("rows that go", self.rows),
+            Labelled("messages that leave quarantine and late table", self.quarantined),
+            Labelled("offsets to read again", self.read_again),
+            Labelled("new generation", self.generation),
+        )
+        notes = (*accepted, *adopted)
+        return self.make_description(
+            "rewind",
+            facts,
+            records=(
+                Records.of(
+                    "partitions", self.partitions, "topic partition position back_to read_again log_start expired"
+                ),
+            ),
+            notes=notes,
+        )
 
 
 class Rewound(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,12 +173,30 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     published: bool
 
+    def describe(self) -> Description:
+        """Return its description."""
+        plan = self.plan
+        facts = (
+            Labelled("back at batch", plan.to_batch),
+            Labelled("by batch", self.batch),
+            Labelled("generation", plan.generation),
+            Labelled("rows that went", plan.rows),
+        )
+        return Description(
+            title=f"{plan.stream}: rewound and stopped",
+            facts=facts,
+            notes=describe_unpublished(self.published),
+            records=(tabulate_effects(plan.followers),),
+            next_steps=(
+                f"deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}",
+                f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'",
+            ),
+        )
 
-class RewindRefused(Refused):
-    """A rewind is not possible, or not now."""
 
-    def __init__(self, stream: str, obstacles: Iterable[Obstacle]) -> None:
-        super().__init__(stream, "the rewind", obstacles)
+def describe_unpublished(published: bool) -> tuple[str, ...]:  # noqa: FBT001  # a field of the results
+    """Say that Kafka did not take the positions; nothing if it did."""
+    return () if published else ("Kafka did not take the group offsets, the next start publishes them",)
 
 
 def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
@@ -223,7 +267,7 @@ def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
     return int(first["batch"]) - 1
 
 
-class PreparedRewind(msgspec.Struct, frozen=True):
+class PlannedRewind(msgspec.Struct, frozen=True):
     """A plan, with what its commit needs.
 
     Attributes:
@@ -241,57 +285,53 @@ class PreparedRewind(msgspec.Struct, frozen=True):
     needs: Mapping[Path, int]
 
 
-def plan_rewind(handle: StreamHandle, to: str) -> RewindPlan:
-    """Show what a rewind would do; changes nothing. Takes one to three seconds, to see whether a writer is alive.
+def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_expired: bool = False) -> Rewound:
+    """Prepare a rewind and commit it. Raises as both do."""
+    return prepare_rewind(handle, to, cause=f"{why} ({who})", accept_expired=accept_expired).commit()
+
+
+def prepare_rewind(
+    handle: StreamHandle, to: str, *, cause: str = "", accept_expired: bool = False
+) -> Prepared[RewindPlan, Rewound]:
+    """Plan a rewind; changes nothing. Takes one to three seconds, to see whether a writer is alive.
+
+    Its commit is of the head that was planned on. The stream is stopped afterwards.
 
     Args:
         handle: The stream.
         to: The target, as `find_target` takes it.
+        cause: The reason and the operator.
+        accept_expired: Rewind although Kafka no longer has all messages: their rows go, and do not come again.
 
     Raises:
         NoTable: The stream has never run.
         NotRewindable, TableError, LockstepError: As `find_target`.
         KafkaError: Kafka does not answer.
-    """
-    return prepare_rewind(handle, to).plan
 
-
-def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_expired: bool = False) -> Rewound:
-    """Go back to an earlier batch; the stream is stopped afterwards.
-
-    1. Plan on the head as it is; refuse what cannot be undone or read again.
-    2. Commit.
-    3. Publish the positions; the next start does so too.
-
-    Args:
-        handle: The stream.
-        to: The target, as `find_target` takes it.
-        who: The operator.
-        why: The reason.
-        accept_expired: Rewind although Kafka no longer has all messages: their rows go, and do not come again.
-
-    Raises:
-        NoTable: The stream has never run.
-        RewindRefused: Names every obstacle.
-        NotRewindable, TableError, LockstepError: As `find_target`; or a batch was committed meanwhile.
+    The commit raises:
+        Refused: Names every obstacle; or rows were dropped by retention meanwhile.
+        NotRewindable, TableError: A batch was committed meanwhile, or a file that it needs is gone.
         Overtaken: Another run or command claimed the table meanwhile.
-        KafkaError: Kafka does not answer; nothing was changed.
     """
-    prepared = prepare_rewind(handle, to)  # 1
-    accepted = {RewindReason.EXPIRED} if accept_expired else set[RewindReason]()
-    if obstacles := [each for each in prepared.plan.obstacles if each.kind not in accepted]:
-        raise RewindRefused(handle.stream.name, obstacles)
-    landed = commit_prepared_rewind(handle.folders, prepared, f"{why} ({who})")  # 2
+    planned = plan_rewind(handle, to)
+    obstacles = drop_accepted(planned.plan.obstacles, {RewindReason.EXPIRED: accept_expired})
+    plan = msgspec.structs.replace(planned.plan, obstacles=obstacles)
+    return Prepared(plan, partial(_carry_out, handle, msgspec.structs.replace(planned, plan=plan), cause))
+
+
+def _carry_out(handle: StreamHandle, planned: PlannedRewind, cause: str) -> Rewound:
+    """Commit, then publish the positions; the next start does so too."""
+    landed = commit_prepared_rewind(handle.folders, planned, cause)
     return Rewound(
-        plan=prepared.plan,
+        plan=planned.plan,
         batch=landed.batch,
         version=landed.batch_version,
-        published=publish_positions(handle, prepared.rows),  # 3
+        published=publish_positions(handle, planned.rows),
     )
 
 
-def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
-    """Plan a rewind, with what its commit needs. Raises as `plan_rewind` does."""
+def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
+    """Plan a rewind, with what its commit needs. Raises as `prepare_rewind` does."""
     folders, head = handle.folders, handle.require_head()
     target = find_target(folders, head, to)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
@@ -324,7 +364,7 @@ def prepare_rewind(handle: StreamHandle, to: str) -> PreparedRewind:
         obstacles=obstacles,
     )
     needs = {**state, **{path: size for path, size in then.items() if path not in now}}
-    return PreparedRewind(plan, head, target, rows, needs)
+    return PlannedRewind(plan, head, target, rows, needs)
 
 
 def find_common_batch(head: Head, target: Head) -> int:
@@ -554,7 +594,7 @@ def count_rows(folders: StreamFolders, version: int | None) -> int:
     return sum(count or 0 for count in actions["num_records"].to_pylist())
 
 
-def commit_prepared_rewind(folders: StreamFolders, prepared: PreparedRewind, cause: str) -> Head:
+def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, cause: str) -> Head:
     """Commit a rewind; gives the head after it.
 
     1. Bring the side tables up to the head: a batch follows only after they hold the last one.
@@ -578,7 +618,7 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PreparedRewind, cau
     return landed
 
 
-def _commit(folders: StreamFolders, planned: PreparedRewind, cause: str) -> Head:
+def _commit(folders: StreamFolders, planned: PlannedRewind, cause: str) -> Head:
     output, head, now = open_table(folders), planned.head, ledger.read_clock()
     stamp = LedgerStamp(
         generation=head.generation + 1,

@@ -11,6 +11,7 @@ import msgspec
 from lockstep.errors import TableError
 from lockstep.features.history.commit_kinds import REWIND, SAVEPOINT
 from lockstep.operations.past_batches import NotRewindable, check_rewindable
+from lockstep.operations.plan_frame import make_changed
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
 from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideFile
@@ -81,8 +82,11 @@ def check_unchanged(head: Head, seen: Head, target: Head) -> None:
     Raises:
         Fenced: Another run, or another operation, claimed the table.
         NotRewindable: A batch was committed, or the files of the target may be deleted by now.
+        Refused: Retention has dropped rows: another number of rows would go than the plan says.
     """
     check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))
+    if head.retention != seen.retention:
+        raise make_changed(head.stream, f"the way back to batch {target.batch}", "retention has dropped rows")
     if head.batch != seen.batch:
         problem = f"batch {head.batch} was committed since it was planned after batch {seen.batch}"
         step = f"lockstep stop {head.stream}; then plan again"

@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 from deltalake.exceptions import DeltaError
@@ -34,7 +36,7 @@ from lockstep.features.history.savepoint import drop_named_savepoint, make_savep
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.plan_frame import Obstacle, Refused
+from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, Unit, make_changed
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import try_read_head
 from lockstep.operations.whole_stream import delete_stream
@@ -82,11 +84,10 @@ class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
     expired: int
 
 
-class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
+class ShadowPlan(Plan, frozen=True, kw_only=True):
     """How a shadow would begin.
 
     Attributes:
-        stream: The stream that it is a shadow of.
         name: Name of the shadow: its tables, and its consumer group.
         from_batch: The batch whose state and positions it takes over.
         last_batch: The last batch of the stream now.
@@ -95,10 +96,10 @@ class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
         to_read: Offsets up to the positions of the stream.
         state_bytes: Bytes of state files that are read for the copy.
         migrated: Differences of the state types that `migrate` handles.
-        obstacles: Why it is refused; empty where nothing refuses it.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the shadow"
+
     name: str
     from_batch: int
     last_batch: int
@@ -106,7 +107,23 @@ class ShadowPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_read: int
     state_bytes: int
     migrated: tuple[str, ...]
-    obstacles: tuple[Obstacle, ...]
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("shadow", self.name),
+            Labelled("from batch", self.from_batch),
+            Labelled("last batch of the stream", self.last_batch),
+            Labelled("state files to read", self.state_bytes, Unit.BYTES),
+            Labelled("offsets up to the stream", self.to_read),
+        )
+        records = (Records.of("partitions", self.partitions, "topic partition begins_at position expired"),)
+        return self.make_description("shadow", facts, records=records, notes=describe_migrated(self.migrated))
+
+
+def describe_migrated(migrated: Iterable[str]) -> tuple[str, ...]:
+    """Say which differences of state types `migrate` handles."""
+    return tuple(f"migrated: {each}" for each in migrated)
 
 
 class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,9 +149,15 @@ class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
     desired: str
     cause: str
 
-
-class ShadowRefused(Refused):
-    """A shadow cannot begin, or cannot be promoted, or not now."""
+    def describe(self) -> Description:
+        """Return its page after its beginning."""
+        return Description(
+            title=f"{self.name}: begun",
+            facts=(Labelled("stream", self.stream), Labelled("from batch", self.from_batch)),
+            next_steps=(
+                f"lockstep run {self.name} --available-now, then lockstep shadow diff {self.stream} {self.name}",
+            ),
+        )
 
 
 class ShadowCodeChanged(LockstepError):
@@ -277,30 +300,14 @@ def _show(name: str, head: Head, origin: Origin) -> ShadowShown:
     )
 
 
-class _PreparedShadow(msgspec.Struct, frozen=True):
+class _PlannedShadow(msgspec.Struct, frozen=True):
     plan: ShadowPlan
     head: Head
     target: Head
     rows: tuple[LedgerRow, ...]
 
 
-def plan_shadow(source: StreamHandle, name: str, start: str) -> ShadowPlan:
-    """Show how a shadow would begin; changes nothing.
-
-    Args:
-        source: The stream, with the code of the shadow: its declaration under the stream's own name.
-        name: Name of the shadow.
-        start: The batch, as `find_target` takes it.
-
-    Raises:
-        NoTable: The stream has never run.
-        NotRewindable, TableError, LockstepError: As `find_target`; or there is a table of that name.
-        KafkaError: Kafka does not answer.
-    """
-    return _prepare(source, name, start).plan
-
-
-def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
+def _plan(source: StreamHandle, name: str, start: str) -> _PlannedShadow:
     folders, head = source.folders, source.require_head()
     own = try_read_head(StreamFolders(name, folders.root))
     if own is not None:
@@ -310,7 +317,7 @@ def _prepare(source: StreamHandle, name: str, start: str) -> _PreparedShadow:
     rows = read.placed
     files, damaged = find_state_files(folders, rows)
     partitions = tuple(_look_at(source, (*rows, *read.unplaced), read.newest))
-    return _PreparedShadow(
+    return _PlannedShadow(
         ShadowPlan(
             stream=head.stream,
             name=name,
@@ -362,13 +369,14 @@ def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[Sh
 
 
 def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str) -> ShadowShown:
-    """Begin a shadow; `lockstep run` runs it.
+    """Prepare a shadow and begin it. Raises as both do."""
+    return prepare_shadow(source, name, start, code=code, who=who, why=why).commit()
 
-    1. Plan; refuse what is gone.
-    2. Keep the batch of the stream with a savepoint, so that a promotion finds it.
-    3. Create the tables; copy the state into a file that nothing refers to yet.
-    4. Commit its first batch: the positions, with the copied state. Killed before, it is begun again.
-    5. Bring its ledger up to it, as its next start would.
+
+def prepare_shadow(
+    source: StreamHandle, name: str, start: str, *, code: str = "", who: str = "", why: str = ""
+) -> Prepared[ShadowPlan, ShadowShown]:
+    """Plan a shadow; changes nothing. `lockstep run` runs it once it has begun.
 
     Args:
         source: The stream, with the code of the shadow: its declaration under the stream's own name.
@@ -379,21 +387,33 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
         why: The reason.
 
     Raises:
-        ShadowRefused: Names every obstacle.
         NoTable: The stream has never run.
-        NotRewindable, TableError, LockstepError: As `plan_shadow`.
+        NotRewindable, TableError, LockstepError: As `find_target`; or there is a table of that name.
         StateTypeChanged: The new code cannot read the state.
-        KafkaError: Kafka does not answer; nothing was changed.
+        KafkaError: Kafka does not answer.
+
+    The commit raises:
+        Refused: Names every obstacle.
     """
-    prepared = _prepare(source, name, start)  # 1
-    if prepared.plan.obstacles:
-        raise ShadowRefused(source.stream.name, "a shadow", prepared.plan.obstacles)
-    _keep_batch(source.folders, name, prepared.target.batch, who)  # 2
+    planned = _plan(source, name, start)
+    return Prepared(planned.plan, partial(_carry_out, source, planned, code, who, why))
+
+
+def _carry_out(source: StreamHandle, planned: _PlannedShadow, code: str, who: str, why: str) -> ShadowShown:
+    """Begin a shadow.
+
+    1. Keep the batch of the stream with a savepoint, so that a promotion finds it.
+    2. Create the tables; copy the state into a file that nothing refers to yet.
+    3. Commit its first batch: the positions, with the copied state. Killed before, it is begun again.
+    4. Bring its ledger up to it, as its next start would.
+    """
+    name = planned.plan.name
+    _keep_batch(source.folders, name, planned.target.batch, who)  # 1
     try:
-        landed = _begin(source, prepared, code, f"{why} ({who})")  # 3, 4
+        landed = _begin(source, planned, code, f"{why} ({who})")  # 2, 3
     finally:
         _keep_origin(source.folders, name, who)
-    side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 5
+    side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 4
     return next(each for each in list_shadows(source.stream.name, source.folders.root) if each.name == name)
 
 
@@ -424,7 +444,7 @@ def make_pin(name: str) -> str:
     return f"{pin[:PIN_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:PIN_DIGEST_CHARACTERS]}"
 
 
-def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: str) -> Head:
+def _begin(source: StreamHandle, prepared: _PlannedShadow, code: str, cause: str) -> Head:
     """Steps 3 and 4."""
     target, declared = prepared.target, source.stream
     folders, row_type = StreamFolders(prepared.plan.name, source.folders.root), declared.types.row
@@ -460,7 +480,7 @@ def _begin(source: StreamHandle, prepared: _PreparedShadow, code: str, cause: st
 
 
 def _copy(
-    source: StreamFolders, folders: StreamFolders, prepared: _PreparedShadow, now: datetime, cause: str
+    source: StreamFolders, folders: StreamFolders, prepared: _PlannedShadow, now: datetime, cause: str
 ) -> tuple[RelocatedState, SideFile]:
     """The copied state, and the ledger file that refers to it."""
     target = prepared.target
@@ -493,6 +513,25 @@ def make_moved_rows(stamp: LedgerStamp, rows: Iterable[LedgerRow], copied: Reloc
     ]
 
 
+class ShadowDropPlan(Plan, frozen=True, kw_only=True):
+    """The deletion of a shadow.
+
+    Attributes:
+        name: Its name.
+        batch: Its last batch; 0 if it was only begun.
+    """
+
+    PLAN: ClassVar[str] = "the deletion of the shadow"
+
+    name: str
+    batch: int
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (Labelled("shadow that goes, with all its tables", self.name), Labelled("last batch", self.batch))
+        return self.make_description("deletion of a shadow", facts)
+
+
 class ShadowDropped(msgspec.Struct, frozen=True):
     """A shadow that was deleted.
 
@@ -505,6 +544,11 @@ class ShadowDropped(msgspec.Struct, frozen=True):
     name: str
     stream: str
     batch: int
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (Labelled("stream, which is not touched", self.stream), Labelled("last batch", self.batch))
+        return Description(title=f"{self.name}: deleted", facts=facts)
 
 
 def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFolders, Head, Origin]:
@@ -521,7 +565,12 @@ def require_shadow(stream: str, name: str, settings: Settings) -> tuple[StreamFo
 
 
 def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> ShadowDropped:
-    """Delete a shadow: its tables, its state, its consumer group and the savepoint that kept its beginning.
+    """Prepare the deletion of a shadow and commit it. Raises as both do."""
+    return prepare_drop(stream, name, settings, who=who).commit()
+
+
+def prepare_drop(stream: str, name: str, settings: Settings, *, who: str) -> Prepared[ShadowDropPlan, ShadowDropped]:
+    """Plan the deletion of a shadow: its tables, its state, its consumer group and the savepoint of its beginning.
 
     Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
     A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to
@@ -530,21 +579,31 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
 
     Raises:
         NotAShadow: It is none: a stream is never deleted by this.
-        ShadowRefused: It is being written.
+
+    The commit raises:
+        Refused: It is being written, or was written meanwhile.
         KafkaError: Kafka does not answer; nothing was deleted.
     """
     folders, owner = StreamFolders(name, settings.table_root), StreamFolders(stream, settings.table_root)
     head = try_read_head(folders)
     if not _is_unfinished(head, owner, name):
         folders, head, _ = require_shadow(stream, name, settings)
+    obstacles = list[Obstacle]()
     if head is not None and is_writer_alive(folders.control, head.epoch):
         step = f"lockstep stop {name}"
-        obstacle = Obstacle(RewindReason.WRITER, f"epoch {head.epoch} is writing", step)
-        raise ShadowRefused(stream, f"deletion of shadow {name}", [obstacle])
-    ConsumerGroup(settings.kafka, name).forget()
-    delete_stream(folders, folders.root / f".{name}{DROPPED}")
-    release_pin(owner, name, who)
-    return ShadowDropped(name, stream, 0 if head is None else head.batch)
+        obstacles.append(Obstacle(RewindReason.WRITER, f"epoch {head.epoch} is writing", step))
+    batch = 0 if head is None else head.batch
+    plan = ShadowDropPlan(stream=stream, obstacles=tuple(obstacles), name=name, batch=batch)
+
+    def act() -> ShadowDropped:
+        if try_read_head(folders) != head:
+            raise make_changed(stream, plan.PLAN, f"{name} was written after batch {batch}")
+        ConsumerGroup(settings.kafka, name).forget()
+        delete_stream(folders, folders.root / f".{name}{DROPPED}")
+        release_pin(owner, name, who)
+        return ShadowDropped(name, stream, batch)
+
+    return Prepared(plan, act)
 
 
 def _is_unfinished(head: Head | None, owner: StreamFolders, name: str) -> bool:

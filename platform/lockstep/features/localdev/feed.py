@@ -70,7 +70,7 @@ class NextMessage(msgspec.Struct, frozen=True):
     value: bytes
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class FeedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the feed.
 
     Attributes:
@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     new_topic_seconds: tuple[float, float] = (FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS)
 
 
-def replay(plan: Plan) -> Iterator[NextMessage]:
+def replay(plan: FeedPlan) -> Iterator[NextMessage]:
     """All messages, without end: the topics take turns, one message each."""
     turns = deque(_endless(topic, messages, plan.run) for topic, messages in plan.recordings.items())
     new_topics, births = _new_topics(plan), _births(plan)
@@ -122,7 +122,7 @@ def _session(topic: str, messages: Sequence[Recorded], which: str) -> Iterator[t
         yield topic, f"{message.book}.{which}".encode(), message.value
 
 
-def _new_topics(plan: Plan) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
+def _new_topics(plan: FeedPlan) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
     """One session each on a topic of its own, named after a recording and a number not yet taken."""
     taken = {*plan.taken, *plan.recordings}
     for original, messages in cycle(plan.recordings.items()):
@@ -131,7 +131,7 @@ def _new_topics(plan: Plan) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
         yield _session(topic, messages, f"{plan.run}.1")
 
 
-def _births(plan: Plan) -> Iterator[float]:
+def _births(plan: FeedPlan) -> Iterator[float]:
     """Times at which new topics appear."""
     first, pause = plan.new_topic_seconds
     at = first
@@ -194,7 +194,7 @@ def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed:
         try:
             names = ClusterAdmin(make_admin_client(kafka), ANSWER_TIMEOUT_S).topic_names()
             SAY.print(f"run {run}: {len(sources)} recordings, {speed:g} messages a second")
-            _send(replay(Plan(recordings=sources, run=run, messages_per_second=speed, taken=names)), kafka, stop)
+            _send(replay(FeedPlan(recordings=sources, run=run, messages_per_second=speed, taken=names)), kafka, stop)
         except KafkaError as error:
             SAY.print(f"{error.problem}; new sessions in {RETRY_SECONDS:g} s")
             stop.wait(RETRY_SECONDS)

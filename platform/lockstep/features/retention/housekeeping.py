@@ -30,6 +30,7 @@ from lockstep.features.retention.rows import drop_old_rows, plan_retention
 from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
 from lockstep.operations.clean_up import CleanedStream, CleanUpStep
 from lockstep.operations.growth import DiskGrowth, read_growth, record_growth, take_sample
+from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_table import NoTable
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
@@ -90,6 +91,24 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
     rewind_floor: int
     steps: tuple[StepResult, ...]
     growth: DiskGrowth | None = None
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("rewind floor", self.rewind_floor, note="the earliest batch to which a rewind can go back"),
+            Labelled(
+                "files to delete" if self.planned_only else "files deleted", sum(each.files for each in self.steps)
+            ),
+            Labelled("bytes to delete" if self.planned_only else "bytes deleted", self.bytes, Unit.BYTES),
+            *(() if self.growth is None else self.growth.list_facts()),
+        )
+        records = (Records.of("steps", self.steps, "step files bytes"),)
+        return Description(title=f"{self.stream}: housekeeping", facts=facts, records=records)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all steps."""
+        return sum(each.bytes for each in self.steps)
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -18,6 +20,16 @@ from lockstep.features.retention.commit_kinds import QUARANTINE_RETENTION
 from lockstep.features.retention.rows import PLANS_MAX, find_oldest_hour
 from lockstep.features.retention.side_files import drop_side_files, find_last_unrepeatable
 from lockstep.model.commit_hour import find_current_hour
+from lockstep.operations.plan_frame import (
+    Description,
+    Labelled,
+    Plan,
+    Prepared,
+    Records,
+    Unit,
+    make_changed,
+    refuse_changed,
+)
 from lockstep.operations.stream_table import open_table
 from lockstep.table import delta_log, side_tables, transactions
 from lockstep.table.commit import Base, Proposal
@@ -50,18 +62,18 @@ class DroppedMessages(msgspec.Struct, frozen=True, kw_only=True):
     last_batch: int = 0
 
 
-class QuarantineRetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineRetentionPlan(Plan, frozen=True, kw_only=True):
     """Messages that a retention of quarantine and late table drops.
 
     Attributes:
-        stream: Name of the stream.
         before_hour: Messages of batches committed before it are dropped, "YYYY-MM-DDTHH" UTC; empty before the first.
         batch: The last batch whose messages are dropped; 0 for none.
         tables: What is dropped from each table.
         dropped_before: What was dropped earlier.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the retention of quarantine and late table"
+
     before_hour: str
     batch: int = 0
     tables: tuple[DroppedMessages, ...] = ()
@@ -77,6 +89,31 @@ class QuarantineRetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Their bytes."""
         return sum(each.bytes for each in self.tables)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there are messages to drop."""
+        return self.batch > (0 if self.dropped_before is None else self.dropped_before.batch) or bool(self.files)
+
+    def describe(self) -> Description:
+        """Return its description."""
+        return self.make_description("messages to drop", self.list_facts(), records=self.list_records())
+
+    def list_facts(self) -> tuple[Labelled, ...]:
+        """Return the facts of the plan and of its result."""
+        return (
+            Labelled("messages", sum(each.messages for each in self.tables)),
+            Labelled("of batches up to", self.batch),
+            Labelled("before hour", self.before_hour),
+            Labelled("files", self.files),
+            Labelled("bytes", self.bytes, Unit.BYTES),
+        )
+
+    def list_records(self) -> tuple[Records, ...]:
+        """Return the tables with messages to drop."""
+        return (
+            Records.of("tables", self.tables, "table messages bytes files first_hour last_hour first_batch last_batch"),
+        )
+
 
 class QuarantineRetained(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a retention of quarantine and late table.
@@ -88,6 +125,13 @@ class QuarantineRetained(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: QuarantineRetentionPlan
     retention: QuarantineRetention | None
+
+    def describe(self) -> Description:
+        """Return its description."""
+        plan = self.plan
+        return Description(
+            title=f"{plan.stream}: messages dropped", facts=plan.list_facts(), records=plan.list_records()
+        )
 
 
 class _Overtaken(TableError):
@@ -104,7 +148,24 @@ def plan_quarantine_retention(folders: StreamFolders, keep: timedelta) -> Quaran
     return _plan(folders, open_table(folders).base().head, keep)
 
 
-def drop_old_messages(folders: StreamFolders, keep: timedelta, *, cause: str) -> QuarantineRetained:
+def prepare_quarantine_retention(
+    folders: StreamFolders, keep: timedelta, *, cause: str
+) -> Prepared[QuarantineRetentionPlan, QuarantineRetained]:
+    """Plan as `plan_quarantine_retention`; the commit drops the messages that were planned, and no others.
+
+    The commit raises:
+        Refused: Other messages of these batches are in the tables now.
+        TableError, CommitUnknown: As `drop_old_messages`.
+    """
+    head = open_table(folders).base().head
+    side_tables.catch_up_alongside_writer(folders, head)
+    plan = _plan(folders, head, keep)
+    return Prepared(plan, partial(drop_old_messages, folders, keep, cause=cause, shown=plan))
+
+
+def drop_old_messages(
+    folders: StreamFolders, keep: timedelta, *, cause: str, shown: QuarantineRetentionPlan | None = None
+) -> QuarantineRetained:
     """Drop messages that are older than the retention; safe while a writer, readers and compaction run.
 
     1. Bring the tables forward to the head, so that no addition of an old batch is missing.
@@ -117,8 +178,10 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta, *, cause: str) ->
         folders: Folders of the stream.
         keep: How long messages stay, in whole hours, counted from the newest batch.
         cause: Why, and who.
+        shown: The plan that was shown: its batches, not those that are older now.
 
     Raises:
+        Refused: The plan is not any more what was shown.
         NoTable: The stream has never run.
         TableError: A table does not match its head, or has a foreign commit.
         CommitUnknown: The store did not answer.
@@ -127,7 +190,7 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta, *, cause: str) ->
     for _ in range(PLANS_MAX):
         head = output.base().head
         side_tables.catch_up_alongside_writer(folders, head)  # 1
-        plan = _plan(folders, head, keep)  # 2
+        plan = _plan(folders, head, keep) if shown is None else _plan_again(folders, head, shown)  # 2
         if plan.batch > head.quarantine_dropped_up_to:
             try:
                 head = output.commit(_propose(plan, head, _find_unknown(folders, plan, head), cause)).head  # 3
@@ -167,6 +230,23 @@ def find_last_dropped_batch(files: Iterable[SideTableFile], last_old_batch: int)
     return max((file.name.last for file in newest_first if file.name.last <= bound), default=0)
 
 
+def _plan_again(folders: StreamFolders, head: Head, shown: QuarantineRetentionPlan) -> QuarantineRetentionPlan:
+    """The plan that was shown, with the files of now; refused if other messages would go."""
+    live = {side: list_side_files(delta_log.open_delta_table(side)) for side in list_side_tables(folders)}
+    plan = msgspec.structs.replace(
+        shown, tables=_describe_tables(live, shown.batch), dropped_before=head.quarantine_retention
+    )
+    messages, before = ({each.table: each.messages for each in some.tables} for some in (plan, shown))
+    if messages != before:
+        raise make_changed(plan.stream, plan.PLAN, f"messages were {before}, are {messages}")
+    refuse_changed(shown, plan, ("dropped_before",))
+    return plan
+
+
+def _describe_tables(live: Mapping[Path, Iterable[SideTableFile]], batch: int) -> tuple[DroppedMessages, ...]:
+    return tuple(_describe(side, [file for file in files if file.name.last <= batch]) for side, files in live.items())
+
+
 def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRetentionPlan:
     before_hour = find_oldest_hour(head, find_current_hour(), keep)
     tables = {side: delta_log.open_delta_table(side) for side in list_side_tables(folders)}
@@ -181,9 +261,7 @@ def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRete
         stream=folders.stream,
         before_hour=before_hour,
         batch=batch,
-        tables=tuple(
-            _describe(side, [file for file in of_side if file.name.last <= batch]) for side, of_side in live.items()
-        ),
+        tables=_describe_tables(live, batch),
         dropped_before=head.quarantine_retention,
     )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from lockstep.features.retention.commit_kinds import RETENTION
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import IDENTITY
+from lockstep.operations.plan_frame import Description, Labelled, Plan, Prepared, Unit, refuse_changed
 from lockstep.operations.stream_table import open_table
 from lockstep.storage import find_storage
 from lockstep.table import ledger, side_tables
@@ -31,17 +33,18 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
 from lockstep.table.row_order import RowPlace, find_segments
 
+AGREED = ("rows", "hours", "dropped_before")
+"""Fields of a plan in which the commit agrees with what was shown; a compaction changes the files."""
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
 BATCHES_A_READ = 2_000
 """Of the ledger at a time: an hour at a trigger of 5 s has 720, and a retention drops one at a time, mostly."""
 
 
-class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionPlan(Plan, frozen=True, kw_only=True):
     """Rows that a retention drops.
 
     Attributes:
-        stream: Name of the stream.
         before_hour: Rows of commit hours before it are dropped, "YYYY-MM-DDTHH" UTC; empty before the first batch.
         files: The files.
         hours: Number of hours.
@@ -50,13 +53,33 @@ class RetentionPlan(msgspec.Struct, frozen=True, kw_only=True):
         dropped_before: What was dropped earlier.
     """
 
-    stream: str
+    PLAN: ClassVar[str] = "the retention"
+
     before_hour: str
     files: tuple[LiveFile, ...] = ()
     hours: int = 0
     rows: int = 0
     bytes: int = 0
     dropped_before: Retention | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there are rows to drop."""
+        return bool(self.files)
+
+    def describe(self) -> Description:
+        """Return its description."""
+        return self.make_description("rows to drop", self.list_facts())
+
+    def list_facts(self) -> tuple[Labelled, ...]:
+        """Return the facts of the plan and of its result."""
+        return (
+            Labelled("rows", self.rows),
+            Labelled("hours", self.hours),
+            Labelled("before hour", self.before_hour),
+            Labelled("files", len(self.files)),
+            Labelled("bytes", self.bytes, Unit.BYTES),
+        )
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +92,10 @@ class Retained(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: RetentionPlan
     retention: Retention | None
+
+    def describe(self) -> Description:
+        """Return its description."""
+        return Description(title=f"{self.plan.stream}: rows dropped", facts=self.plan.list_facts())
 
 
 class _Overtaken(TableError):
@@ -98,8 +125,24 @@ def plan_retention(folders: StreamFolders, keep: timedelta, *, exported: frozens
     return _plan(folders, base, LiveFiles(folders.table), keep, exported)
 
 
+def prepare_retention(folders: StreamFolders, keep: timedelta, *, cause: str) -> Prepared[RetentionPlan, Retained]:
+    """Plan a retention as `plan_retention`; its commit drops the rows of the hours that were planned, and no others.
+
+    The commit raises:
+        Refused: Other rows of these hours are in the table now.
+        TableError: The table does not match its head, or a file is damaged.
+    """
+    plan = plan_retention(folders, keep)
+    return Prepared(plan, partial(drop_old_rows, folders, keep, cause=cause, shown=plan))
+
+
 def drop_old_rows(
-    folders: StreamFolders, keep: timedelta, *, cause: str, find_exported: Callable[[], frozenset[str]] | None = None
+    folders: StreamFolders,
+    keep: timedelta,
+    *,
+    cause: str,
+    find_exported: Callable[[], frozenset[str]] | None = None,
+    shown: RetentionPlan | None = None,
 ) -> Retained:
     """Drop the rows of all hours that are older than the retention; safe while a writer, readers and compaction run.
 
@@ -113,15 +156,21 @@ def drop_old_rows(
         keep: How long rows stay, in whole hours, counted from the newest batch.
         cause: Why, and who.
         find_exported: Hours that are exported now, where the stream declares an export: no other is dropped.
+        shown: The plan that was shown: its hours, not those that are older now.
 
     Raises:
+        Refused: The plan is not any more what was shown.
         NoTable: The stream has never run.
         TableError: The table does not match its head, or a file is damaged.
     """
     output, live = open_table(folders), LiveFiles(folders.table)
     for _ in range(PLANS_MAX):
         base = output.base()
-        plan = _plan(folders, base, live, keep, None if find_exported is None else find_exported())  # 1
+        if shown is None:
+            plan = _plan(folders, base, live, keep, None if find_exported is None else find_exported())  # 1
+        else:
+            plan = _plan_before(folders.stream, base, live.at(base.version), shown.before_hour)
+            refuse_changed(shown, plan, AGREED)
         if not plan.files:
             return Retained(plan=plan, retention=base.head.retention)
         last = _find_last_batch(folders, base.head, plan.files)  # 2
@@ -139,10 +188,13 @@ def _plan(
 ) -> RetentionPlan:
     found, oldest = live.at(base.version), find_oldest_hour(base.head, find_current_hour(), keep)
     needed = _list_hours(found) - exported if exported is not None else ()
-    before_hour = min(oldest, *needed) if needed else oldest
-    files = tuple(file for file in found if file.commit_hour < before_hour)
+    return _plan_before(folders.stream, base, found, min(oldest, *needed) if needed else oldest)
+
+
+def _plan_before(stream: str, base: Base, live: Iterable[LiveFile], before_hour: str) -> RetentionPlan:
+    files = tuple(file for file in live if file.commit_hour < before_hour)
     return RetentionPlan(
-        stream=folders.stream,
+        stream=stream,
         before_hour=before_hour,
         files=files,
         hours=len({file.commit_hour for file in files}),
