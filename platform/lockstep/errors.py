@@ -60,7 +60,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- LoadTestRefused            a load test cannot begin; nothing was created (features/rehearsal/load_plan.py)
 |- HousekeepingFailed         some steps failed, the others are done (features/retention/housekeeping.py)
 |- BackupOvertaken            files vanished while they were copied: no backup was made (features/copies/backup.py)
-|- Refused                    a plan has obstacles, or is not what was shown (operations/plan_frame.py)
+|- Refused                    a plan has obstacles, or differs from the plan that was shown (operations/plan_frame.py)
 |- PathRefused              a manifest names a file that is none of its folder (storage/named_files.py)
 |- CopyDamaged                a backup is not whole (features/copies/copied_files.py)
 |- CopyInProgress             another process writes to the folder of a copy (features/copies/copied_files.py)

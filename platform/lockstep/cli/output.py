@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -54,11 +55,13 @@ def print_described(found: Described, *, as_json: bool) -> None:
 
 def render_description(page: Description) -> RenderableType:
     """A page as text: title, facts, tables, notes, obstacles, next steps."""
-    tables = ((style_text(f"{each.label}:"), make_first_rows(each.columns, each.rows)) for each in page.records)
+    tables = (
+        (style_text(f"{each.label}:"), make_first_rows(each.columns, each.rows)) for each in page.records if each.rows
+    )
     return make_lines(
         style_text(page.title),
         make_facts((f"  {each.label}", _format_fact(each)) for each in page.facts) if page.facts else None,
-        *(part for label, grid in tables if grid is not None for part in (label, grid)),
+        *chain.from_iterable(tables),
         *(style_text(f"note: {note}") for note in page.notes[:SHOWN_SCOPES]),
         make_more(len(page.notes) - SHOWN_SCOPES),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in page.obstacles),

@@ -34,12 +34,12 @@ def carry_out(prepare: Callable[[], Prepared[P, R]], *, plan_only: bool, yes: bo
         as_json: Print JSON. The question is text.
 
     Returns:
-        What was printed.
+        The printed value.
 
     Raises:
         typer.BadParameter: A terminal is missing.
         typer.Exit: The plan is declined.
-        Refused: The plan has obstacles, or is not any more what was shown.
+        Refused: The plan has obstacles, or differs from the plan that was shown.
     """
     if not (plan_only or yes or is_terminal()):
         problem = "a terminal is missing: add --yes to carry the plan out, or --plan to see it"

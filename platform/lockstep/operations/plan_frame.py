@@ -1,4 +1,4 @@
-"""The frame of plans: prepare, show, commit what was shown; obstacles refuse a plan by name.
+"""The frame of plans: prepare, show, commit the plan that was shown; obstacles refuse a plan by name.
 
 A plan and its result are data. Each states its page once: facts with their units, tables, next steps. One renderer
 for the terminal and one for Dagster's metadata show every page; JSON is the data itself.
@@ -98,10 +98,15 @@ class Records(msgspec.Struct, frozen=True):
     rows: tuple[tuple[Value, ...], ...]
 
     @staticmethod
-    def of(label: str, items: Iterable[object], *fields: str) -> Records:
-        """Return a table of some fields of structs; the columns have the names of the fields."""
-        rows = (tuple(_format_cell(getattr(item, name)) for name in fields) for item in items)
-        return Records(label, tuple(name.replace("_", " ") for name in fields), tuple(rows))
+    def of(label: str, items: Iterable[object], fields: str) -> Records:
+        """Return a table of some fields of structs, named in one text; the columns have the names of the fields."""
+        names = fields.split()
+        columns = tuple(name.replace("_", " ") for name in names)
+        return Records(label, columns, tuple(_make_row(item, names) for item in items))
+
+
+def _make_row(item: object, fields: Iterable[str]) -> tuple[Value, ...]:
+    return tuple(_format_cell(getattr(item, name)) for name in fields)
 
 
 def _format_cell(value: object) -> Value:
@@ -120,7 +125,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
         records: Tables.
         notes: Remarks.
         obstacles: Reasons for a refusal.
-        is_open: It is a plan without an obstacle: whoever reads it may carry it out.
+        is_open: It is a plan without an obstacle, and may be carried out.
         next_steps: The next commands.
     """
 
@@ -142,7 +147,7 @@ class Described(Protocol):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command would do.
+    """The effect of a command, as data.
 
     Attributes:
         stream: Name of the stream.
@@ -227,6 +232,6 @@ def refuse_changed(shown: P, now: P, fields: Iterable[str]) -> None:
 
 
 def make_changed(stream: str, plan: str, problem: str) -> Refused:
-    """Return the refusal of a plan that is not any more what was shown."""
+    """Return the refusal of a plan that differs from the plan that was shown."""
     obstacle = Obstacle(CHANGED, f"{CHANGED}: {problem}", "read the new plan: the same command with --plan")
     return Refused(stream, plan, [obstacle])

@@ -90,13 +90,13 @@ class Repair(Plan, frozen=True, kw_only=True):
 
 
 def prepare_repair(folders: StreamFolders, *, everything: bool = False) -> Prepared[Repair, Repair]:
-    """Plan a repair as `repair_stream`; its commit repairs what the plan shows.
+    """Plan a repair as `repair_stream`; its commit repairs the problems that the plan shows.
 
     A problem that appears only once another is repaired is left to the next repair.
 
     Args:
         folders: Folders of the stream.
-        everything: Repair all, also what the plan cannot show yet.
+        everything: Repair all, also problems that the plan cannot show yet.
 
     The commit raises:
         Refused: There is a live writer.
@@ -122,7 +122,7 @@ def repair_stream(folders: StreamFolders, *, apply: bool, shown: Repair | None =
     Args:
         folders: Folders of the stream.
         apply: Repair; without it nothing is changed.
-        shown: Repair only what these checks show; by default all.
+        shown: Repair only the problems of these checks; by default all.
 
     Raises:
         NoTable: The stream has never run.

@@ -86,7 +86,7 @@ def _walk_documents(module: ModuleType, name: str) -> Iterator[object]:
 
 
 def _types_of_pages(function: ast.FunctionDef, call: ast.Call) -> Iterator[object]:
-    """Yield the types of what a function prints as a page: what an operation returns, or its plan and its result."""
+    """Yield the types of the documents that a call prints: of a value, or of a plan and its result."""
     returned = _find_returned(function, call.args[0])
     if getattr(call.func, "id", "") == "carry_out":
         yield from get_args(returned)

@@ -169,7 +169,7 @@ def prepare_rebuild(handle: StreamHandle) -> Prepared[RebuildPlan, RebuildPlan]:
 
     The commit raises:
         Refused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer gives
-            what it gave then; or the stream was rewound or a session erased meanwhile.
+            its bytes of that time; or the stream was rewound or a session erased meanwhile.
     """
     head = handle.require_head()
     damages = _find_damages(handle)

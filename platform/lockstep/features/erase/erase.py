@@ -179,8 +179,9 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
                 "partitions", self.partitions, "topic partition rows state_entries quarantined late decisions unread"
             ),
             Records.of("places that can hold a session", self.places, "place holds gone"),
+            tabulate_effects(self.followers),
         )
-        return self.make_description("erasure", facts, records=records, notes=notes)
+        return self.make_description("erasure", facts, records=records, notes=self.notes)
 
 
 class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,7 +294,7 @@ def prepare_erasure(
         StateDamaged: A state file is missing or damaged.
 
     The commit raises:
-        Refused: Names every reason; or other rows or savepoints would go than the plan says.
+        Refused: Names every reason; or other rows or savepoints would go than in the plan.
         ErasureOvertaken: A batch was committed meanwhile.
         Fenced: Another run, or another operation, claimed the table meanwhile.
         TableError, StateDamaged: A file is damaged; nothing was committed.

@@ -147,7 +147,10 @@ class PromotionPlan(Plan, frozen=True, kw_only=True):
         return self.make_description(
             "promotion",
             facts,
-            records=(Records.of("partitions", self.partitions, "topic partition position shadow_at behind expired"),),
+            records=(
+                Records.of("partitions", self.partitions, "topic partition position shadow_at behind expired"),
+                tabulate_effects(self.followers),
+            ),
             notes=notes,
         )
 

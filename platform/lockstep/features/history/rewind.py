@@ -153,6 +153,7 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
                 Records.of(
                     "partitions", self.partitions, "topic partition position back_to read_again log_start expired"
                 ),
+                tabulate_effects(self.followers),
             ),
             notes=notes,
         )
@@ -195,7 +196,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_unpublished(published: bool) -> tuple[str, ...]:  # noqa: FBT001  # a field of the results
-    """Say that Kafka did not take the positions; nothing if it did."""
+    """Note that Kafka did not take the positions; nothing if it did."""
     return () if published else ("Kafka did not take the group offsets, the next start publishes them",)
 
 

@@ -82,7 +82,7 @@ def check_unchanged(head: Head, seen: Head, target: Head) -> None:
     Raises:
         Fenced: Another run, or another operation, claimed the table.
         NotRewindable: A batch was committed, or the files of the target may be deleted by now.
-        Refused: Retention has dropped rows: another number of rows would go than the plan says.
+        Refused: Retention has dropped rows: another number of rows would go than in the plan.
     """
     check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))
     if head.retention != seen.retention:

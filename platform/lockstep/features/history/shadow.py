@@ -122,7 +122,7 @@ class ShadowPlan(Plan, frozen=True, kw_only=True):
 
 
 def describe_migrated(migrated: Iterable[str]) -> tuple[str, ...]:
-    """Say which differences of state types `migrate` handles."""
+    """List the differences of state types that `migrate` handles."""
     return tuple(f"migrated: {each}" for each in migrated)
 
 
@@ -150,7 +150,7 @@ class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
     def describe(self) -> Description:
-        """Return its page after its beginning."""
+        """Return its description after its start."""
         return Description(
             title=f"{self.name}: begun",
             facts=(Labelled("stream", self.stream), Labelled("from batch", self.from_batch)),
@@ -369,7 +369,7 @@ def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[Sh
 
 
 def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str) -> ShadowShown:
-    """Prepare a shadow and begin it. Raises as both do."""
+    """Prepare a shadow and commit it. Raises as both do."""
     return prepare_shadow(source, name, start, code=code, who=who, why=why).commit()
 
 
@@ -570,7 +570,7 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
 
 
 def prepare_drop(stream: str, name: str, settings: Settings, *, who: str) -> Prepared[ShadowDropPlan, ShadowDropped]:
-    """Plan the deletion of a shadow: its tables, its state, its consumer group and the savepoint of its beginning.
+    """Plan the deletion of a shadow: its tables, its state, its consumer group and the savepoint of its start.
 
     Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
     A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to

@@ -34,7 +34,7 @@ from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
 from lockstep.table.row_order import RowPlace, find_segments
 
 AGREED = ("rows", "hours", "dropped_before")
-"""Fields of a plan in which the commit agrees with what was shown; a compaction changes the files."""
+"""Fields of a plan in which the commit agrees with the plan; a compaction changes the files."""
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
 BATCHES_A_READ = 2_000
@@ -159,7 +159,7 @@ def drop_old_rows(
         shown: The plan that was shown: its hours, not those that are older now.
 
     Raises:
-        Refused: The plan is not any more what was shown.
+        Refused: The plan differs from the plan that was shown.
         NoTable: The stream has never run.
         TableError: The table does not match its head, or a file is damaged.
     """
