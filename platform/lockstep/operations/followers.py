@@ -239,7 +239,7 @@ def list_effects(stream: str, root: Path, *, undone_after: int | None = None) ->
     return tuple(effects)
 
 
-def tabulate_effects(effects: Iterable[FollowerEffect]) -> Records:
+def make_effect_records(effects: Iterable[FollowerEffect]) -> Records:
     """Return the table of effects for the description of a plan."""
     return Records.of("followers", effects, "kind name effect next_step")
 

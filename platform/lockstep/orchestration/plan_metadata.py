@@ -34,8 +34,11 @@ def _make_value(fact: Labelled) -> RawMetadataValue:
 
 
 def _make_table(records: Records) -> RawMetadataValue:
-    rows = [zip(records.columns, row, strict=True) for row in records.rows[:ROWS_SHOWN]]
-    return MetadataValue.table([TableRecord({name: _make_cell(value) for name, value in row}) for row in rows])
+    return MetadataValue.table([_make_record(records.columns, row) for row in records.rows[:ROWS_SHOWN]])
+
+
+def _make_record(columns: tuple[str, ...], row: tuple[object, ...]) -> TableRecord:
+    return TableRecord({name: _make_cell(value) for name, value in zip(columns, row, strict=True)})
 
 
 def _make_cell(value: object) -> str | int | float | None:

@@ -44,7 +44,7 @@ from lockstep.features.erase.side_redaction import count_messages, redact_side_t
 from lockstep.features.erase.state import ErasedState, StateKeys, count_entries, write_without
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import TopicIdPartition
-from lockstep.operations.followers import FollowerEffect, list_effects, tabulate_effects
+from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
 from lockstep.operations.inspect.state import find_state_version
 from lockstep.operations.kept_rows import (
     ErasedHours,
@@ -179,7 +179,7 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
                 "partitions", self.partitions, "topic partition rows state_entries quarantined late decisions unread"
             ),
             Records.of("places that can hold a session", self.places, "place holds gone"),
-            tabulate_effects(self.followers),
+            make_effect_records(self.followers),
         )
         return self.make_description("erasure", facts, records=records, notes=self.notes)
 
@@ -213,7 +213,7 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
             title=f"{plan.stream}: session erased",
             facts=facts,
             notes=plan.notes,
-            records=(tabulate_effects(plan.followers),),
+            records=(make_effect_records(plan.followers),),
             next_steps=(next_step,),
         )
 

@@ -40,7 +40,7 @@ from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.followers import FollowerEffect, list_effects, tabulate_effects
+from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import (
     Description,
@@ -149,7 +149,7 @@ class PromotionPlan(Plan, frozen=True, kw_only=True):
             facts,
             records=(
                 Records.of("partitions", self.partitions, "topic partition position shadow_at behind expired"),
-                tabulate_effects(self.followers),
+                make_effect_records(self.followers),
             ),
             notes=notes,
         )
@@ -182,7 +182,7 @@ class Promoted(msgspec.Struct, frozen=True, kw_only=True):
             title=f"{plan.stream}: promoted and stopped",
             facts=facts,
             notes=describe_unpublished(self.published),
-            records=(tabulate_effects(plan.followers),),
+            records=(make_effect_records(plan.followers),),
             next_steps=(
                 f"lockstep start {plan.stream}",
                 f"to delete the shadow: lockstep shadow drop {plan.stream} --name {plan.shadow}",

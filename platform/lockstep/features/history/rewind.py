@@ -28,7 +28,7 @@ from lockstep.features.history.rewind_commit import (
 from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
-from lockstep.operations.followers import FollowerEffect, list_effects, tabulate_effects
+from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, drop_accepted
 from lockstep.operations.quarantine import Place
@@ -153,7 +153,7 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
                 Records.of(
                     "partitions", self.partitions, "topic partition position back_to read_again log_start expired"
                 ),
-                tabulate_effects(self.followers),
+                make_effect_records(self.followers),
             ),
             notes=notes,
         )
@@ -187,7 +187,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
             title=f"{plan.stream}: rewound and stopped",
             facts=facts,
             notes=describe_unpublished(self.published),
-            records=(tabulate_effects(plan.followers),),
+            records=(make_effect_records(plan.followers),),
             next_steps=(
                 f"deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}",
                 f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'",
