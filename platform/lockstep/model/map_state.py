@@ -131,6 +131,17 @@ def bind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     getattr(rows, _CHANGED).update(dict.fromkeys(getattr(rows, _HELD)))
 
 
+def rebind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
+    """Bind a table whose rows in memory are all stored, such as one that an earlier range has saved."""
+    setattr(rows, _STORED, stored)
+    getattr(rows, _CHANGED).clear()
+
+
+def count_held(rows: MapState[K, V]) -> int:
+    """The number of rows in memory, with those that are known to be absent."""
+    return len(getattr(rows, _HELD))
+
+
 def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:
     """The stored rows that a table is bound to; None for one made by a fold."""
     return cast("StoredRows[K, V] | None", getattr(rows, _STORED))

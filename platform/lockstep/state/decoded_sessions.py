@@ -22,6 +22,8 @@ BYTES_MAX = 48_000_000
 """Encoded bytes of the sessions that a process keeps; half of what a task may decode (`MemoryBudget`)."""
 ENTRY_BYTES = 250
 """Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
+ROW_BYTES = 500
+"""A decoded row of a table with its key: objects, dict slots and some texts."""
 
 
 class SessionEntry(msgspec.Struct, Generic[S], gc=False):
@@ -33,18 +35,25 @@ class SessionEntry(msgspec.Struct, Generic[S], gc=False):
         gate: The state of the session's integrity gate.
         state: The user's state.
         stored: Its value in the local store; None for a session opened in this range.
+        rows: Rows of its tables in memory, when it was saved last.
     """
 
     gate: GateState
     state: S
     stored: bytes | None = None
+    rows: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, about."""
+        return len(self.stored or b"") + self.rows * ROW_BYTES
 
 
 class DecodedSessions(Generic[S]):
     """Decoded sessions of one partition.
 
     Attributes:
-        size: Encoded bytes of all of them.
+        size: Encoded bytes of all of them, with their rows in memory.
     """
 
     def __init__(self) -> None:
@@ -60,13 +69,13 @@ class DecodedSessions(Generic[S]):
         """Take a session out; None without it."""
         entry = self._entries.pop(session, None)
         if entry is not None:
-            self.size -= len(entry.stored or b"")
+            self.size -= entry.size
         return entry
 
     def put_all(self, entries: Mapping[str, SessionEntry[S]]) -> None:
         """Add the sessions of a batch, which are as they are stored."""
         self._entries.update(entries)
-        self.size += sum(len(entry.stored or b"") for entry in entries.values())
+        self.size += sum(entry.size for entry in entries.values())
 
     def __len__(self) -> int:
         """Their number."""

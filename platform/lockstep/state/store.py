@@ -288,6 +288,8 @@ class PartitionState(Generic[S]):
         self._budget.enforce()
         decoded = self.find_decoded() if self._decoded is None else self._decoded
         if (found := decoded.take(session)) is not None:
+            if self._schema.tables:
+                self._rows.rebind(_key(session), found.state)
             self.entries[session] = found
             return found
         key = _key(session)
@@ -466,11 +468,14 @@ class PartitionState(Generic[S]):
             self._keep_decoded(written.stamp.segment)
 
     def _keep_decoded(self, segment: SegmentRef | None) -> None:
-        """Keep the sessions in memory for the next batch, as they are stored now. Tables stay bound to this range."""
-        if self._decoded is None or segment is None or self._schema.tables or self._migrated:
+        """Keep the sessions in memory for the next batch, as they are stored now."""
+        if self._decoded is None or segment is None or self._migrated:
             return
         for entry, value in self._encoded:
             entry.stored = value
+        if self._schema.tables:
+            for entry in self.entries.values():
+                entry.rows = self._rows.count_held(entry.state)
         self._decoded.put_all(self.entries)
         self._local_stores.decoded.put(self._durable, self.version, segment, self._decoded, self._schema)
 

@@ -17,7 +17,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from lockstep.model.map_state import ABSENT, Absent, MapState, bind, find_changed_rows, to_stored
+from lockstep.model.map_state import (
+    ABSENT,
+    Absent,
+    MapState,
+    bind,
+    count_held,
+    find_changed_rows,
+    rebind,
+    to_stored,
+)
 from lockstep.model.state_types import RowsType, StateTypeSchema, hash_of_type_schema, to_untyped
 from lockstep.model.storable import StorableType
 from lockstep.state.changelog import Change, SegmentHeader
@@ -218,6 +227,18 @@ class MapStateStore:
             table = field.of(state)
             if isinstance(table, MapState):
                 bind(table, _Stored(field, session, self._entries))
+
+    def rebind(self, session: bytes, state: object) -> None:
+        """Bind the tables of a state that an earlier range has saved, and that stayed decoded."""
+        for field in self._fields:
+            table = field.of(state)
+            if isinstance(table, MapState):
+                rebind(table, _Stored(field, session, self._entries))
+
+    def count_held(self, state: object) -> int:
+        """The number of rows of a state that are in memory."""
+        tables = (field.of(state) for field in self._fields)
+        return sum(count_held(table) for table in tables if isinstance(table, MapState))
 
     def old_rows(self, session: bytes, name: str, shape: StateTypeSchema) -> dict[object, object]:
         """The rows of a table of an older state type, without types."""

@@ -1,0 +1,156 @@
+"""Tables of sessions that a worker keeps decoded are those that are stored, and are not read again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.model.map_state import MapState, count_held
+from lockstep.state.changelog import StateFileWriter, make_empty_state
+from lockstep.state.codec import StateSchema
+from lockstep.state.decoded_sessions import SessionCache, SessionEntry
+from lockstep.state.local_store_pool import IdleFiles, LocalStorePool
+from lockstep.state.store import PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lockstep.state.changelog import StateVersion
+
+Table = MapState[int, str]
+SCHEMA: StateSchema[Any] = StateSchema(MapState[int, str])
+SESSIONS = ("a", "b")
+KEYS = 6
+
+
+@dataclass
+class Worker:
+    """A process that keeps sessions decoded, with the state of one partition."""
+
+    root: Path
+    cache: SessionCache = field(default_factory=SessionCache)
+
+    def open(self, version: StateVersion) -> PartitionState[Any]:
+        """The state of a version."""
+        stores = LocalStorePool(
+            self.root / "local", self.root / "durable", stores_max=10, decoded=self.cache, idle=IdleFiles(files_max=0)
+        )
+        return PartitionState.open(version, durable=self.root / "durable", local_stores=stores, schema=SCHEMA)
+
+    def batch(self, version: StateVersion, fold: Callable[[PartitionState[Any]], None]) -> StateVersion:
+        """Fold one range as a task does, and return the new version."""
+        with self.open(version) as state:
+            fold(state)
+            with StateFileWriter.open(self.root / "durable") as writer:
+                after = state.write(writer, version.next_offset + 1)
+            state.publish_local()
+        return after
+
+    def read(self, version: StateVersion) -> dict[str, dict[int, str]]:
+        """The tables of all sessions that a state knows, as another process decodes them."""
+        other = Worker(self.root, SessionCache(bytes_max=0))
+        with other.open(version) as state:
+            loaded = {session: state.load(session) for session in SESSIONS}
+            return {session: dict(entry.state) for session, entry in loaded.items() if entry is not None}
+
+
+def start(root: Path) -> tuple[Worker, StateVersion]:
+    (root / "durable").mkdir()
+    return Worker(root), make_empty_state(1, "topic-id", 0, 0)
+
+
+def find(state: PartitionState[Any], session: str) -> Table:
+    """The table of a session, made if it is new."""
+    entry = state.entries.get(session) or state.load(session)
+    if entry is None:
+        entry = state.entries[session] = SessionEntry(None, Table())
+    table: Table = entry.state
+    return table
+
+
+CHANGES = st.sampled_from(["set", "delete", "replace", "clear", "remove", "read"])
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(CHANGES, st.sampled_from(SESSIONS), st.integers(0, KEYS - 1), st.text(max_size=3))),
+        st.booleans(),
+        st.integers(0, 9).map(lambda number: number == 0),
+    ),
+    max_size=15,
+)
+
+
+def apply(state: PartitionState[Any], expected: dict[str, dict[int, str]], change: tuple[str, str, int, str]) -> None:
+    """Make a change in a state and in a plain dict, and compare what both show of its key."""
+    kind, session, key, text = change
+    if kind == "remove":
+        state.remove(session)
+        expected.pop(session, None)
+        return
+    table, rows = find(state, session), expected.setdefault(session, {})
+    match kind:
+        case "set":
+            table[key] = rows[key] = text
+        case "delete":
+            assert table.pop(key, None) == rows.pop(key, None)
+        case "replace":
+            state.entries[session].state = Table({key: text})
+            expected[session] = {key: text}
+        case "clear":
+            table.clear()
+            rows.clear()
+        case _:
+            assert (table.get(key), len(table)) == (rows.get(key), len(rows))
+
+
+@given(STEPS)
+def test_any_history_of_batches_reads_as_plain_dicts(steps: list[tuple[Any, bool, bool]]) -> None:
+    with TemporaryDirectory() as folder:
+        worker, version = start(Path(folder))
+        expected = dict[str, dict[int, str]]()
+        for changes, commits, loses_local_store in steps:
+            after = {session: dict(rows) for session, rows in expected.items()}
+
+            def fold(
+                state: PartitionState[Any],
+                changes: list[tuple[str, str, int, str]] = changes,
+                after: dict[str, dict[int, str]] = after,
+            ) -> None:
+                for change in changes:
+                    apply(state, after, change)
+
+            written = worker.batch(version, fold)
+            if commits:
+                version, expected = written, after
+            if loses_local_store:
+                shutil.rmtree(worker.root / "local", ignore_errors=True)
+            assert worker.read(version) == expected
+
+
+def test_the_next_batch_uses_the_rows_in_memory(tmp_path: Path) -> None:
+    worker, version = start(tmp_path)
+
+    def fill(state: PartitionState[Any]) -> None:
+        find(state, "a").update(dict.fromkeys(range(100), "x"))
+
+    version = worker.batch(version, fill)
+    with worker.open(version) as state:
+        assert count_held(find(state, "a")) == 100
+        assert state.changed() == []
+
+
+def test_rows_in_memory_count_towards_the_limit_of_the_cache(tmp_path: Path) -> None:
+    worker, version = start(tmp_path)
+    worker.cache = SessionCache(bytes_max=40_000)
+
+    def fill(state: PartitionState[Any]) -> None:
+        find(state, "a").update(dict.fromkeys(range(100), "x"))
+
+    version = worker.batch(version, fill)
+    with worker.open(version) as state:
+        assert count_held(find(state, "a")) == 0
