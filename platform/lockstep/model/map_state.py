@@ -131,7 +131,7 @@ def bind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     getattr(rows, _CHANGED).update(dict.fromkeys(getattr(rows, _HELD)))
 
 
-def rebind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
+def bind_saved(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     """Bind a table whose rows in memory are all stored, such as one that an earlier range has saved."""
     setattr(rows, _STORED, stored)
     getattr(rows, _CHANGED).clear()

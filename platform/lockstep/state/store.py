@@ -289,7 +289,7 @@ class PartitionState(Generic[S]):
         decoded = self.find_decoded() if self._decoded is None else self._decoded
         if (found := decoded.take(session)) is not None:
             if self._schema.tables:
-                self._rows.rebind(_key(session), found.state)
+                self._rows.bind_saved(_key(session), found.state)
             self.entries[session] = found
             return found
         key = _key(session)

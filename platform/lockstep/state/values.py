@@ -22,9 +22,9 @@ from lockstep.model.map_state import (
     Absent,
     MapState,
     bind,
+    bind_saved,
     count_held,
     find_changed_rows,
-    rebind,
     to_stored,
 )
 from lockstep.model.state_types import RowsType, StateTypeSchema, hash_of_type_schema, to_untyped
@@ -228,12 +228,12 @@ class MapStateStore:
             if isinstance(table, MapState):
                 bind(table, _Stored(field, session, self._entries))
 
-    def rebind(self, session: bytes, state: object) -> None:
+    def bind_saved(self, session: bytes, state: object) -> None:
         """Bind the tables of a state that an earlier range has saved, and that stayed decoded."""
         for field in self._fields:
             table = field.of(state)
             if isinstance(table, MapState):
-                rebind(table, _Stored(field, session, self._entries))
+                bind_saved(table, _Stored(field, session, self._entries))
 
     def count_held(self, state: object) -> int:
         """The number of rows of a state that are in memory."""

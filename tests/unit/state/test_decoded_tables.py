@@ -92,7 +92,8 @@ def apply(state: PartitionState[Any], expected: dict[str, dict[int, str]], chang
         state.remove(session)
         expected.pop(session, None)
         return
-    table, rows = find(state, session), expected.setdefault(session, {})
+    table = find(state, session)
+    rows = expected.setdefault(session, {})
     match kind:
         case "set":
             table[key] = rows[key] = text
@@ -126,7 +127,8 @@ def test_any_history_of_batches_reads_as_plain_dicts(steps: list[tuple[Any, bool
 
             written = worker.batch(version, fold)
             if commits:
-                version, expected = written, after
+                version = written
+                expected = after
             if loses_local_store:
                 shutil.rmtree(worker.root / "local", ignore_errors=True)
             assert worker.read(version) == expected

@@ -13,7 +13,7 @@ from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Position
 from lockstep.table.ledger import read_ledger_file, write_ledger
-from lockstep.table.parquet import UNCOMPRESSED_ROWS
+from lockstep.table.parquet import SNAPPY_ROWS
 from lockstep.table.positions import LedgerStamp, make_unchanged_row
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ def make_rows(count: int) -> list[LedgerRow]:
     return [make_unchanged_row(STAMP, position, None) for position in positions]
 
 
-@pytest.mark.parametrize(
-    ("rows", "compression"), [(UNCOMPRESSED_ROWS, "UNCOMPRESSED"), (UNCOMPRESSED_ROWS + 1, "ZSTD")]
-)
-def test_a_few_rows_are_not_compressed_and_all_come_back(tmp_path: Path, rows: int, compression: str) -> None:
+@pytest.mark.parametrize(("rows", "compression"), [(SNAPPY_ROWS, "SNAPPY"), (SNAPPY_ROWS + 1, "ZSTD")])
+def test_a_few_rows_are_compressed_by_snappy_and_all_come_back(tmp_path: Path, rows: int, compression: str) -> None:
     written = make_rows(rows)
     file = write_ledger(tmp_path, written)
     assert (file.rows, file.statistics) == (rows, f'{{"numRecords":{rows}}}')
