@@ -72,6 +72,7 @@ def _shown(found: VerifyReport) -> RenderableType:
         _limits(found, limited) if limited else None,
         _violations(found) if found.violations else None,
         *_losses(found),
+        *_followers(found),
         *(style_text(f"not proven: {note}", "yellow") for note in found.notes),
         style_text(f"next: {found.next_step}"),
     )
@@ -111,6 +112,15 @@ def _losses(found: VerifyReport) -> Iterator[RenderableType]:
     yield style_text(f"{total}; not accepted: {losses.open_sessions} sessions, {losses.open_messages} messages", "red")
     if (grid := make_loss_grid(losses.listed)) is not None:
         yield grid
+
+
+def _followers(found: VerifyReport) -> Iterator[RenderableType]:
+    rows = ((each.kind, each.name, each.status.value, each.claim, each.reason) for each in found.followers)
+    if (grid := make_first_rows(("follower", "name", "status", "claim", "reason"), rows)) is not None:
+        yield grid
+    for each in found.followers:
+        if each.next_step:
+            yield style_text(f"next for {each.kind} {each.name}: {each.next_step}", "yellow")
 
 
 def make_loss_grid(losses: Sequence[LostInBatch] | Sequence[LossShown]) -> RenderableType | None:

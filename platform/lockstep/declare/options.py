@@ -412,6 +412,8 @@ class Objectives(Declaration):
             may refuse before its share counts (`Limits.quarantine_burst`). For sources known to send more garbage.
         uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour. For installations
             that compact less often than hourly.
+        follower_lag: Longest time that a follower, such as a derived table or an export, may leave batches unread that
+            are ready for it. It must be longer than its schedule waits. For followers that run less often than hourly.
     """
 
     freshness: timedelta | None = None
@@ -419,6 +421,7 @@ class Objectives(Declaration):
     open_transaction: timedelta = timedelta(minutes=15)
     quarantine_per_hour: int = 100
     uncompacted: timedelta = timedelta(hours=6)
+    follower_lag: timedelta = timedelta(hours=3)
 
     def __post_init__(self) -> None:
         """Refuse durations and numbers that are not positive."""

@@ -19,7 +19,9 @@ from lockstep.feature import list_broken_extensions, list_features, load_referen
 from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.operations.durations import format_count, format_duration
+from lockstep.operations.followers import FollowerLag, FollowerStanding, make_forget_command
 from lockstep.operations.inspect.partition_figures import PartitionFigures, find_least_headroom
+from lockstep.table.follower_positions import FollowerName
 from lockstep.table.head import Desired
 from lockstep.table.losses import NONE_LOST, LostStates
 
@@ -60,6 +62,7 @@ class AlarmKind(StrEnum):
     OPEN_TRANSACTION = "open_transaction"
     QUARANTINE = "quarantine"
     COMPACTION = "compaction"
+    FOLLOWER = "follower"
 
 
 OF_KAFKA = frozenset(
@@ -147,6 +150,8 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         quarantined_ever: Those and all that retention has dropped from it.
         debt: Closed hours that wait for compaction.
         lost: States that were discarded, and how much of it no one has accepted.
+        followers: The followers that read the stream.
+        damaged_followers: Followers whose position cannot be read: they may read the stream.
     """
 
     stream: str
@@ -173,6 +178,8 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     quarantined_ever: int = 0
     debt: CompactionDebt = NO_DEBT
     lost: LostStates = NONE_LOST
+    followers: tuple[FollowerLag, ...] = ()
+    damaged_followers: tuple[FollowerName, ...] = ()
 
     @property
     def has_table(self) -> bool:
@@ -227,7 +234,7 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         return ()
     judges = (
         *(_judge_writer, _judge_clock, _judge_loss, _judge_waiting, _judge_retention, _judge_partitions),
-        _judge_table,
+        *(_judge_table, _judge_followers),
     )
     found = [alarm for judge in judges for alarm in judge(facts, stream)]
     found.extend(_judge_by_extensions(facts, stream))
@@ -422,6 +429,38 @@ def _judge_table(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"({format_count(facts.debt.hours, 'hour')} with {facts.debt.files} small files)"
         )
         yield _alarm(AlarmKind.COMPACTION, problem, f"lockstep compact {stream.name}", AlarmSeverity.WARNING)
+
+
+def _judge_followers(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
+    """Followers whose last run failed, or that leave batches unread for too long, of any state of the stream."""
+    limit = stream.objectives.follower_lag.total_seconds()
+    raised = [lag for lag in facts.followers if lag.failure or (lag.is_behind and lag.last_run_seconds > limit)]
+    damaged = facts.damaged_followers
+    if not raised and not damaged:
+        return
+    if raised:
+        worst = max(raised, key=lambda lag: (bool(lag.failure), lag.last_run_seconds))
+        name = worst.name
+        step = worst.command
+        problem = _describe_lag(worst, limit)
+    else:
+        name = damaged[0]
+        step = "run it, which writes its position"
+        problem = f"the position of {name} cannot be read, so that its lag is unknown"
+    others = len(raised) + len(damaged) - 1
+    more = f" ({others + 1} followers in all)" if others else ""
+    forget = f"if its declaration was removed: {make_forget_command(name)}"
+    yield _alarm(AlarmKind.FOLLOWER, f"{problem}{more}", f"{step}; {forget}", AlarmSeverity.WARNING)
+
+
+def _describe_lag(lag: FollowerLag, limit: float) -> str:
+    since = format_duration(lag.last_run_seconds)
+    if lag.failure:
+        return f"{lag.name}: its last run, {since} ago, failed with {lag.failure}"
+    why = lag.standing.value
+    if lag.standing is FollowerStanding.FOLLOWS:
+        why = "1 unread batch" if lag.unread_batches == 1 else f"{lag.unread_batches:,} unread batches"
+    return f"{lag.name}: {why}, and no run for {since}; the objective is {format_duration(limit)}"
 
 
 def _alarm(kind: AlarmKind, problem: str, next_step: str, severity: AlarmSeverity = AlarmSeverity.ERROR) -> Alarm:

@@ -195,7 +195,7 @@ def read_follower_positions(root: Path) -> FollowerPositions:
         for name in sorted(FollowerName(kind, each.removesuffix(SUFFIX)) for each in names if each.endswith(SUFFIX)):
             try:
                 position = read_position(root, name)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, PermissionError, IsADirectoryError):
                 damaged.append(name)
             else:
                 positions += [position] if position is not None else []

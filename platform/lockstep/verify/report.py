@@ -280,6 +280,26 @@ def make_loss_summary(losses: Iterable[LostInBatch]) -> LossSummary:
     )
 
 
+class FollowerProof(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement of one follower: only its position is compared, not its rows.
+
+    Attributes:
+        kind: Kind of follower.
+        name: Its name.
+        status: Not proven if it may hold rows that are undone or erased; violated if the table contradicts its claim.
+        claim: The extent that it claims to have read.
+        reason: Reason of the status; empty if it is proven.
+        next_step: The command to run; empty without a reason to.
+    """
+
+    kind: str
+    name: str
+    status: InvariantStatus
+    claim: str
+    reason: str = ""
+    next_step: str = ""
+
+
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The whole proof.
 
@@ -300,6 +320,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
         cpu_seconds: CPU time of the proof.
         next_step: What to do next.
         losses: States that were lost.
+        followers: The followers of the stream. Only a violated claim changes the status of the whole proof.
     """
 
     stream: str
@@ -317,3 +338,4 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     next_step: str
     losses: LossSummary = NO_LOSS
+    followers: tuple[FollowerProof, ...] = ()

@@ -24,10 +24,12 @@ from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
 from lockstep.table.commit_kinds import RowChange
+from lockstep.table.follower_positions import read_follower_positions
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.verify.batch_replay import BatchReplay, RowBudget
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
+from lockstep.verify.followers import check_followers
 from lockstep.verify.gates.base import GateRules, NotProvable, ReplayWatermark
 from lockstep.verify.gates.classes import RulesInForce, make_rules
 from lockstep.verify.gates.other_class import OtherClass, find_first_judged
@@ -49,6 +51,7 @@ from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions, read
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import (
     MEANING,
+    FollowerProof,
     Invariant,
     InvariantResult,
     InvariantStatus,
@@ -379,6 +382,7 @@ def verify_stream(
     4. Ask Kafka for the retained offsets; from there on read again, fold, and compare (I1, I3).
     5. Ask Kafka why offsets hold no message (the rest of I1).
     6. Compare the newest row of each key with the newest state (I9).
+    7. Compare the positions of the followers, read before the tables, with log and lineage.
 
     Args:
         stream: The declaration; it must be the one that wrote the table.
@@ -419,6 +423,7 @@ def _prove_stream(
     stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None
 ) -> VerifyReport:
     began, violations = time.process_time(), Violations()
+    positions = read_follower_positions(folders.root)
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         stored = read_stored(folders, violations, Path(scratch))  # 1
         for check in load_parts("proofs"):
@@ -432,8 +437,20 @@ def _prove_stream(
         with _without_collector():
             proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
             proving.replay_rows(found)  # 6
+        followers = tuple(check_followers(positions, folders.table, stored.head, stored.version))  # 7
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
-    return make_summary(stream.name, stored, work, violations, time.process_time() - began)
+    report = make_summary(stream.name, stored, work, violations, time.process_time() - began)
+    return add_followers(report, followers)
+
+
+def add_followers(report: VerifyReport, followers: tuple[FollowerProof, ...]) -> VerifyReport:
+    """Add the followers of a stream to its report: a violated claim makes the whole violated."""
+    report = msgspec.structs.replace(report, followers=followers)
+    false = [each for each in followers if each.status is InvariantStatus.VIOLATED]
+    if not false or report.status is InvariantStatus.VIOLATED:
+        return report
+    step = f"the table is as its invariants say; {false[0].kind} {false[0].name} is not of this table: "
+    return msgspec.structs.replace(report, status=InvariantStatus.VIOLATED, next_step=step + false[0].next_step)
 
 
 def describe_code(stream: AnyStream, head: Head) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
@@ -17,15 +18,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lockstep.errors import EnvironmentProblem
 from lockstep.features.health.exporter import (
+    FOLLOWER_METRICS,
     FURTHER_METRICS,
     METRICS_PORT,
     STREAM_COUNTERS,
     STREAM_METRICS,
     HealthCollector,
+    StreamSnapshot,
+    make_metrics,
     start_exporter,
 )
-from lockstep.operations.alarms import AlarmKind
+from lockstep.operations.alarms import AlarmKind, HealthFacts
+from lockstep.operations.followers import FollowerLag
+from lockstep.operations.inspect.health import Health
 from lockstep.settings import KafkaSettings
+from lockstep.table.follower_positions import FollowerName
+from lockstep.table.head import Desired
 from tests.support.feed import ProducerRecord, session, update
 
 if TYPE_CHECKING:
@@ -36,7 +44,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 HOUR = 3_600
-NAMES = {*(each.name for each in STREAM_METRICS), *(f"{each.name}_total" for each in STREAM_COUNTERS), *FURTHER_METRICS}
+OTHER_METRICS = FURTHER_METRICS | FOLLOWER_METRICS
+NAMES = {*(each.name for each in STREAM_METRICS), *(f"{each.name}_total" for each in STREAM_COUNTERS), *OTHER_METRICS}
 
 Samples = dict[tuple[str, ...], float]
 
@@ -95,7 +104,7 @@ def test_every_stream_is_reported_whether_it_lives_or_not(feed: Feed, runs: Loca
     assert {name: own[f"lockstep_{name}"] for name in exact} == exact
     assert 0 < own["lockstep_headroom_seconds"] <= 300
     assert 55 * 60 <= own["lockstep_oldest_unread_seconds"] < HOUR
-    assert {name for name, *labels in found if labels == ["adding"]} | set(FURTHER_METRICS) == NAMES
+    assert {name for name, *labels in found if labels == ["adding"]} | set(OTHER_METRICS) == NAMES
     assert len([name for name, *_ in found]) < 50 * 2
 
 
@@ -113,6 +122,24 @@ def test_what_is_unknown_is_absent_and_never_zero(feed: Feed, runs: LocalRuns) -
     assert found["lockstep_desired_state", "adding", "bounded"] == 1.0
 
 
+def test_each_follower_has_its_lag_and_its_freshness() -> None:
+    names = [FollowerName("derived", "activity"), FollowerName("export", "adding")]
+    lags = (
+        FollowerLag(name=names[0], command="c", unread_batches=7, last_run_seconds=1.0, freshness_seconds=2.5),
+        FollowerLag(name=names[1], command="c", unread_batches=0, last_run_seconds=1.0),
+    )
+    facts = HealthFacts(stream="adding", desired=Desired.RUNNING, followers=lags)
+    looks = [StreamSnapshot(Health(facts=facts, alarms=(), figures={}), 0.1)]
+    families = [family for family in make_metrics(looks) if family.name in FOLLOWER_METRICS]
+    samples = list(chain.from_iterable(family.samples for family in families))
+    assert {(each.name, each.labels["kind"], each.labels["follower"]): each.value for each in samples} == {
+        ("lockstep_follower_unread_batches", "derived", "activity"): 7.0,
+        ("lockstep_follower_unread_batches", "export", "adding"): 0.0,
+        ("lockstep_follower_freshness_seconds", "derived", "activity"): 2.5,
+    }
+    assert {each.labels["stream"] for each in samples} == {"adding"}
+
+
 def test_a_port_that_is_taken_is_said(runs: LocalRuns) -> None:
     collector = HealthCollector([], runs.settings)
     with exporting(collector) as address:
@@ -126,7 +153,7 @@ def test_the_page_lists_the_metrics_with_their_meaning() -> None:
     listed = re.findall(r"^\| `(lockstep_\w+)` \| (gauge|counter) \| (.+) \|$", page, re.MULTILINE)
     expected = [(each.name, "gauge", each.meaning) for each in STREAM_METRICS]
     expected += [(f"{each.name}_total", "counter", each.meaning) for each in STREAM_COUNTERS]
-    assert listed == [*expected, *((name, "gauge", meaning) for name, meaning in FURTHER_METRICS.items())]
+    assert listed == [*expected, *((name, "gauge", meaning) for name, meaning in OTHER_METRICS.items())]
 
 
 def test_the_dashboard_and_the_example_for_prometheus_name_what_there_is() -> None:

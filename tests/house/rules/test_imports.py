@@ -116,6 +116,7 @@ ONE_IMPORTER = {
     "verify.row_replay": "rows against states, which needs no Kafka, apart from the fold of the log",
     "verify.table_difference": "the rows of a replaced table: the second reading of the engine's",
     "verify.bounds": "what the log says of one file's columns, apart from the rows of partitions",
+    "verify.followers": "the claims of consumers, apart from the proof of the stream",
     "verify.partition": "the proof of one partition, apart from the walk over all",
     "verify.topic_ends": "the second reading of a rule of the writer, apart from the walk over all",
 }

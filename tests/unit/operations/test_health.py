@@ -27,7 +27,9 @@ from lockstep.operations.alarms import (
     compute_patience_seconds,
     judge_health,
 )
+from lockstep.operations.followers import FollowerLag
 from lockstep.operations.inspect.partition_figures import PartitionFigures
+from lockstep.table.follower_positions import FollowerName
 from lockstep.table.head import Desired
 from lockstep.table.losses import NONE_LOST, BatchLosses, add_losses
 from tests.support.adding_stream import adding
@@ -63,6 +65,13 @@ def waits(seconds: float, messages: int = 12, **figures: Any) -> PartitionFigure
 def but(**changes: Any) -> HealthFacts:
     """A healthy stream, but for these facts."""
     return msgspec.structs.replace(WELL, **changes)
+
+
+def follows(**changes: Any) -> FollowerLag:
+    """A follower that has read everything."""
+    name = FollowerName("derived", "activity")
+    given = {"unread_batches": 0, "last_run_seconds": 60.0, **changes}
+    return FollowerLag(name=name, command="lockstep derive activity", **given)
 
 
 RESUME = "lockstep resume adding --fixed"
@@ -115,6 +124,20 @@ CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
         [(AlarmKind.CLOCK, WARNING)],
     ),
     "a clock that differs a little": (but(commit_ahead_seconds=CLOCK_SECONDS_MAX, progress_seconds=0.0), []),
+    "a follower whose last run failed": (
+        but(followers=(follows(failure="DeriveFailed"),)),
+        [(AlarmKind.FOLLOWER, WARNING)],
+    ),
+    "a follower that does not run, and has unread batches": (
+        but(followers=(follows(unread_batches=1, last_run_seconds=3 * HOUR + 1),)),
+        [(AlarmKind.FOLLOWER, WARNING)],
+    ),
+    "a follower that has just been overtaken": (but(followers=(follows(unread_batches=9, last_run_seconds=9.0),)), []),
+    "a follower that does not run, without news": (but(followers=(follows(last_run_seconds=1e8),)), []),
+    "a follower whose position is damaged": (
+        but(damaged_followers=(FollowerName("export", "adding"),)),
+        [(AlarmKind.FOLLOWER, WARNING)],
+    ),
     "a stopped stream": (
         but(desired=Desired.STOPPED, writer_seconds=1e6, partitions=(waits(1e5),), unavailable=(("a.b", 0),)),
         [],

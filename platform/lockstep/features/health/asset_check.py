@@ -26,6 +26,7 @@ from dagster import (
 
 from lockstep.declare.stream import AnyStream
 from lockstep.operations.alarms import Alarm, AlarmSeverity, HealthFacts
+from lockstep.operations.followers import FollowerLag
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.orchestration.markdown import escape_markdown
@@ -234,4 +235,20 @@ def make_health_metadata(facts: HealthFacts, alarms: Sequence[Alarm]) -> "dict[s
         for alarm in alarms
     ]
     known = {name: float(value) for name, value in figures.items() if value is not None}
-    return {"alarms": MetadataValue.table(records, ALARM_COLUMNS), **known}
+    tables = {"alarms": MetadataValue.table(records, ALARM_COLUMNS)}
+    if facts.followers:
+        tables["followers"] = MetadataValue.table([_make_record(lag) for lag in facts.followers])
+    return {**tables, **known}
+
+
+def _make_record(lag: FollowerLag) -> TableRecord:
+    return TableRecord(
+        {
+            "kind": lag.name.kind,
+            "follower": lag.name.name,
+            "unread_batches": lag.unread_batches,
+            "last_run_seconds": round(lag.last_run_seconds),
+            "standing": lag.standing.value,
+            "failure": lag.failure,
+        }
+    )

@@ -211,6 +211,10 @@ FURTHER_METRICS = {
     "lockstep_topic_lag_messages": "Lag of one topic; label `topic`.",
     "lockstep_scrape_duration_seconds": "Time that it took to read these figures.",
 }
+FOLLOWER_METRICS = {
+    "lockstep_follower_unread_batches": "Batches that are ready for a follower and unread; labels `kind`, `follower`.",
+    "lockstep_follower_freshness_seconds": "Age of the newest commit that a follower has read; the same labels.",
+}
 LEVELS = {AlarmSeverity.WARNING: 1.0, AlarmSeverity.ERROR: 2.0}
 
 
@@ -304,6 +308,21 @@ def make_metrics(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
         for topic, messages in _topic_lags(facts):
             lag.add_metric([facts.stream, topic], messages)
     yield from (desired, alarm, lag, seconds)
+    yield from _make_follower_gauges(looks)
+
+
+def _make_follower_gauges(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
+    unread, freshness = (
+        GaugeMetricFamily(name, meaning, labels=["stream", "kind", "follower"])
+        for name, meaning in FOLLOWER_METRICS.items()
+    )
+    for look in looks:
+        for lag in look.health.facts.followers:
+            labels = [look.health.facts.stream, lag.name.kind, lag.name.name]
+            unread.add_metric(labels, lag.unread_batches)
+            if lag.freshness_seconds is not None:
+                freshness.add_metric(labels, lag.freshness_seconds)
+    yield from (unread, freshness)
 
 
 def _make_gauge(metric: StreamMetric, looks: Sequence[StreamSnapshot]) -> Metric:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 
 import msgspec
 import pyarrow as pa
@@ -26,9 +27,11 @@ from lockstep.operations.alarms import (
     TopicHalt,
     judge_health,
 )
+from lockstep.operations.followers import compute_lags
 from lockstep.operations.inspect.partition_figures import PartitionFigures, read_figures, read_first_timestamps
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.table import commit_kinds, delta_log
+from lockstep.table.follower_positions import read_follower_positions
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
 from lockstep.table.ledger import LedgerRow
@@ -133,6 +136,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
     last, beaten_at = read_heartbeat(folders.control, head.epoch), find_heartbeat_time(folders.control, head.epoch)
     quarantined, lately = _read_quarantine(folders, head, now)
     committed_at = max((row.committed_at.timestamp() for row in handle.positions.values()), default=None)
+    positions = read_follower_positions(folders.root)
     moments = [at for at in (committed_at, _find_claim_time(folders, head)) if at is not None]
     return HealthFacts(
         stream=handle.stream.name,
@@ -161,6 +165,8 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         quarantined_ever=quarantined + (0 if (dropped := head.quarantine_retention) is None else dropped.quarantined),
         debt=read_debt(folders, head, now, handle.settings.target_file_bytes),
         lost=head.lost,
+        followers=compute_lags(positions, head, datetime.fromtimestamp(now, UTC)),
+        damaged_followers=positions.damaged,
     )
 
 
