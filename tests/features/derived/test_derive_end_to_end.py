@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from lockstep import Ordered, Suspend
 from lockstep.derived import Derived, OutputMode
 from lockstep.features.compaction.run import compact_stream
+from lockstep.features.derived import derive as operation
 from lockstep.features.derived.asset import make_derived_asset
 from lockstep.features.derived.derive import (
     BUILD_FOLDER,
@@ -49,6 +50,7 @@ from lockstep.table.follower_positions import FollowerName, read_position
 from lockstep.table.head import Retention
 from lockstep.table.layout import DerivedFolders, StreamFolders
 from lockstep.table.live_files import LiveFiles, make_removal
+from lockstep.verify.report import InvariantStatus
 from tests.features.derived.killed_derive import IN_BATCH, MOMENTS
 from tests.integration.cli.conftest import Platform
 from tests.support.adding_stream import adding
@@ -68,6 +70,15 @@ from tests.support.derived_tables import (
     stored_windows,
 )
 from tests.support.feed import Feed, session, update
+from tests.support.follower_looks import (
+    Killed,
+    age_last_run,
+    die,
+    list_alarms,
+    prove_follower,
+    read_status_of,
+    require_position,
+)
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import read_table
 
@@ -667,6 +678,45 @@ def test_the_status_says_how_far_a_derived_table_is_behind(built: Site, tmp_path
     (tmp_path / "empty").mkdir()
     waits = status_in(tmp_path / "empty", built.derived)
     assert (waits.behind, waits.next_run) == (None, "waits for a table")
+
+
+def test_a_derived_table_has_lag_alarm_and_proof(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.send(interleaved("ann", "bob", updates=20))
+    site.derive()
+    assert list_alarms(site.runs) == []
+    assert prove_follower(site.runs).status is InvariantStatus.PROVEN
+    site.send(updates("ann", 22, 20))
+    age_last_run(site.runs, ACTIVITY)
+    (late,) = list_alarms(site.runs)
+    assert "derived activity: 1 unread batch, and no run for 4.0 h; the objective is 3.0 h" in late
+    assert "next: lockstep derive activity; if its declaration was removed: lockstep forget derived activity" in late
+    assert prove_follower(site.runs).status is InvariantStatus.PROVEN
+
+    before = require_position(site.runs, ACTIVITY)
+    with monkeypatch.context() as killed:
+        killed.setattr(operation, "write_position", die)
+        with pytest.raises(Killed):
+            site.derive()
+    site.assert_equal()
+    assert require_position(site.runs, ACTIVITY) == before
+    assert read_status_of(site.runs, site.derived).behind == 0
+    assert list_alarms(site.runs) == [late]
+    run_derived(site.derived, site.root, pytest.fail)  # without news, and without Spark
+    assert list_alarms(site.runs) == []
+
+    rewind_stream(site.runs.handle, "1", who="ann", why="a test")
+    undone = prove_follower(site.runs)
+    assert undone.status is InvariantStatus.NOT_PROVEN
+    assert undone.reason == "batch 2 of generation 1 was undone: it may hold rows that are gone"
+    assert undone.next_step == "lockstep derive activity"
+    site.derive()
+    assert prove_follower(site.runs).status is InvariantStatus.PROVEN
+    failing = activity(site.runs.stream, derive=fail_at_runs)
+    with pytest.raises(DeriveFailed):
+        site.derive(failing)
+    (failed,) = list_alarms(site.runs)
+    assert "failed with DeriveFailed" in failed
+    assert prove_follower(site.runs).status is InvariantStatus.PROVEN
 
 
 @pytest.mark.slow
