@@ -85,7 +85,7 @@ from lockstep.table.side_files import list_side_tables
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
-AGREED = ("stream", "digest", "topic", "last_batch", "rows", "savepoints", "obstacles")
+AGREED = ("last_batch", "rows", "messages", "savepoints", "obstacles")
 """Fields of a plan in which the committed erasure agrees with it; a compaction changes files and bytes."""
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
@@ -162,6 +162,11 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     places: tuple[ErasedPlace, ...] = PLACES
 
+    @property
+    def messages(self) -> int:
+        """Messages in quarantine and late table."""
+        return sum(each.quarantined + each.late for each in self.partitions)
+
     def describe(self) -> Description:
         """Return its description."""
         facts = (
@@ -169,6 +174,7 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
             Labelled("topic", self.topic or "all"),
             Labelled("by batch", self.last_batch + 1, note="no rewind goes below it afterwards"),
             Labelled("rows that go", self.rows),
+            Labelled("quarantined or late messages that go", self.messages),
             Labelled("files written again", self.files),
             Labelled("bytes written again", self.bytes, Unit.BYTES),
             Labelled("hours", len(self.hours)),
@@ -531,6 +537,8 @@ def _commit(
             raise _FilesReplaced("a file of the session was replaced", next_step="nothing: it is planned again")
         if has_new_copies(ErasedHours(folders, context.stream, base.head, prepared.plan.hours)):
             raise _FilesReplaced("rows of the session were copied", next_step="nothing: it is planned again")
+        if base.head.quarantine_retention != prepared.head.quarantine_retention:
+            raise _FilesReplaced("messages of the session were dropped", next_step="nothing: it is planned again")
 
     with delete_unless_committed(made):
         try:

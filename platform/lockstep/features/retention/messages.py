@@ -79,6 +79,11 @@ class QuarantineRetentionPlan(Plan, frozen=True, kw_only=True):
     dropped_before: QuarantineRetention | None = None
 
     @property
+    def dropped_up_to(self) -> int:
+        """The last batch whose messages were dropped earlier; 0 for none."""
+        return 0 if self.dropped_before is None else self.dropped_before.batch
+
+    @property
     def messages(self) -> int:
         """Number of messages."""
         return sum(each.messages for each in self.tables)
@@ -96,7 +101,7 @@ class QuarantineRetentionPlan(Plan, frozen=True, kw_only=True):
     @property
     def is_due(self) -> bool:
         """Whether there are messages to drop."""
-        return self.batch > (0 if self.dropped_before is None else self.dropped_before.batch) or bool(self.files)
+        return self.batch > self.dropped_up_to or bool(self.files)
 
     def describe(self) -> Description:
         """Return its description."""
@@ -240,7 +245,7 @@ def _plan_again(folders: StreamFolders, head: Head, shown: QuarantineRetentionPl
     plan = msgspec.structs.replace(
         shown, tables=_describe_tables(live, shown.batch), dropped_before=head.quarantine_retention
     )
-    refuse_changed(shown, plan, ("messages", "dropped_before"))
+    refuse_changed(shown, plan, ("messages", "dropped_up_to"))
     return plan
 
 

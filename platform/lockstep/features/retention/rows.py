@@ -33,7 +33,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
 from lockstep.table.row_order import RowPlace, find_segments
 
-AGREED = ("rows", "hours", "dropped_before")
+AGREED = ("rows", "hours")
 """Fields of a plan in which the commit agrees with the plan; a compaction changes the files."""
 PLANS_MAX = 20
 """A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
