@@ -53,6 +53,11 @@ def print_described(found: Described, *, as_json: bool) -> None:
     print_answer(found, lambda shown: render_description(shown.describe()), as_json=as_json)
 
 
+def render_descriptions(found: Iterable[Described]) -> RenderableType:
+    """Several descriptions, one below the other."""
+    return make_lines(*(render_description(each.describe()) for each in found))
+
+
 def render_description(page: Description) -> RenderableType:
     """A page as text: title, facts, tables, notes, obstacles, next steps."""
     tables = (

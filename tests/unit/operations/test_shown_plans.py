@@ -187,7 +187,8 @@ def test_a_retention_that_dropped_rows_meanwhile_is_named(written: ProtocolRun, 
 
 
 def test_a_restore_is_of_the_backup_that_was_shown(written: ProtocolRun, tmp_path: Path) -> None:
-    run, target = written.copied(tmp_path / "copy"), tmp_path / "backup"
+    run = written.copied(tmp_path / "copy")
+    target = tmp_path / "backup"
     make_backup(run.folders, target)
     prepared = prepare_restore(folders_in(tmp_path / "other", run.folders.stream), target)
     take_batch(run)
@@ -198,7 +199,8 @@ def test_a_restore_is_of_the_backup_that_was_shown(written: ProtocolRun, tmp_pat
 
 
 def test_a_restore_beside_another_restore_is_refused(written: ProtocolRun, tmp_path: Path) -> None:
-    target, folders = tmp_path / "backup", folders_in(tmp_path / "other", written.folders.stream)
+    target = tmp_path / "backup"
+    folders = folders_in(tmp_path / "other", written.folders.stream)
     make_backup(written.folders, target)
     prepared = prepare_restore(folders, target)
     prepare_restore(folders, target).commit()

@@ -125,8 +125,8 @@ def test_compaction_closes_the_hour_of_an_idle_stream_and_keeps_its_plan(
     found = materialize(run, instance, SCHEDULES[0])
     assert (found["closed_idle_hour"].value, found["planned_files"].value, found["bins"].value) == (HOURS[7], 3, 1)
     (planned,) = found["plan"].records
-    assert (planned.data["hour"], planned.data["files"], planned.data["rows"]) == (HOURS[7], 3, 6)
-    assert {record.data["because"]: record.data["hours"] for record in found["left"].records} == {"compacted before": 7}
+    assert (planned.data["commit hour"], planned.data["files"], planned.data["rows"]) == (HOURS[7], 3, 6)
+    assert {record.data["reason"]: record.data["hours"] for record in found["left"].records} == {"compacted before": 7}
     assert run.output.base().head.closed_hour == HOURS[7]
 
 
@@ -172,7 +172,7 @@ def test_export_then_housekeeping_write_old_hours_and_drop_those_past_the_retent
     steps = {record.data["step"]: record.data["files"] for record in kept["steps"].records}
     assert steps["rows past retention"] == 4
     assert stored_offsets(run.folders) == list(range(24, 48))
-    assert kept["bytes_on_disk"].value > kept["bytes_rows"].value > 0
+    assert kept["bytes_on_disk"].value > kept["bytes_of_rows"].value > 0
     assert {record.data["kind"] for record in kept["growth"].records} >= {"rows", "replaced files", "ledger", "logs"}
 
 

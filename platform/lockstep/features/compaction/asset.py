@@ -1,17 +1,14 @@
 """The asset of a stream's compaction, which rewrites small files as large ones, and the rule of its second schedule."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
     MaterializeResult,
-    MetadataValue,
     RunRequest,
     SkipReason,
-    TableRecord,
     asset,
 )
 from deltalake.exceptions import DeltaError
@@ -22,6 +19,7 @@ from lockstep.errors import LockstepError
 from lockstep.features.compaction.compact import Compacted, compact, has_large_open_hour, make_run_budget
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
+from lockstep.orchestration.plan_metadata import make_metadata
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 
 KINDS = {"spark", "deltalake"}
-BINS_SHOWN = 48
 PATIENCE_SECONDS = 10.0
 """Stop patience, short because a bin that is not committed is invisible."""
 
@@ -65,7 +62,7 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
             raise interrupt_run(context, f"stopped ({abandoned}); committed bins stay") from None
         except LockstepError as error:
             raise report_failure(error) from error
-        return MaterializeResult(metadata=_describe(done))
+        return MaterializeResult(metadata=make_metadata(done))
 
     return compaction
 
@@ -95,37 +92,3 @@ def _compact(stream: AnyStream, settings: Settings, spark: SparkResource) -> Com
         tick=lambda: None,
         abandon=spark.cancel,
     )
-
-
-def _describe(done: Compacted) -> dict[str, Any]:
-    table, plan = done.table, done.plan.table
-    numbers = {name: value for name, value in msgspec.structs.asdict(table).items() if value != ""}
-    of_ledger = {f"ledger_{name}": getattr(done.ledger, name) for name in done.ledger.__struct_fields__}
-    of_sides = {f"side_tables_{name}": getattr(done.side_tables, name) for name in done.side_tables.__struct_fields__}
-    bins = [
-        TableRecord(
-            {
-                "hour": part.commit_hour,
-                "open": part.is_minor,
-                "files": len(part.files),
-                "bytes": part.size,
-                "rows": part.rows,
-            }
-        )
-        for part in plan.bins[-BINS_SHOWN:]
-    ]
-    left = [
-        TableRecord({"because": each.reason.value, "hours": each.hours, "files": each.files, "bytes": each.bytes})
-        for each in plan.left
-    ]
-    return {
-        **numbers,
-        "hours": ", ".join(table.hours) or "none",
-        **of_ledger,
-        **of_sides,
-        "closed_idle_hour": done.plan.closes_hour or "none",
-        "planned_files": plan.files_before,
-        "planned_cpu_seconds": plan.cpu_seconds,
-        **({"plan": MetadataValue.table(bins)} if bins else {}),
-        **({"left": MetadataValue.table(left)} if left else {}),
-    }

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from lockstep.cli.app import (
     AsJson,
@@ -15,19 +14,7 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     register_command,
 )
-from lockstep.cli.output import (
-    SHOWN_HOURS,
-    make_grid,
-    make_lines,
-    make_more,
-    print_answer,
-    style_text,
-)
-
-if TYPE_CHECKING:
-    from lockstep.features.compaction.compact import Compacted, StreamCompactionPlan
-    from lockstep.features.compaction.dataset import DatasetCompaction, DatasetPlan
-
+from lockstep.cli.output import print_described
 
 StreamOrPath = Annotated[
     str,
@@ -63,9 +50,9 @@ def compact(
 
     folders, size = find_folders(stream), load_settings_or_exit().target_file_bytes
     if plan:
-        print_answer(plan_compaction(folders, target_bytes=size), _compaction_plan, as_json=as_json)
+        print_described(plan_compaction(folders, target_bytes=size), as_json=as_json)
     else:
-        print_answer(do_compact(folders, target_bytes=size), _compacted, as_json=as_json)
+        print_described(do_compact(folders, target_bytes=size), as_json=as_json)
 
 
 def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bool) -> None:
@@ -73,56 +60,7 @@ def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bo
 
     size = load_settings_or_exit().target_file_bytes
     if plan:
-        print_answer(plan_dataset(dataset, target_bytes=size), _dataset_plan, as_json=as_json)
+        print_described(plan_dataset(dataset, target_bytes=size), as_json=as_json)
     else:
         done = compact_dataset(dataset, target_bytes=size, remove_old=remove_old)
-        print_answer(done, _dataset_compacted, as_json=as_json)
-
-
-def _compaction_plan(found: StreamCompactionPlan) -> RenderableType:
-    table, ledger, sides = found.table, found.ledger, found.side_tables
-    bins = (
-        (f"{b.commit_hour}{' (open)' if b.is_minor else ''}", len(b.files), 1, b.size, b.rows)
-        for b in table.bins[-SHOWN_HOURS:]
-    )
-    left = ((f.reason.value, f.hours, f.files, f.bytes, f.oldest_hour, f.newest_hour) for f in table.left)
-    closes = f"closes hour {found.closes_hour}, as the stream is idle" if found.closes_hour else "closes no hour"
-    total = f"table: {table.files_before} files become {table.files_after}, about {table.cpu_seconds:g} CPU seconds"
-    return make_lines(
-        style_text(f"{found.stream}: {closes}"),
-        style_text(total),
-        make_grid(("hour", "files", "become", "bytes", "rows"), bins) if table.bins else None,
-        make_more(len(table.bins) - SHOWN_HOURS),
-        make_grid(("left, because", "hours", "files", "bytes", "from", "to"), left),
-        style_text(f"ledger: {sum(len(part.files) for part in ledger)} files become {len(ledger)}"),
-        style_text(f"quarantine and late table: {sum(len(b.files) for b in sides)} files become {len(sides)}"),
-    )
-
-
-def _dataset_plan(found: DatasetPlan) -> RenderableType:
-    what = f"{found.files_before} files of {found.rows} rows in {found.folders} folders"
-    becomes = f"become {found.files_after} in generation {found.generation}; {found.bytes} bytes to rewrite"
-    return make_lines(
-        style_text(f"{found.dataset}: {what}: {found.reason or becomes}"),
-        style_text(f"readers open {found.current}") if found.current else None,
-        style_text(f"--remove-old would delete {', '.join(found.removable)}") if found.removable else None,
-    )
-
-
-def _dataset_compacted(found: DatasetCompaction) -> RenderableType:
-    done = f"{found.plan.files_before} files became {found.plan.files_after}, {found.rows} rows, digest {found.digest}"
-    return make_lines(
-        style_text(done if found.is_published else found.plan.reason or "another compaction was faster"),
-        style_text(f"readers open {found.current}") if found.current else None,
-        style_text(f"deleted: {', '.join(found.removed)}") if found.removed else None,
-    )
-
-
-def _compacted(found: Compacted) -> RenderableType:
-    sides = found.side_tables
-    rows = (
-        ("table", len(found.table.hours), found.table.files_before, found.table.files_after, found.table.rows),
-        ("ledger", found.ledger.hours, found.ledger.files_before, found.ledger.files_after, found.ledger.rows),
-        ("quarantine, late", sides.hours, sides.files_before, sides.files_after, sides.rows),
-    )
-    return make_grid(("table", "hours", "files before", "files after", "rows"), rows)
+        print_described(done, as_json=as_json)

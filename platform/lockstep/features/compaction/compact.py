@@ -27,6 +27,7 @@ from lockstep.features.compaction.side_files import (
 from lockstep.model.commit_hour import find_current_hour
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import has_table, open_table
 from lockstep.settings import Settings
@@ -68,6 +69,29 @@ class StreamCompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     ledger: tuple[LedgerBin, ...]
     side_tables: tuple[SideTableBin, ...] = ()
 
+    def describe(self) -> Description:
+        """Return its description, with the newest hours first."""
+        table = self.table
+        facts = (
+            Labelled("closes hour", self.closes_hour, note="as the stream is idle" if self.closes_hour else ""),
+            Labelled("files of the table", table.files_before),
+            Labelled("they become", table.files_after),
+            Labelled("bytes to rewrite", table.bytes, Unit.BYTES),
+            Labelled("expected CPU time", table.cpu_seconds, Unit.SECONDS),
+            Labelled("files of the ledger", sum(len(part.files) for part in self.ledger)),
+            Labelled("ledger files afterwards", len(self.ledger)),
+            Labelled("files of quarantine and late table", sum(len(part.files) for part in self.side_tables)),
+            Labelled("side table files afterwards", len(self.side_tables)),
+        )
+        return Description(title=f"{self.stream}: compaction", facts=facts, records=self.list_records())
+
+    def list_records(self) -> tuple[Records, ...]:
+        """Return the hours to rewrite, and the files that stay."""
+        return (
+            Records.of("plan", reversed(self.table.bins), "commit_hour is_minor files size rows"),
+            Records.of("left", self.table.left, "reason hours files bytes oldest_hour newest_hour"),
+        )
+
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     """Results of a compaction.
@@ -83,6 +107,39 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     table: CompactionResult
     ledger: FilesCompaction
     side_tables: FilesCompaction = FilesCompaction()
+
+    def describe(self) -> Description:
+        """Return its description."""
+        table = self.table
+        facts = (
+            Labelled("hours", ", ".join(table.hours)),
+            Labelled("rows", table.rows),
+            Labelled("planned files", self.plan.table.files_before),
+            Labelled("planned CPU time", self.plan.table.cpu_seconds, Unit.SECONDS),
+            Labelled("files before", table.files_before),
+            Labelled("files after", table.files_after),
+            Labelled("bytes before", table.bytes_before, Unit.BYTES),
+            Labelled("bytes after", table.bytes_after, Unit.BYTES),
+            Labelled("bins", table.bins, note=f"{table.minor_bins} of the open hour"),
+            Labelled("bins lost", table.bins_lost),
+            Labelled("bins postponed", table.bins_postponed, note=table.postponed_because),
+            Labelled("CPU time", table.cpu_seconds, Unit.SECONDS),
+            Labelled("seconds", table.seconds, Unit.SECONDS),
+            Labelled("closed idle hour", self.plan.closes_hour),
+            *_list_facts("ledger", self.ledger),
+            *_list_facts("side table", self.side_tables),
+        )
+        return Description(title=f"{self.plan.stream}: compacted", facts=facts, records=self.plan.list_records())
+
+
+def _list_facts(table: str, done: FilesCompaction) -> tuple[Labelled, ...]:
+    return (
+        Labelled(f"{table} hours", done.hours),
+        Labelled(f"{table} files before", done.files_before),
+        Labelled(f"{table} files after", done.files_after),
+        Labelled(f"{table} rows", done.rows),
+        Labelled(f"{table} bytes deleted", done.bytes_deleted, Unit.BYTES),
+    )
 
 
 def plan_compaction(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> StreamCompactionPlan:

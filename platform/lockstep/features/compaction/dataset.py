@@ -29,6 +29,7 @@ from lockstep.errors import LockstepError
 from lockstep.features.compaction.plan import LARGE_RATIO
 from lockstep.features.compaction.rewrite import ROW_GROUP_BYTES
 from lockstep.model.decoding import decode_json
+from lockstep.operations.plan_frame import Description, Labelled, Unit
 from lockstep.storage import find_storage, read_named_file, require_file_system
 from lockstep.table.live_files import TARGET_BYTES
 from lockstep.table.row_digest import digest_rows
@@ -116,6 +117,20 @@ class DatasetPlan(msgspec.Struct, frozen=True, kw_only=True):
     removable: tuple[str, ...]
     reason: str
 
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("files", self.files_before),
+            Labelled("rows", self.rows),
+            Labelled("folders", self.folders),
+            Labelled("they become", self.files_after, note=self.reason),
+            Labelled("generation", self.generation),
+            Labelled("bytes to rewrite", self.bytes, Unit.BYTES),
+            Labelled("readers open", self.current, Unit.PATH),
+            Labelled("--remove-old would delete", ", ".join(self.removable)),
+        )
+        return Description(title=f"{self.dataset}: compaction", facts=facts)
+
 
 class DatasetManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a generation holds; the last file of its folder.
@@ -155,6 +170,19 @@ class DatasetCompaction(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     removed: tuple[str, ...]
     cpu_seconds: float
+
+    def describe(self) -> Description:
+        """Return its description."""
+        reason = "" if self.is_published else self.plan.reason or "another compaction was faster"
+        facts = (
+            Labelled("files before", self.plan.files_before),
+            Labelled("files after", self.plan.files_after, note=reason),
+            Labelled("rows", self.rows),
+            Labelled("digest of the rewritten rows", self.digest),
+            Labelled("readers open", self.current, Unit.PATH),
+            Labelled("deleted generations", ", ".join(self.removed)),
+        )
+        return Description(title=f"{self.plan.dataset}: compacted", facts=facts)
 
 
 def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetPlan:

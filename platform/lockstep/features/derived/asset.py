@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
     MaterializeResult,
-    MetadataValue,
     TableColumn,
-    TableRecord,
     TableSchema,
     asset,
 )
@@ -22,7 +20,9 @@ from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_
 from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError
 from lockstep.features.derived.derive import DerivedRun, run_derived
+from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_derived_key, make_table_key, name_derived_job
+from lockstep.orchestration.plan_metadata import make_metadata
 from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
@@ -93,20 +93,11 @@ def _run(derived: Derived, settings: Settings, spark: SparkResource) -> DerivedR
     )
 
 
-def _describe(done: DerivedRun) -> dict[str, Any]:
-    sources = [
-        TableRecord({"stream": each.stream, "version": each.version, "next version": each.next_version})
-        for each in done.sources
-    ]
+def _describe(done: DerivedRun) -> dict[str, RawMetadataValue]:
     schema = pa.schema(cast("pa.Schema", open_delta_table(Path(done.folder)).schema().to_arrow()))
     columns = [TableColumn(field.name, str(field.type)) for field in schema]
-    return {
+    shown: dict[str, RawMetadataValue] = {
         "dagster/row_count": done.rows,
         "dagster/column_schema": TableSchema(columns=columns),
-        "rows_added": done.rows - done.rows_before,
-        "folder": MetadataValue.path(done.folder),
-        "table_version": done.version,
-        "watermark": "none" if done.watermark is None else MetadataValue.timestamp(done.watermark),
-        "rebuilt_because": "; ".join(each.value for each in done.rebuilt) or "not rebuilt",
-        "sources": MetadataValue.table(sources),
     }
+    return {**shown, **make_metadata(done)}

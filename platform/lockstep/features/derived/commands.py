@@ -18,10 +18,7 @@ from lockstep.cli.app import (
     register_command,
     show_error,
 )
-from lockstep.cli.output import (
-    make_grid,
-    print_answer,
-)
+from lockstep.cli.output import print_answer, render_descriptions
 from lockstep.errors import LockstepError
 from lockstep.progress import report_items
 
@@ -77,21 +74,8 @@ def _act_on_each(chosen: Sequence[Derived], act: Callable[[Derived], T]) -> tupl
 
 
 def _derived_plans(found: list[DerivedPlan]) -> RenderableType:
-    from lockstep.features.derived.status import describe_next_run
-
-    columns = ("derived table", "source", "version", "read from", "watermark (UTC)", "the next run")
-    rows = (
-        (each.name, source.stream, source.version, source.next_version, each.watermark, describe_next_run(each))
-        for each in found
-        for source in each.sources
-    )
-    return make_grid(columns, rows)
+    return render_descriptions(found)
 
 
 def _derived_runs(found: list[DerivedRun]) -> RenderableType:
-    columns = ("derived table", "rows", "before", "version", "watermark (UTC)", "rebuilt because")
-    rows = (
-        (each.name, each.rows, each.rows_before, each.version, each.watermark, "; ".join(c.value for c in each.rebuilt))
-        for each in found
-    )
-    return make_grid(columns, rows)
+    return render_descriptions(found)

@@ -27,6 +27,7 @@ from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError, TableError
 from lockstep.model.decoding import decode_json
 from lockstep.operations.followers import record_failure
+from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_table import has_table, open_table
 from lockstep.settings import Settings
 from lockstep.spark.session import start_context
@@ -122,6 +123,21 @@ class DerivedPlan(msgspec.Struct, frozen=True, kw_only=True):
     is_due: bool
     watermark: datetime | None
 
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (Labelled("the next run", describe_next_run(self)), Labelled("watermark", self.watermark))
+        sources = Records.of("sources", self.sources, "stream version next_version")
+        return Description(title=f"{self.name}: derived table", facts=facts, records=(sources,))
+
+
+def describe_next_run(plan: DerivedPlan) -> str:
+    """Describe the next run of a derived table in some words."""
+    if plan.rebuild is not None:
+        return f"rebuilds it: {plan.rebuild.value}"
+    if any(each.version is None for each in plan.sources):
+        return "waits for a table"
+    return "goes on" if plan.is_due else "has nothing to do"
+
 
 class DerivedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a run of a derived table.
@@ -145,6 +161,19 @@ class DerivedRun(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[DerivedSource, ...]
     rebuilt: tuple[RebuildCause, ...]
     watermark: datetime | None
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("rows", self.rows),
+            Labelled("rows added", self.rows - self.rows_before),
+            Labelled("folder", self.folder, Unit.PATH),
+            Labelled("table version", self.version),
+            Labelled("watermark", self.watermark),
+            Labelled("rebuilt because", "; ".join(each.value for each in self.rebuilt) or "not rebuilt"),
+        )
+        sources = Records.of("sources", self.sources, "stream version next_version")
+        return Description(title=f"{self.name}: derived", facts=facts, records=(sources,))
 
 
 class UnknownDerived(LockstepError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep.declare.derived import Derived
 from lockstep.errors import LockstepError
-from lockstep.features.derived.derive import KIND, DerivedPlan, plan_derived
+from lockstep.features.derived.derive import KIND, DerivedPlan, describe_next_run, plan_derived
 from lockstep.operations.followers import DeclaredFollowers, FollowerStatus
 
 
@@ -37,12 +37,3 @@ def _count_behind(plan: DerivedPlan) -> int | None:
         if each.version is not None and each.next_version is not None
     ]
     return sum(max(0, count) for count in counts) if counts and len(counts) == len(plan.sources) else None
-
-
-def describe_next_run(plan: DerivedPlan) -> str:
-    """What the next run of a derived table does, in some words."""
-    if plan.rebuild is not None:
-        return f"rebuilds it: {plan.rebuild.value}"
-    if any(each.version is None for each in plan.sources):
-        return "waits for a table"
-    return "goes on" if plan.is_due else "has nothing to do"

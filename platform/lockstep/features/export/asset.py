@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, MetadataValue, TableRecord, asset
+from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
 
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.features.export.export import ExportResult, export_stream
+from lockstep.features.export.export import export_stream
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key
+from lockstep.orchestration.plan_metadata import make_metadata
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
@@ -39,25 +40,6 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
         except LockstepError as error:
             raise report_failure(error) from error
         context.log.info("%s hours of %s exported", len(done.hours), stream.name)
-        return _result(done)
+        return MaterializeResult(metadata=make_metadata(done))
 
     return export
-
-
-def _result(done: ExportResult) -> MaterializeResult[None]:
-    waiting = [
-        TableRecord({"because": each.reason.value, "hours": each.hours, "from": each.oldest_hour})
-        for each in done.waiting
-    ]
-    return MaterializeResult(
-        metadata={
-            "folder": MetadataValue.path(done.folder),
-            "hours": len(done.hours),
-            "hours_lost": done.hours_lost,
-            "files": done.files,
-            "rows": done.rows,
-            "bytes": done.bytes,
-            **({"newest_hour": done.hours[-1]} if done.hours else {}),
-            **({"waiting": MetadataValue.table(waiting)} if waiting else {}),
-        }
-    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
 from lockstep.cli.app import (
     AsJson,
@@ -17,17 +15,7 @@ from lockstep.cli.app import (
     load_settings_or_exit,
     register_command,
 )
-from lockstep.cli.output import (
-    SHOWN_HOURS,
-    make_grid,
-    make_lines,
-    make_more,
-    print_answer,
-    style_text,
-)
-
-if TYPE_CHECKING:
-    from lockstep.features.export.export import ExportPlan, ExportResult, WaitingHours
+from lockstep.cli.output import print_described
 
 
 @register_command("export betting_markets --plan", Panel.MAINTAIN)
@@ -45,29 +33,6 @@ def export(
     declared, folders = find_stream_or_exit(stream), find_folders(stream)
     size = load_settings_or_exit().target_file_bytes
     if plan:
-        print_answer(plan_export(declared, folders, target_bytes=size), _export_plan, as_json=as_json)
+        print_described(plan_export(declared, folders, target_bytes=size), as_json=as_json)
     else:
-        print_answer(export_stream(declared, folders, target_bytes=size), _exported, as_json=as_json)
-
-
-def _export_plan(found: ExportPlan) -> RenderableType:
-    hours = ((each.hour, len(each.files), each.rows, each.bytes) for each in found.hours[-SHOWN_HOURS:])
-    return make_lines(
-        style_text(
-            f"{found.stream}: {found.exported} hours are in {found.folder}, {len(found.hours)} would be written"
-        ),
-        make_grid(("hour", "files", "rows", "bytes"), hours) if found.hours else None,
-        make_more(len(found.hours) - SHOWN_HOURS),
-        *_waiting(found.waiting),
-    )
-
-
-def _exported(found: ExportResult) -> RenderableType:
-    written = f"{len(found.hours)} hours, {found.files} files, {found.rows} rows, {found.bytes} bytes"
-    return make_lines(style_text(f"{found.stream}: {written} written to {found.folder}"), *_waiting(found.waiting))
-
-
-def _waiting(waiting: Iterable[WaitingHours]) -> Iterator[RenderableType]:
-    for each in waiting:
-        span = each.oldest_hour if each.hours == 1 else f"{each.oldest_hour} to {each.newest_hour}"
-        yield style_text(f"{each.hours} not yet ({span}): {each.reason.value}")
+        print_described(export_stream(declared, folders, target_bytes=size), as_json=as_json)

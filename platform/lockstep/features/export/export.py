@@ -34,6 +34,7 @@ from lockstep.features.export.dataset import (
 )
 from lockstep.features.export.write import HourToExport, SourceTable, write_hour
 from lockstep.operations.followers import record_failure
+from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_table import open_table
 from lockstep.progress import report_items
 from lockstep.table import delta_log
@@ -96,6 +97,23 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     exported: int
     waiting: tuple[WaitingHours, ...]
 
+    def describe(self) -> Description:
+        """Return its description, with the newest hours first."""
+        facts = (
+            Labelled("folder", self.folder, Unit.PATH),
+            Labelled("exported hours", self.exported),
+            Labelled("hours to write", len(self.hours)),
+            Labelled("rows to write", self.rows),
+            Labelled("bytes to read", self.bytes, Unit.BYTES),
+        )
+        records = (Records.of("hours", reversed(self.hours), "hour files rows bytes"), make_waiting(self.waiting))
+        return Description(title=f"{self.stream}: export", facts=facts, records=records)
+
+
+def make_waiting(waiting: Iterable[WaitingHours]) -> Records:
+    """Return the table of the hours that have to wait."""
+    return Records.of("waiting", waiting, "reason hours oldest_hour newest_hour")
+
 
 class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an export.
@@ -124,6 +142,19 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     stale_deleted: int = 0
     waiting: tuple[WaitingHours, ...] = ()
     cpu_seconds: float = 0.0
+
+    def describe(self) -> Description:
+        """Return its description."""
+        facts = (
+            Labelled("folder", self.folder, Unit.PATH),
+            Labelled("hours", len(self.hours)),
+            Labelled("hours lost", self.hours_lost),
+            Labelled("files", self.files),
+            Labelled("rows", self.rows),
+            Labelled("bytes", self.bytes, Unit.BYTES),
+            Labelled("newest hour", self.hours[-1] if self.hours else ""),
+        )
+        return Description(title=f"{self.stream}: exported", facts=facts, records=(make_waiting(self.waiting),))
 
 
 def sort_hours(

@@ -102,7 +102,9 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("bytes to delete" if self.planned_only else "bytes deleted", self.bytes, Unit.BYTES),
             *(() if self.growth is None else self.growth.list_facts()),
         )
-        records = (Records.of("steps", self.steps, "step files bytes"),)
+        kinds = () if self.growth is None else self.growth.kinds
+        growth = Records.of("growth", kinds, "kind files bytes bytes_a_day bytes_in_30_days")
+        records = (Records.of("steps", self.steps, "step files bytes"), growth)
         return Description(title=f"{self.stream}: housekeeping", facts=facts, records=records)
 
     @property
