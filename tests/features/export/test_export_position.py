@@ -45,54 +45,79 @@ def make_ready(runs: LocalRuns, feed: Feed, topic: str, number: int) -> None:
     OutputLog(runs.folders.table).commit(raise_rewind_floor(head.generation, head.batch))
 
 
-def test_an_export_has_lag_alarm_and_proof(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def exported(feed: Feed, runs: LocalRuns) -> LocalRuns:
+    """A stream with two hours that are exported."""
     runs = runs.of(dataclasses.replace(runs.stream, export=Export()))
-    assert read_status_of(runs).next_run == "waits for a table"
     topic = feed.create("values")
     feed.send(topic, session(2))
     runs.run()
-    assert (read_status_of(runs).behind, read_status_of(runs).last_run) == (0, None)
     close_hour(runs.folders)
     make_ready(runs, feed, topic, 4)
     assert read_status_of(runs).next_run == "writes 2 hours"
-    done = export_stream(runs.stream, runs.folders)
-    assert len(done.hours) == 2
-    status = read_status_of(runs)
-    assert (status.kind, status.behind, status.problem) == ("export", 0, "")
-    assert status.freshness_seconds is not None
-    assert list_alarms(runs) == []
-    assert prove_follower(runs).status is InvariantStatus.PROVEN
+    assert len(export_stream(runs.stream, runs.folders).hours) == 2
+    return runs
 
-    make_ready(runs, feed, topic, 6)
+
+def make_late(runs: LocalRuns, feed: Feed) -> str:
+    """Make two more hours ready, and let no export run for too long. Returns the alarm."""
+    make_ready(runs, feed, f"{feed.family}.values", 6)
     age_last_run(runs, NAME)
     (late,) = list_alarms(runs)
+    return late
+
+
+def test_an_export_waits_for_a_table_and_for_hours(feed: Feed, runs: LocalRuns) -> None:
+    runs = runs.of(dataclasses.replace(runs.stream, export=Export()))
+    assert read_status_of(runs).next_run == "waits for a table"
+    feed.send(feed.create("values"), session(2))
+    runs.run()
+    assert (read_status_of(runs).behind, read_status_of(runs).last_run) == (0, None)
+    assert list_alarms(runs) == []
+
+
+def test_an_export_has_lag_alarm_and_proof(exported: LocalRuns, feed: Feed) -> None:
+    status = read_status_of(exported)
+    assert (status.kind, status.behind, status.problem) == ("export", 0, "")
+    assert status.freshness_seconds is not None
+    assert list_alarms(exported) == []
+    assert prove_follower(exported).status is InvariantStatus.PROVEN
+    late = make_late(exported, feed)
     assert "export adding: 2 unread batches, and no run for 4.0 h; the objective is 3.0 h" in late
     assert "next: lockstep export adding; if its declaration was removed: lockstep forget export adding" in late
+    assert read_status_of(exported).behind == 2
+    assert prove_follower(exported).status is InvariantStatus.PROVEN
 
-    before = require_position(runs, NAME)
+
+def test_a_kill_before_the_position_is_made_up_by_the_next_run(
+    exported: LocalRuns, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = make_late(exported, feed)
+    before = require_position(exported, NAME)
     with monkeypatch.context() as killed:
         killed.setattr(operation, "write_position", die)
         with pytest.raises(Killed):
-            export_stream(runs.stream, runs.folders)
-    assert len(list_exported_hours(runs.folders.export)) == 4
-    assert require_position(runs, NAME) == before
-    assert list_alarms(runs) == [late]
-    assert prove_follower(runs).status is InvariantStatus.PROVEN
-    assert export_stream(runs.stream, runs.folders).hours == ()
-    assert list_alarms(runs) == []
-    assert require_position(runs, NAME).sources[0].batch == runs.handle.require_head().rewind_floor - 1
+            export_stream(exported.stream, exported.folders)
+    assert len(list_exported_hours(exported.folders.export)) == 4
+    assert require_position(exported, NAME) == before
+    assert list_alarms(exported) == [late]
+    assert export_stream(exported.stream, exported.folders).hours == ()
+    assert list_alarms(exported) == []
+    assert require_position(exported, NAME).sources[0].batch == exported.handle.require_head().rewind_floor - 1
 
-    other = runs.of(dataclasses.replace(runs.stream, export=Export(columns=("value",))))
+
+def test_a_failed_export_and_a_damaged_position_are_alarms(exported: LocalRuns) -> None:
+    other = dataclasses.replace(exported.stream, export=Export(columns=("value",)))
     with pytest.raises(ExportMismatch):
-        export_stream(other.stream, runs.folders)
-    (failed,) = list_alarms(runs)
+        export_stream(other, exported.folders)
+    (failed,) = list_alarms(exported)
     assert "failed with ExportMismatch" in failed
-    make_position_path(runs.folders.root, NAME).write_bytes(b"{")
-    (damaged,) = list_alarms(runs)
+    make_position_path(exported.folders.root, NAME).write_bytes(b"{")
+    (damaged,) = list_alarms(exported)
     assert "the position of export adding cannot be read" in damaged
-    assert prove_follower(runs).status is InvariantStatus.NOT_PROVEN
-    export_stream(runs.stream, runs.folders)
-    assert list_alarms(runs) == []
+    assert prove_follower(exported).status is InvariantStatus.NOT_PROVEN
+    export_stream(exported.stream, exported.folders)
+    assert list_alarms(exported) == []
 
 
 def test_a_position_that_the_table_contradicts_is_a_violation(feed: Feed, runs: LocalRuns) -> None:

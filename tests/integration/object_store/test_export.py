@@ -24,6 +24,7 @@ from lockstep.storage import find_storage
 from lockstep.storage.object_store import ObjectStorage
 from lockstep.store_clients import open_arrow_client
 from lockstep.table.commit import raise_rewind_floor
+from lockstep.table.follower_positions import forget_position, read_follower_positions
 from tests.features.export.declared import make_stream
 from tests.support.stream_table import StreamTable
 
@@ -71,6 +72,10 @@ def test_hours_are_exported_once(filled: StreamTable) -> None:
     assert (done.hours, done.files) == (EXPORTED, 6)
     assert_exported(filled)
     assert export_stream(STREAM, filled.folders).hours == ()
+    (position,) = read_follower_positions(filled.folders.root).read
+    assert (position.kind, position.name, position.sources[0].batch) == ("export", STREAM.name, 3)
+    assert forget_position(filled.folders.root, position.follower)
+    assert read_follower_positions(filled.folders.root).read == ()
     assert find_storage(filled.folders.export).list_names(filled.folders.export / publish.STAGING) == []
 
 

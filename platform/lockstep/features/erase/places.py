@@ -68,6 +68,7 @@ PLACES = (
     ErasedPlace("entries that `lockstep repair` moved away", "control", "as the log of the table", Removal.COMMIT),
     ErasedPlace("derived tables", "derived", "rows", Removal.DERIVE, "`lockstep derive` runs it"),
     ErasedPlace("checkpoints of derived tables", "checkpoints", "state of Spark's queries", Removal.DERIVE),
+    ErasedPlace("positions of followers", "", "versions, batches and classes of errors", Removal.NEVER_NAMED),
     ErasedPlace("local stores of executors", "", "a copy of the state, outside of the table root", Removal.RUN),
     ErasedPlace("events, logs and alarms", "", "topic, partition and offset of a halt or a failing row",
                 Removal.NEVER_NAMED, "errors of a state, or of the stream's code, are shown as they are"),

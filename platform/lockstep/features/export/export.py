@@ -128,6 +128,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
         rows: Rows written.
         bytes: Bytes written.
         stale_deleted: Staging folders deleted, left by killed exports.
+        batch: The newest batch that hours of the dataset may hold: the batch before the rewind floor.
         waiting: Hours that have to wait, by reason.
         cpu_seconds: CPU time.
     """
@@ -140,6 +141,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
     bytes: int = 0
     stale_deleted: int = 0
+    batch: int = 0
     waiting: tuple[WaitingHours, ...] = ()
     cpu_seconds: float = 0.0
 
@@ -153,6 +155,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("rows", self.rows),
             Labelled("bytes", self.bytes, Unit.BYTES),
             Labelled("newest hour", self.hours[-1] if self.hours else ""),
+            Labelled("batch", self.batch),
         )
         return Description(title=f"{self.stream}: exported", facts=facts, records=(make_waiting(self.waiting),))
 
@@ -233,15 +236,19 @@ class _Export:
         planned, now, below = self.base.head, OutputLog(self.source.folder).base().head, self.source.below_batch
         return now.erasure == planned.erasure and list_batches(now, below) == list_batches(planned, below)
 
+    @property
+    def batch(self) -> int:
+        """The newest batch that hours of the dataset may hold."""
+        return max(0, self.base.head.rewind_floor - 1)
+
     def write_position(self) -> None:
         """Write how far the dataset has read: its rows are of batches below the rewind floor."""
         head = self.base.head
-        batch = max(0, head.rewind_floor - 1)
         floor = None if self.floor is None else delta_log.read_entry(self.folders.table, self.floor.batch_version)
         history = msgspec.structs.replace(
             make_history(self.folders, self.base),
-            batch=batch,
-            batch_generation=find_generation(head, batch),
+            batch=self.batch,
+            batch_generation=find_generation(head, self.batch),
             committed_at=None if floor is None else find_commit_time(floor),
         )
         write_position(self.folders.root, _make_position(self.folders.stream, history))
@@ -303,7 +310,7 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
 def _export_all(stream: AnyStream, folders: StreamFolders, target_bytes: int) -> ExportResult:
     began = time.process_time()
     found = _Export(stream, folders, target_bytes)  # 1
-    result = ExportResult(stream=stream.name, folder=to_uri(found.folder), waiting=found.waiting)
+    result = ExportResult(stream=stream.name, folder=to_uri(found.folder), batch=found.batch, waiting=found.waiting)
     if found.hours:
         found.record(folders)
     result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))
