@@ -23,10 +23,10 @@ from lockstep.features.compaction.dataset import (
     MANIFEST,
     POINTER,
     STAGING,
-    DatasetRefused,
     compact_dataset,
     plan_dataset,
 )
+from lockstep.operations.plan_frame import Refused
 from lockstep.storage import LocalStorage, NeedsFileSystem
 
 ROOT = Path(__file__).parents[3]
@@ -129,7 +129,7 @@ def test_what_no_manifest_of_ours_names_is_not_deleted(dataset: Path, tmp_path: 
     if what == "another name":
         assert compact_dataset(dataset, remove_old=True).removed == ()
     else:
-        with pytest.raises(DatasetRefused):
+        with pytest.raises(Refused):
             compact_dataset(dataset, remove_old=True)
     assert sorted(home.rglob("*")) == before
 
@@ -152,7 +152,7 @@ def test_columns_that_a_file_lacks_are_null_and_other_types_are_refused(dataset:
     found = pq.ParquetFile(next((current(dataset).resolve() / DAYS[1]).iterdir())).read()
     assert (found["more"].null_count, found["long"].null_count) == (200, 40 + 100)
     pq.write_table(pa.table({"number": ["one"]}), dataset / DAYS[1] / "a.parquet")
-    with pytest.raises(DatasetRefused, match=r"day=2026-01-02/a.parquet has columns of other types.*number"):
+    with pytest.raises(Refused, match=r"day=2026-01-02/a.parquet has columns of other types.*number"):
         plan_dataset(dataset)
 
 
@@ -164,29 +164,29 @@ def test_a_dataset_in_an_object_store_is_refused_as_such(refuses: Callable[[Path
 
 def test_what_is_no_plain_dataset_is_refused_with_the_next_step(dataset: Path, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "delta", pa.table({"number": [1]}))
-    with pytest.raises(DatasetRefused, match="is a Delta table") as refused:
+    with pytest.raises(Refused, match="is a Delta table") as refused:
         compact_dataset(tmp_path / "delta")
     assert "lockstep compact STREAM" in refused.value.next_step
-    with pytest.raises(DatasetRefused, match=r"delta: is a Delta table"):
+    with pytest.raises(Refused, match=r"delta: is a Delta table"):
         compact_dataset(tmp_path)  # of the table below it, files that are deleted count no more
-    with pytest.raises(DatasetRefused, match="holds no Parquet files"):
+    with pytest.raises(Refused, match="holds no Parquet files"):
         compact_dataset(tmp_path / "none")
     pq.write_table(pa.table({"x": pa.array([1], pa.decimal256(50))}), dataset / "x.parquet")
-    with pytest.raises(DatasetRefused, match="cannot be proven: no digest is defined for columns of type decimal256"):
+    with pytest.raises(Refused, match="cannot be proven: no digest is defined for columns of type decimal256"):
         compact_dataset(dataset)
     (dataset / "x.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(DatasetRefused, match=r"x.parquet cannot be read"):
+    with pytest.raises(Refused, match=r"x.parquet cannot be read"):
         compact_dataset(dataset)
     (dataset / "x.parquet").unlink()
     pq.write_table(rows(7_000), dataset / DAYS[0] / "7.parq")  # Spark and Arrow read it, whatever its name
-    with pytest.raises(DatasetRefused, match=r"1 Parquet files are not named \*.parquet, day=2026-01-01/7.parq first"):
+    with pytest.raises(Refused, match=r"1 Parquet files are not named \*.parquet, day=2026-01-01/7.parq first"):
         compact_dataset(dataset)
     (dataset / DAYS[0] / "7.parq").write_text("notes")
     compact_dataset(dataset)
-    with pytest.raises(DatasetRefused, match="is a generation of a compaction"):
+    with pytest.raises(Refused, match="is a generation of a compaction"):
         compact_dataset(current(dataset))
     (dataset / DAYS[0] / "3.parquet").unlink()
-    with pytest.raises(DatasetRefused, match=r"1 files of which generation-000001 was made are gone, day=2026-01-01/3"):
+    with pytest.raises(Refused, match=r"1 files of which generation-000001 was made are gone, day=2026-01-01/3"):
         compact_dataset(dataset)
 
 
@@ -194,7 +194,7 @@ def test_a_folder_that_is_a_link_is_refused_as_its_rows_would_be_missing(dataset
     (dataset / "empty" / "too").mkdir(parents=True)
     (dataset / DAYS[1]).rename(tmp_path / "another disk")
     (dataset / DAYS[1]).symlink_to(tmp_path / "another disk")
-    with pytest.raises(DatasetRefused, match=r"1 folders are links, day=2026-01-02 first"):
+    with pytest.raises(Refused, match=r"1 folders are links, day=2026-01-02 first"):
         compact_dataset(dataset)
     assert not current(dataset).exists()
     (dataset / DAYS[1]).unlink()
@@ -211,11 +211,11 @@ def test_a_file_that_changes_meanwhile_or_is_written_wrongly_is_not_published(
 
     written = vars(module)["_write_bin"]
     monkeypatch.setattr(module, "_write_bin", write_more)
-    with pytest.raises(DatasetRefused, match="was changed while it was read"):
+    with pytest.raises(Refused, match="was changed while it was read"):
         compact_dataset(dataset)
     monkeypatch.setattr(module, "_write_bin", written)
     monkeypatch.setattr(module, "regroup_rows", lambda groups, _: list(groups)[:-1])
-    with pytest.raises(DatasetRefused, match=r"240 rows with digest .* became 200"):
+    with pytest.raises(Refused, match=r"240 rows with digest .* became 200"):
         compact_dataset(dataset)
     assert list(current(dataset).parent.iterdir()) == []
 

@@ -15,10 +15,11 @@ from lockstep.features.rehearsal.copied_topics import (
     name_copies,
     share_load,
 )
-from lockstep.features.rehearsal.load_plan import LoadTestRefused, PresentLoad
+from lockstep.features.rehearsal.load_plan import PresentLoad
 from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.client import make_admin_client
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
+from lockstep.operations.plan_frame import Refused
 from lockstep.settings import KafkaSettings
 from tests.support.adding_stream import adding
 
@@ -46,7 +47,7 @@ def test_copies_of_a_stage_are_told_from_those_of_others_by_their_names() -> Non
 
 
 def test_a_name_that_kafka_would_refuse_is_refused_before() -> None:
-    with pytest.raises(LoadTestRefused, match="more than 249 characters"):
+    with pytest.raises(Refused, match="more than 249 characters"):
         name_copies(STREAM, 1, ["x" * 240])
 
 
@@ -66,11 +67,9 @@ def test_where_kafka_forbids_topics_the_missing_rights_are_named() -> None:
     admin = make_admin_client(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     for code in (ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.POLICY_VIOLATION):
         refused = explain_refusal(admin, "books", "copy", ClientError(code))
-        assert isinstance(refused, LoadTestRefused)
+        assert isinstance(refused, Refused)
         assert "CREATE" in refused.next_step
-    assert not isinstance(
-        explain_refusal(admin, "books", "copy", ClientError(ClientError.REQUEST_TIMED_OUT)), LoadTestRefused
-    )
+    assert not isinstance(explain_refusal(admin, "books", "copy", ClientError(ClientError.REQUEST_TIMED_OUT)), Refused)
 
 
 def test_where_kafka_does_not_answer_the_error_says_so() -> None:

@@ -11,7 +11,6 @@ from lockstep.features.rehearsal.load_plan import (
     Laps,
     Limit,
     Load,
-    LoadTestRefused,
     SamplePart,
     find_busiest,
     find_limit,
@@ -21,6 +20,7 @@ from lockstep.features.rehearsal.load_plan import (
     share_messages,
 )
 from lockstep.model.position import TopicNamePartition
+from lockstep.operations.plan_frame import Refused
 
 PARTS = (SamplePart("a", 0, 0.75, 1_000, 100_000), SamplePart("b", 1, 0.25, 400, 80_000))
 KEPT = Load(
@@ -52,7 +52,7 @@ def test_rates_are_multiples_or_messages_a_second() -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "0x", "-1x", "x", "1x;2x", "1e3x"])
 def test_what_is_no_rate_is_refused_with_what_would_be(text: str) -> None:
-    with pytest.raises(LoadTestRefused, match="is no rate") as refused:
+    with pytest.raises(Refused, match="is no rate") as refused:
         parse_rates("books", text)
     assert "500/s" in refused.value.next_step
 
@@ -74,7 +74,7 @@ def test_the_present_load_is_that_of_the_busiest_slice_by_partition() -> None:
 def test_topics_without_new_messages_have_no_load_to_multiply() -> None:
     present = find_busiest({TopicNamePartition("a", 0): (0, 0)}, 60.0)
     assert (present.per_second, present.partitions) == (0.0, {})
-    with pytest.raises(LoadTestRefused, match="no new message for 30 minutes") as refused:
+    with pytest.raises(Refused, match="no new message for 30 minutes") as refused:
         plan_stages("books", parse_rates("books", "10x"), present.per_second, PARTS, Laps.NEW_KEYS, 60.0)
     assert "/s" in refused.value.next_step
 
@@ -90,13 +90,13 @@ def test_a_sample_that_is_sent_once_ends_the_stage_with_its_first_partition() ->
     (stage,) = plan_stages("books", parse_rates("books", "80/s"), 0.0, PARTS, Laps.ONCE, 60.0)
     assert stage.seconds == pytest.approx(1_000 / 60)
     assert stage.messages == pytest.approx(1_333, abs=1)
-    with pytest.raises(LoadTestRefused, match=r"the sample lasts 1\.3 s"):
+    with pytest.raises(Refused, match=r"the sample lasts 1\.3 s"):
         plan_stages("books", parse_rates("books", "1000/s"), 0.0, PARTS, Laps.ONCE, 60.0)
 
 
 def test_too_few_minutes_are_refused_by_what_was_asked_for() -> None:
     """The sample was blamed, and a class that takes it twice."""
-    with pytest.raises(LoadTestRefused, match=r": 6 s at a rate have too few batches to judge it") as refused:
+    with pytest.raises(Refused, match=r": 6 s at a rate have too few batches to judge it") as refused:
         plan_stages("books", parse_rates("books", "80/s"), 0.0, PARTS, Laps.NEW_KEYS, 6.0)
     assert refused.value.next_step == "--minutes 0.2 or more"
     plan_stages("books", parse_rates("books", "80/s"), 0.0, PARTS, Laps.NEW_KEYS, 60 * 0.2)
@@ -104,7 +104,7 @@ def test_too_few_minutes_are_refused_by_what_was_asked_for() -> None:
 
 def test_a_stage_of_too_many_bytes_is_refused_before_it_begins() -> None:
     per_second = STAGE_BYTES_MAX // 60 // 120
-    with pytest.raises(LoadTestRefused, match=r"more than 2 GB") as refused:
+    with pytest.raises(Refused, match=r"more than 2 GB") as refused:
         plan_stages("books", parse_rates("books", f"{per_second}/s"), 0.0, PARTS, Laps.NEW_KEYS, 60.0)
     assert "--minutes" in refused.value.next_step
 
@@ -125,7 +125,7 @@ def test_a_stage_sends_all_of_its_rate_however_many_partitions_share_it() -> Non
 def test_a_stage_of_too_few_messages_is_refused() -> None:
     few = f"{STAGE_MESSAGES_MIN - 1} messages, fewer than {STAGE_MESSAGES_MIN}"
     rate = parse_rates("books", f"{(STAGE_MESSAGES_MIN - 1) / 10}/s")
-    with pytest.raises(LoadTestRefused, match=few) as refused:
+    with pytest.raises(Refused, match=few) as refused:
         plan_stages("books", rate, 0.0, PARTS, Laps.NEW_KEYS, 10.0)
     assert "--minutes" in refused.value.next_step
 

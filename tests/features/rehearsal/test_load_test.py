@@ -16,7 +16,7 @@ from lockstep.engine.executor.task import KafkaSource
 from lockstep.errors import KafkaError
 from lockstep.features.rehearsal import copied_topics, load_test
 from lockstep.features.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers
-from lockstep.features.rehearsal.load_plan import Laps, Limit, LoadTestRefused
+from lockstep.features.rehearsal.load_plan import Laps, Limit
 from lockstep.features.rehearsal.load_report import make_page
 from lockstep.features.rehearsal.load_test import (
     LoadTest,
@@ -31,6 +31,7 @@ from lockstep.html_page import render_page
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.model.position import TopicNamePartition
+from lockstep.operations.plan_frame import Refused
 from lockstep.storage import NeedsFileSystem
 from lockstep.table import delta_log
 from tests.support.adding_stream import POISON
@@ -118,10 +119,10 @@ def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(
 def test_topics_of_another_load_test_are_named_and_removed_on_request(quick: LocalRuns) -> None:
     left = f"{PREFIX}.{quick.stream.name}.1.books"
     create_copies(quick.handle.admin, quick.stream.name, {left: 1}, 30.0)
-    with pytest.raises(LoadTestRefused, match=left) as refused:
+    with pytest.raises(Refused, match=left) as refused:
         prepared(quick)
     assert "--clean" in refused.value.next_step
-    with pytest.raises(LoadTestRefused, match="another one has created topic"):
+    with pytest.raises(Refused, match="another one has created topic"):
         create_copies(quick.handle.admin, quick.stream.name, {f"{left}.more": 1, left: 1}, 30.0)
     assert topics_of(quick) == (left,)
     assert delete_leftovers(quick.handle) == (left,)
@@ -140,7 +141,7 @@ def test_copies_take_messages_larger_than_the_brokers_do_by_default(quick: Local
 def test_two_load_tests_of_a_stream_exclude_each_other(quick: LocalRuns) -> None:
     with (
         hold_test_lock(quick.handle),
-        pytest.raises(LoadTestRefused, match="another one runs"),
+        pytest.raises(Refused, match="another one runs"),
         hold_test_lock(quick.handle),
     ):
         pass
@@ -151,16 +152,16 @@ def test_two_load_tests_of_a_stream_exclude_each_other(quick: LocalRuns) -> None
 def test_copies_that_a_declared_stream_would_read_are_refused(quick: LocalRuns) -> None:
     greedy = dataclasses.replace(quick.stream, topics=dataclasses.replace(quick.stream.topics, pattern=r".+\.books"))
     same_name = dataclasses.replace(quick.stream, name=make_tested(quick.stream).name)
-    with pytest.raises(LoadTestRefused, match="is declared"):
+    with pytest.raises(Refused, match="is declared"):
         prepare_load_test(quick.handle, [same_name], rates="50/s", minutes=1.0, topics_max=None)
-    with pytest.raises(LoadTestRefused, match="would read its topics") as refused:
+    with pytest.raises(Refused, match="would read its topics") as refused:
         prepare_load_test(quick.handle, [greedy], rates="50/s", minutes=1.0, topics_max=None)
     assert "exclude" in refused.value.next_step
 
 
 def test_a_stage_of_too_few_batches_is_refused(quick: LocalRuns) -> None:
     slow = quick.of(dataclasses.replace(quick.stream, trigger=Every(seconds=5)))
-    with pytest.raises(LoadTestRefused, match="less than 4 batches"):
+    with pytest.raises(Refused, match="less than 4 batches"):
         prepared(slow, minutes=0.2)
 
 
@@ -176,7 +177,7 @@ def test_a_sample_that_is_too_small_for_one_message_is_the_reason_given(
 ) -> None:
     """64 MB are 4 MB for each of 16 partitions; here 40 bytes for each of two."""
     monkeypatch.setattr(copied_topics, "SAMPLE_BYTES", 80)
-    with pytest.raises(LoadTestRefused, match=r"share of the sample, .*, which ends before a message of") as refused:
+    with pytest.raises(Refused, match=r"share of the sample, .*, which ends before a message of") as refused:
         prepared(quick)
     assert "--topics" in refused.value.next_step
 

@@ -19,7 +19,6 @@ from lockstep.engine.executor.limits import EngineLimit, LimitKind
 from lockstep.engine.executor.lookup_table import LookupUnusable
 from lockstep.errors import LockstepError
 from lockstep.feature import ExtensionBroken
-from lockstep.features.compaction.dataset import DatasetRefused
 from lockstep.features.compaction.plan import Bin
 from lockstep.features.compaction.proof import ProofDiffers, RowProof
 from lockstep.features.compaction.rewrite import BinRefused
@@ -33,7 +32,6 @@ from lockstep.features.history.rewind import RewindReason
 from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
-from lockstep.features.rehearsal.load_plan import LoadTestRefused
 from lockstep.features.retention.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, StreamHalted
 from lockstep.kafka.topic_identity import make_topics_without_ids
@@ -128,9 +126,6 @@ EVERY: tuple[LockstepError, ...] = (
         )
     ),
     CompactionRefused([(Bin("2026-01-31T09", ()), BinRefused("a proof differs", "compact again"))], CompactionResult()),
-    DatasetRefused(
-        Path("/data/readings"), "is a Delta table: its files alone are not its rows", "lockstep compact STREAM"
-    ),
     ExportMismatch(Path("/tables/books/export"), "codec is gzip, and its hours are written with zstd"),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
     OutOfOrder(TopicIdPartition("id", 0), 120, "row 1 stands after offset 121"),
@@ -153,7 +148,6 @@ EVERY: tuple[LockstepError, ...] = (
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     NothingToTry("books", "topic books.eth"),
-    LoadTestRefused("books", "'10' is no rate", 'give multiples or messages a second: "1x,10x", "500/s"'),
     WrongQuery("SELECT x", "No field named x", {}),
     NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),
     NotRetained("books", 3, 7, 90),

@@ -25,11 +25,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lockstep.errors import LockstepError
 from lockstep.features.compaction.plan import LARGE_RATIO
 from lockstep.features.compaction.rewrite import ROW_GROUP_BYTES
 from lockstep.model.decoding import decode_json
-from lockstep.operations.plan_frame import Description, Labelled, Unit
+from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Refused, Unit
 from lockstep.storage import find_storage, read_named_file, require_file_system
 from lockstep.table.live_files import TARGET_BYTES
 from lockstep.table.row_digest import digest_rows
@@ -55,16 +54,10 @@ OTHER_LOGS = {
 }
 
 
-class DatasetRefused(LockstepError):
-    """A folder that cannot be compacted as a plain Parquet dataset; nothing was published.
-
-    Attributes:
-        folder: The folder.
-    """
-
-    def __init__(self, folder: Path, problem: str, next_step: str) -> None:
-        super().__init__(f"{folder}: {problem}", next_step=next_step)
-        self.folder = folder
+def _refuse(folder: Path, problem: str, next_step: str) -> Refused:
+    """The refusal of a folder that cannot be compacted as a plain Parquet dataset; nothing was published."""
+    obstacle = Obstacle("it is no plain dataset", f"{folder}: {problem}", next_step)
+    return Refused(folder.name, "the compaction", [obstacle])
 
 
 class PlainFile(msgspec.Struct, frozen=True):
@@ -189,7 +182,7 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     """What `compact_dataset` would do. Reads footers; changes nothing.
 
     Raises:
-        DatasetRefused: It is no plain Parquet dataset, a file cannot be read, columns differ in type, or files that the
+        Refused: It is no plain Parquet dataset, a file cannot be read, columns differ in type, or files that the
             current generation was made of are gone.
         NeedsFileSystem: It is in an object store.
     """
@@ -204,7 +197,7 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     gone = sorted({file.path for file in before.sources} - {file.path for file in files}) if before else []
     if gone:
         problem = f"{len(gone)} files of which {generations[-1]} was made are gone, {gone[0]} first"
-        raise DatasetRefused(dataset, problem, f"restore them, or move {_home(dataset)} away to begin again")
+        raise _refuse(dataset, problem, f"restore them, or move {_home(dataset)} away to begin again")
     is_same = before is not None and before.sources == files
     reason = "nothing has changed since the current generation" if is_same else ""
     if not reason and len(bins) == len(files) and before is None:
@@ -233,7 +226,7 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
     4. Delete the generations before it, where that is asked for.
 
     Raises:
-        DatasetRefused: See `plan_dataset`; or a source changed, or what was written differs from it.
+        Refused: See `plan_dataset`; or a source changed, or what was written differs from it.
         NeedsFileSystem: It is in an object store.
     """
     began, plan = time.process_time(), plan_dataset(dataset, target_bytes=target_bytes)  # 1
@@ -277,7 +270,7 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
     """What a generation holds.
 
     Raises:
-        DatasetRefused: It has no manifest, or that of something else.
+        Refused: It has no manifest, or that of something else.
         PathRefused: It is a link.
     """
     folder, step = _home(dataset) / generation, f"move {_home(dataset)} away to begin again: it is not deleted"
@@ -286,9 +279,9 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
             read_named_file(_home(dataset), f"{generation}/{MANIFEST}", MANIFEST_BYTES_MAX), DatasetManifest
         )
     except FileNotFoundError:
-        raise DatasetRefused(folder, f"has no {MANIFEST}: it is no generation", step) from None
+        raise _refuse(folder, f"has no {MANIFEST}: it is no generation", step) from None
     except msgspec.DecodeError as error:
-        raise DatasetRefused(folder, f"{MANIFEST} cannot be read: {error}", step) from error
+        raise _refuse(folder, f"{MANIFEST} cannot be read: {error}", step) from error
 
 
 def _refuse_foreign_files(dataset: Path, generation: str) -> None:
@@ -297,20 +290,20 @@ def _refuse_foreign_files(dataset: Path, generation: str) -> None:
     found = list(find_storage(folder).walk_files(folder))
     if len(found) > own:
         problem = f"has {len(found)} files, of which {own} are its own: it is not deleted"
-        raise DatasetRefused(folder, problem, "take the others away, or delete the generation yourself")
+        raise _refuse(folder, problem, "take the others away, or delete the generation yourself")
 
 
 def _refuse_other_formats(dataset: Path) -> None:
     storage = find_storage(dataset)
     if storage.exists(dataset / MANIFEST) and dataset.parent.name.endswith(SUFFIX):
         origin = dataset.parent.with_name(dataset.parent.name.removesuffix(SUFFIX))
-        raise DatasetRefused(dataset, "is a generation of a compaction", f"lockstep compact {origin}")
+        raise _refuse(dataset, "is a generation of a compaction", f"lockstep compact {origin}")
     for name, what in OTHER_LOGS.items():
         for log in storage.find_files(dataset, f"**/{name}"):  # also of a table inside of it
             is_hidden = _is_hidden(log.relative_to(dataset).parts[:-1])
             if not is_hidden and (name != "metadata" or storage.find_files(log, "*.json")):
                 kind, _, instead = what.partition("; ")
-                raise DatasetRefused(log.parent, f"is {kind}: its files alone are not its rows", instead)
+                raise _refuse(log.parent, f"is {kind}: its files alone are not its rows", instead)
 
 
 def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
@@ -324,7 +317,7 @@ def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
         rows = _read_footer(dataset, path).num_rows
         found.append(PlainFile("/".join(parts), status.size, status.modified_at, rows))
     if not found:
-        raise DatasetRefused(dataset, "holds no Parquet files", "name the folder of a dataset of *.parquet files")
+        raise _refuse(dataset, "holds no Parquet files", "name the folder of a dataset of *.parquet files")
     _refuse_other_names(dataset)
     _refuse_linked_folders(dataset)
     return tuple(sorted(found, key=lambda file: (file.folder, file.path)))
@@ -341,7 +334,7 @@ def _refuse_other_names(dataset: Path) -> None:
     found = sorted(name for name in others if not _is_hidden(name.split("/")) and _is_parquet(dataset / name))
     if found:
         problem = f"{len(found)} Parquet files are not named *.parquet, {found[0]} first"
-        raise DatasetRefused(dataset, problem, "rename them, or take them away")
+        raise _refuse(dataset, problem, "rename them, or take them away")
 
 
 def _refuse_linked_folders(dataset: Path) -> None:
@@ -352,7 +345,7 @@ def _refuse_linked_folders(dataset: Path) -> None:
     found = [path for path in listed if path not in parents and storage.list_names(path)]
     if found:
         problem = f"{len(found)} folders are links, {found[0].relative_to(dataset)} first"
-        raise DatasetRefused(dataset, problem, "put the folders themselves there")
+        raise _refuse(dataset, problem, "put the folders themselves there")
 
 
 def _is_parquet(path: Path) -> bool:
@@ -366,14 +359,14 @@ def _read_footer(dataset: Path, path: Path) -> pq.FileMetaData:
     try:
         return pq.read_metadata(find_storage(path).open_source(path))
     except (pa.ArrowInvalid, OSError) as error:
-        raise DatasetRefused(dataset, f"{path} cannot be read: {error}", "restore the file, or take it away") from error
+        raise _refuse(dataset, f"{path} cannot be read: {error}", "restore the file, or take it away") from error
 
 
 def _unite_schemas(dataset: Path, files: Iterable[PlainFile]) -> pa.Schema:
     """The columns of all files; those that some lack are null there.
 
     Raises:
-        DatasetRefused: A column has two types, or one for which no digest is defined.
+        Refused: A column has two types, or one for which no digest is defined.
     """
     united: pa.Schema | None = None
     for file in files:
@@ -383,12 +376,12 @@ def _unite_schemas(dataset: Path, files: Iterable[PlainFile]) -> pa.Schema:
             united = schema if united is None else pa.unify_schemas([united, schema])
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             problem = f"{file.path} has columns of other types than the files before it: {error}"
-            raise DatasetRefused(dataset, problem, "convert the files to one schema first") from error
+            raise _refuse(dataset, problem, "convert the files to one schema first") from error
     schema = pa.schema([field.with_nullable(nullable=True) for field in united or ()])
     try:
         digest_rows(_to_digest(pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)))
     except (TypeError, pa.ArrowNotImplementedError) as error:
-        raise DatasetRefused(dataset, f"cannot be proven: {error}", "compact it by the tool that wrote it") from error
+        raise _refuse(dataset, f"cannot be proven: {error}", "compact it by the tool that wrote it") from error
     return schema
 
 
@@ -422,7 +415,7 @@ def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> Dataset
         else:
             digest = (digest + _write_bin(dataset, part, target, schema)) % MODULUS
     if _list_files(dataset) != sources:
-        raise DatasetRefused(dataset, "was changed while it was read", "compact it again once its writer rests")
+        raise _refuse(dataset, "was changed while it was read", "compact it again once its writer rests")
     manifest = DatasetManifest(
         sources=sources, files=len(plan.bins), rows=plan.rows, digest=f"{digest:016x}", written_at=time.time()
     )
@@ -461,7 +454,7 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
             written, after = written + len(group), (after + digest_rows(_to_digest(group))) % MODULUS
     if (written, after) != (rows, before):
         problem = f"{rows} rows with digest {before:016x} became {written} with {after:016x}; nothing was published"
-        raise DatasetRefused(dataset, problem, "check disk and memory of this machine, then compact again")
+        raise _refuse(dataset, problem, "check disk and memory of this machine, then compact again")
     return after
 
 
@@ -474,7 +467,7 @@ def _read_rows(dataset: Path, files: Iterable[PlainFile], schema: pa.Schema) -> 
                     yield widen_schema(parquet.read_row_group(number, use_threads=False), schema).cast(schema)
         except (pa.ArrowInvalid, OSError) as error:
             problem = f"{path} cannot be read: {error}"
-            raise DatasetRefused(dataset, problem, "restore the file, or take it away") from error
+            raise _refuse(dataset, problem, "restore the file, or take it away") from error
 
 
 def _to_digest(rows: pa.Table) -> pa.Table:

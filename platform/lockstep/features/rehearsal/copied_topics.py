@@ -18,13 +18,20 @@ from lockstep.engine.driver.run import require_registry
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import KafkaSource
 from lockstep.errors import KafkaError
-from lockstep.features.rehearsal.load_plan import SLICE_SECONDS, SLICES, LoadTestRefused, PresentLoad, find_busiest
+from lockstep.features.rehearsal.load_plan import (
+    SLICE_SECONDS,
+    SLICES,
+    PresentLoad,
+    find_busiest,
+    refuse_load_test,
+)
 from lockstep.features.rehearsal.message_copy import CopiedMessage, WholeSessions, keep_whole_sessions
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.record import KafkaMessage, read_headers
+from lockstep.operations.plan_frame import Refused
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.time_limit import SLOW, describe_silence
 
@@ -138,7 +145,7 @@ def take_samples(handle: StreamHandle, shares: Mapping[TopicNamePartition, float
         shares: Share of each partition.
 
     Raises:
-        LoadTestRefused: No partition has a whole session.
+        Refused: No partition has a whole session.
         KafkaError: The cluster did not answer.
     """
     stream = handle.stream
@@ -166,14 +173,14 @@ def take_samples(handle: StreamHandle, shares: Mapping[TopicNamePartition, float
     )
 
 
-def _refuse_empty(stream: str, cut: Sequence[_ReadPart]) -> LoadTestRefused:
+def _refuse_empty(stream: str, cut: Sequence[_ReadPart]) -> Refused:
     """The error of topics without any whole session; `cut` are the partitions that were not read to their ends."""
     if cut:
         most = max(cut, key=lambda read: read.unread_bytes)
         step = f"--topics with fewer topics: all partitions share the {SAMPLE_BYTES / 1e6:g} MB of a sample"
-        return LoadTestRefused(stream, _explain_left_out(most), step)
+        return refuse_load_test(stream, _explain_left_out(most), step)
     problem = "no session begins in the messages that Kafka has, so that none can be sent again"
-    return LoadTestRefused(stream, problem, f"lockstep try {stream} shows what is wrong with them")
+    return refuse_load_test(stream, problem, f"lockstep try {stream} shows what is wrong with them")
 
 
 def _explain_left_out(read: _ReadPart) -> str:
@@ -241,13 +248,13 @@ def name_copies(stream: AnyStream, stage: int, topics: Iterable[str]) -> dict[st
     """The name of each topic's copy in a stage.
 
     Raises:
-        LoadTestRefused: A name would be longer than Kafka allows.
+        Refused: A name would be longer than Kafka allows.
     """
     names = {topic: f"{PREFIX}.{stream.name}.{stage}.{topic}" for topic in topics}
     too_long = [name for name in names.values() if len(name) > TOPIC_NAME_MAX]
     if too_long:
         problem = f"the copy of a topic would have a name of more than {TOPIC_NAME_MAX} characters: {too_long[0]}"
-        raise LoadTestRefused(stream.name, problem, "choose other topics with --topics")
+        raise refuse_load_test(stream.name, problem, "choose other topics with --topics")
     return names
 
 
@@ -279,7 +286,7 @@ def create_copies(
         message_bytes_max: Bytes of the largest message; the topics take it, whatever the brokers take by default.
 
     Raises:
-        LoadTestRefused: Kafka forbids it, or one exists.
+        Refused: Kafka forbids it, or one exists.
         KafkaError: Kafka did not answer.
     """
     config = {
@@ -306,13 +313,13 @@ def create_copies(
         raise explain_refusal(admin, stream, name, refused[name])
 
 
-def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | LoadTestRefused:
+def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | Refused:
     """Why a topic was not created; names the rights where they are missing."""
     if error.code() == ClientError.TOPIC_ALREADY_EXISTS:
-        return LoadTestRefused(stream, f"another one has created topic {name}", "wait for its end")
+        return refuse_load_test(stream, f"another one has created topic {name}", "wait for its end")
     if error.code() in _FORBIDDEN:
         rights = f'CREATE, DESCRIBE, READ, WRITE and DELETE on topics that begin with "{PREFIX}." (docs/load-tests.md)'
-        return LoadTestRefused(stream, f"Kafka refuses to create topic {name}: {error.str()}", f"grant {rights}")
+        return refuse_load_test(stream, f"Kafka refuses to create topic {name}: {error.str()}", f"grant {rights}")
     return admin.explain_failure(f"the new topic {name}", error)
 
 

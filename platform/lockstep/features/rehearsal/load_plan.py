@@ -10,8 +10,8 @@ from math import ceil
 
 import msgspec
 
-from lockstep.errors import LockstepError
 from lockstep.model.position import TopicNamePartition
+from lockstep.operations.plan_frame import Obstacle, Refused
 
 SLICE_SECONDS, SLICES = 60, 30
 """The present load is that of the busiest minute of the last half hour: a mean over day and night understates it."""
@@ -31,16 +31,17 @@ COMMIT_SHARE, HOT_SHARE, FULL_SHARE = 0.4, 0.5, 0.5
 """Shares of batch time, of task CPU, and of batches, from which on commit, one partition or batch size limits."""
 
 
-class LoadTestRefused(LockstepError):
-    """A load test cannot begin: nothing was created.
+LOAD_TEST = "the load test"
 
-    Attributes:
-        stream: Name of the stream.
-    """
 
-    def __init__(self, stream: str, problem: str, next_step: str) -> None:
-        super().__init__(f"no load test of stream {stream}: {problem}", next_step=next_step)
-        self.stream = stream
+def refuse_load_test(stream: str, problem: str, next_step: str) -> Refused:
+    """Return the refusal of a load test: nothing was created."""
+    return Refused(stream, LOAD_TEST, [make_obstacle(problem, next_step)])
+
+
+def make_obstacle(problem: str, next_step: str) -> Obstacle:
+    """Return an obstacle of a load test."""
+    return Obstacle("the load test cannot start", problem, next_step)
 
 
 class WantedRate(msgspec.Struct, frozen=True):
@@ -64,14 +65,14 @@ def parse_rates(stream: str, text: str) -> tuple[WantedRate, ...]:
     """Rates such as "1x,10x" or "500/s,5000/s", lowest first by each kind as given.
 
     Raises:
-        LoadTestRefused: One of them is no rate above zero.
+        Refused: One of them is no rate above zero.
     """
     found: list[WantedRate] = []
     for part in text.replace(" ", "").split(","):
         match = _RATE.fullmatch(part)
         number = float(match["number"]) if match is not None else 0.0
         if match is None or number <= 0:
-            raise LoadTestRefused(
+            raise refuse_load_test(
                 stream, f"{part!r} is no rate", 'give multiples or messages a second: "1x,10x", "500/s"'
             )
         by_times = match["unit"] == "x"
@@ -178,7 +179,7 @@ def plan_stages(
     """The stages, in the order of their rates.
 
     Raises:
-        LoadTestRefused: A multiple of an unknown load, too few messages for a stage, or too many bytes.
+        Refused: A multiple of an unknown load, too few messages for a stage, or too many bytes.
     """
     stages = [_plan_stage(stream, rate, present_per_second, parts, laps, seconds) for rate in rates]
     return tuple(sorted(stages, key=lambda stage: stage.per_second))
@@ -191,28 +192,28 @@ def _plan_stage(
         problem = (
             f"its topics had no new message for {SLICES * SLICE_SECONDS // 60} minutes, so {rate.text} of it is nothing"
         )
-        raise LoadTestRefused(stream, problem, 'give messages a second: --rate "500/s,5000/s"')
+        raise refuse_load_test(stream, problem, 'give messages a second: --rate "500/s,5000/s"')
     per_second = rate.per_second if rate.times is None else rate.times * present
     per_second = per_second or 0.0
     if seconds < STAGE_SECONDS_MIN:
         problem = f"{seconds:g} s at a rate have too few batches to judge it"
-        raise LoadTestRefused(stream, problem, f"--minutes {ceil(STAGE_SECONDS_MIN / 6) / 10} or more")
+        raise refuse_load_test(stream, problem, f"--minutes {ceil(STAGE_SECONDS_MIN / 6) / 10} or more")
     if laps is Laps.ONCE:  # the partition whose sample is at its end first ends the stage
         seconds = min(seconds, *(part.messages / (part.share * per_second) for part in parts))
     if seconds < STAGE_SECONDS_MIN:
         problem = (
             f"the sample lasts {seconds:.1f} s at {per_second:,.0f} messages/s, and the class refuses to read it twice"
         )
-        raise LoadTestRefused(stream, problem, f"a lower rate, so that it lasts for {STAGE_SECONDS_MIN:g} s")
+        raise refuse_load_test(stream, problem, f"a lower rate, so that it lasts for {STAGE_SECONDS_MIN:g} s")
     messages = round(per_second * seconds)
     if messages < STAGE_MESSAGES_MIN:
         problem = f"{rate.text} for {seconds:g} s are {messages} messages, fewer than {STAGE_MESSAGES_MIN}"
-        raise LoadTestRefused(stream, problem, "a higher --rate or more --minutes")
+        raise refuse_load_test(stream, problem, "a higher --rate or more --minutes")
     counts = share_messages(messages, [part.share for part in parts])
     size = sum(count * part.size // part.messages for count, part in zip(counts, parts, strict=True))
     if size > STAGE_BYTES_MAX:
         problem = f"{rate.text} for {seconds:g} s are {size / 1e9:.1f} GB, more than {STAGE_BYTES_MAX / 1e9:g} GB"
-        raise LoadTestRefused(stream, problem, "fewer --minutes, fewer --topics or a lower --rate")
+        raise refuse_load_test(stream, problem, "fewer --minutes, fewer --topics or a lower --rate")
     return StagePlan(label=rate.text, per_second=per_second, seconds=seconds, messages=messages, size=size)
 
 

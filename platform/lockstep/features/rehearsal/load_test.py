@@ -35,15 +35,17 @@ from lockstep.features.rehearsal.copied_topics import (
     take_samples,
 )
 from lockstep.features.rehearsal.load_plan import (
+    LOAD_TEST,
     Laps,
-    LoadTestRefused,
     PresentLoad,
     SamplePart,
     StagePlan,
     Sustainable,
     find_sustainable,
+    make_obstacle,
     parse_rates,
     plan_stages,
+    refuse_load_test,
     share_messages,
 )
 from lockstep.features.rehearsal.load_stage import Stage, StageResult, delete_stage_files
@@ -51,6 +53,7 @@ from lockstep.features.rehearsal.message_copy import choose_laps
 from lockstep.features.rehearsal.paced_producer import ORDER, PartitionOrder, SendOrder
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import Settings
 from lockstep.storage import find_storage, require_file_system
@@ -155,7 +158,7 @@ class LoadTest:
         """Run all stages up to the first that is not sustained; deletes whatever it has created, however it ends.
 
         Raises:
-            LoadTestRefused: Kafka forbids the topics, or another load test of the stream runs.
+            Refused: Kafka forbids the topics, or another load test of the stream runs.
             LockstepError: A part of the first stage failed.
         """
         stages, created = list[StageResult](), set[str]()
@@ -212,7 +215,7 @@ class LoadTest:
             create_copies(
                 handle.admin, handle.stream.name, counts, handle.timeout_seconds, message_bytes_max=largest
             )  # 1
-        except LoadTestRefused:
+        except Refused:
             created.difference_update(counts)  # those that exist are of another test
             raise
         try:
@@ -272,7 +275,7 @@ def prepare_load_test(
         topics_max: Only the topics with the most messages; None for all.
 
     Raises:
-        LoadTestRefused: It cannot be done; says why.
+        Refused: It cannot be done; says why.
         NeedsFileSystem: The tables are in an object store.
         KafkaError: The cluster did not answer.
     """
@@ -283,7 +286,7 @@ def prepare_load_test(
     present = read_present_load(handle.cluster, handle.view, chosen)
     shares = share_load(present, handle.view, chosen)
     if not shares:
-        raise LoadTestRefused(stream.name, "its topics hold no message to copy", f"lockstep topics {stream.name}")
+        raise refuse_load_test(stream.name, "its topics hold no message to copy", f"lockstep topics {stream.name}")
     sampled = take_samples(handle, shares)
     laps = choose_laps(
         compile_stream(stream, require_registry(stream, handle.settings.registry)),
@@ -291,10 +294,14 @@ def prepare_load_test(
     )
     parts = [SamplePart(p.topic, p.partition, p.share, len(p.messages), p.size) for p in sampled.samples]
     stages = plan_stages(stream.name, wanted, present.per_second, parts, laps, 60 * minutes)
-    _check_duration(stream, stages)
-    _check_unread(stream, declared, [part.topic for part in parts], len(stages))
     plan = _describe(handle, present, sampled, laps, stages)
-    _check_disk(plan, handle.settings)
+    obstacles = (
+        *_find_short_stages(stream, stages),
+        *_find_readers(stream, declared, [part.topic for part in parts], len(stages)),
+        *_find_lack_of_disk(plan, handle.settings),
+    )
+    if obstacles:
+        raise Refused(stream.name, LOAD_TEST, obstacles)
     return LoadTest(handle, plan, sampled, {name: handle.view.topics[name].partitions for name in chosen})
 
 
@@ -327,7 +334,7 @@ def _check_alone(handle: StreamHandle) -> None:
     if leftovers := find_leftovers(handle.cluster.topic_names(), name):
         problem = f"topics of another one exist: {', '.join(leftovers)}"
         step = f"wait for its end; if none runs any more: lockstep loadtest {name} --clean"
-        raise LoadTestRefused(name, problem, step)
+        raise refuse_load_test(name, problem, step)
 
 
 def make_tested(stream: AnyStream) -> AnyStream:
@@ -364,35 +371,37 @@ def _choose_topics(handle: StreamHandle, topics_max: int | None) -> frozenset[st
     return frozenset(largest[:topics_max])
 
 
-def _check_duration(stream: AnyStream, stages: Sequence[StagePlan]) -> None:
-    """Refuse a stage with too few batches to judge it by."""
+def _find_short_stages(stream: AnyStream, stages: Sequence[StagePlan]) -> Iterator[Obstacle]:
+    """Stages with too few batches to judge them by."""
     needed = BATCHES_MIN * find_longest_wait(choose_trigger(stream.trigger)).total_seconds()
     for stage in stages:
         if stage.seconds < needed:
             problem = f"{stage.label} lasts {stage.seconds:.0f} s, less than {BATCHES_MIN} batches"
-            raise LoadTestRefused(stream.name, problem, f"--minutes {needed / 60:.1f} or more")
+            yield make_obstacle(problem, f"--minutes {needed / 60:.1f} or more")
 
 
-def _check_unread(stream: AnyStream, declared: Sequence[AnyStream], topics: Sequence[str], stages: int) -> None:
-    """Refuse copies that a declared stream would read as its own, and a stream with the name of the test's."""
+def _find_readers(
+    stream: AnyStream, declared: Sequence[AnyStream], topics: Sequence[str], stages: int
+) -> Iterator[Obstacle]:
+    """Declared streams that would read the copies as their own, and a stream with the name of the test's."""
     if (name := make_tested(stream).name) in {other.name for other in declared}:
-        raise LoadTestRefused(stream.name, f"a stream {name} is declared", "rename that stream")
+        yield make_obstacle(f"a stream {name} is declared", "rename that stream")
     for number in range(1, stages + 1):
         copies = name_copies(stream, number, topics).values()
         for other in declared:
             if read := other.topics.select(copies):
                 problem = f"stream {other.name} would read its topics, such as {min(read)}"
                 step = f'exclude them: Topics(pattern=..., exclude=r"lockstep\\.loadtest\\..+") in stream {other.name}'
-                raise LoadTestRefused(stream.name, problem, step)
+                yield make_obstacle(problem, step)
 
 
-def _check_disk(plan: LoadPlan, settings: Settings) -> None:
+def _find_lack_of_disk(plan: LoadPlan, settings: Settings) -> Iterator[Obstacle]:
     folders = (settings.table_root, *settings.table_root.parents)
     root = next(folder for folder in folders if find_storage(folder).exists(folder))
     free = psutil.disk_usage(str(root)).free
     if free < plan.disk_bytes_max:
         problem = f"it may need {plan.disk_bytes_max / 1e9:.1f} GB of disk, and {root} has {free / 1e9:.1f} GB"
-        raise LoadTestRefused(plan.stream, problem, "fewer --minutes, fewer --topics or a lower --rate")
+        yield make_obstacle(problem, "fewer --minutes, fewer --topics or a lower --rate")
 
 
 def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
@@ -423,7 +432,7 @@ def hold_test_lock(handle: StreamHandle) -> Iterator[None]:
     """Exclude a second load test of the stream on this machine.
 
     Raises:
-        LoadTestRefused: One runs.
+        Refused: One runs.
     """
     folder = handle.settings.local_root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -433,7 +442,7 @@ def hold_test_lock(handle: StreamHandle) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             name = handle.stream.name
-            raise LoadTestRefused(name, "another one runs on this machine", "wait for its end") from None
+            raise refuse_load_test(name, "another one runs on this machine", "wait for its end") from None
         try:
             yield
         finally:
