@@ -175,9 +175,8 @@ def test_the_command_shows_what_goes_and_drops_it(hours: LocalRuns, monkeypatch:
     monkeypatch.setattr("lockstep.features.retention.commands.timedelta", lambda days: timedelta(hours=days))
     arguments = ["expire", "adding", "--days", "1", "--quarantine"]
     shown = CliRunner().invoke(app, [*arguments, "--plan"]).stdout
-    assert "adding: messages of batches up to 2, committed before" in shown
     assert "messages to drop" in shown
     assert read_batches(hours) == [1, 1, 2, 2, 3, 3, 4, 4]
     shown = CliRunner().invoke(app, [*arguments, "--why", "a test", "--yes"]).stdout
-    assert "were dropped" in shown
+    assert "adding: messages dropped" in shown
     assert read_batches(hours) == [3, 3, 4, 4]

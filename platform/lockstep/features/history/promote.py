@@ -292,24 +292,24 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
         yield
     except (LockstepError, DeltaError, OSError) as error:
         failure = error
-    if _is_there(own, shadow):
+    problem = _find_change(own, shadow)
+    if not problem:
         if failure is not None:
             raise failure
         return
-    problem, step = (
-        "it was dropped, or a session erased from it, meanwhile; nothing was changed",
-        f"lockstep shadow list {stream} lists its shadows",
-    )
+    step = f"lockstep shadow list {stream} lists its shadows"
     raise Refused(stream, f"promotion of {own.stream}", [Obstacle(RewindReason.GONE, problem, step)]) from failure
 
 
-def _is_there(own: StreamFolders, shadow: Head) -> bool:
-    """Whether the table of a shadow is the one that was read, and no session was erased since."""
+def _find_change(own: StreamFolders, shadow: Head) -> str:
+    """Why a shadow must not be promoted as it was read; empty without a reason."""
     try:
         head = try_read_head(own)
     except (LockstepError, DeltaError, OSError):
-        return False  # it is being deleted
-    return head is not None and (head.table_id, head.erasure) == (shadow.table_id, shadow.erasure)
+        head = None  # it is being deleted
+    if head is None or head.table_id != shadow.table_id:
+        return "it was dropped meanwhile; nothing was changed"
+    return "" if head.erasure == shadow.erasure else "a session was erased from it meanwhile; nothing was changed"
 
 
 def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin: Origin) -> _Prepared:
