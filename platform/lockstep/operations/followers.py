@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.derived import Derived
+from lockstep.declare.naming import NAME
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.feature import load_parts
@@ -44,6 +45,7 @@ from lockstep.table.head import Head
 from lockstep.table.live_files import TARGET_BYTES
 
 DAMAGED = "its position cannot be read; its next run writes it again"
+LOST = "its position is lost; its next run writes it again"
 
 
 class FollowerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,6 +282,14 @@ def _add_position(status: FollowerStatus, known: FollowerPosition | None, *, is_
     )
 
 
+def describe_lost_position(root: Path, name: FollowerName) -> str:
+    """Describe the problem of a follower that has results and no position; empty if it has a position."""
+    try:
+        return LOST if read_position(root, name) is None else ""
+    except msgspec.DecodeError:
+        return ""  # which `read_followers` adds
+
+
 def _find_freshness(position: FollowerPosition) -> float | None:
     """The age of the newest commit that was read, of the oldest of several sources; None if one is unknown."""
     times = [source.committed_at for source in position.sources]
@@ -310,7 +320,8 @@ def forget_follower(root: Path, name: FollowerName) -> FollowerName:
     Raises:
         UnknownFollower: It has no position.
     """
-    if not forget_position(root, name):
+    is_name = NAME.fullmatch(name.kind) and NAME.fullmatch(name.name)  # no path to another file
+    if not is_name or not forget_position(root, name):
         positions = read_follower_positions(root)
         named = {each.follower for each in positions.read}
         raise UnknownFollower(name, named | set(positions.damaged))

@@ -12,6 +12,7 @@ from lockstep.features.compaction.run import compact_stream
 from lockstep.features.export import export as operation
 from lockstep.features.export.dataset import ExportMismatch, list_exported_hours
 from lockstep.features.export.export import export_stream
+from lockstep.operations.followers import LOST
 from lockstep.operations.lifecycle import close_hour
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.follower_positions import FollowerName, make_position_path
@@ -116,8 +117,11 @@ def test_a_failed_export_and_a_damaged_position_are_alarms(exported: LocalRuns) 
     (damaged,) = list_alarms(exported)
     assert "the position of export adding cannot be read" in damaged
     assert prove_follower(exported).status is InvariantStatus.NOT_PROVEN
+    make_position_path(exported.folders.root, NAME).unlink()
+    assert read_status_of(exported).problem == LOST
     export_stream(exported.stream, exported.folders)
     assert list_alarms(exported) == []
+    assert read_status_of(exported).problem == ""
 
 
 def test_a_position_that_the_table_contradicts_is_a_violation(feed: Feed, runs: LocalRuns) -> None:

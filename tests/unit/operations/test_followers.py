@@ -289,6 +289,24 @@ def test_a_follower_without_a_declaration_is_listed_until_it_is_forgotten(tmp_pa
         forget_follower(tmp_path, NAME)
 
 
+PATHS = st.lists(st.sampled_from(("..", ".", "derived", "books")), max_size=3).map("/".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(kind=PATHS, name=PATHS)
+def test_no_name_leads_to_another_file(kind: str, name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "tables"
+        write_position(root, make_position(make_unread_history("adding")))
+        others = [root / "books.json", root / "derived.json", root.parent / "books.json"]
+        for other in others:
+            other.write_text("{}")
+        with pytest.raises(UnknownFollower):
+            forget_follower(root, FollowerName(kind, name))
+        assert all(other.exists() for other in others)
+        assert len(read_follower_positions(root).read) == 1
+
+
 def test_a_damaged_position_can_be_forgotten_and_is_in_each_plan(tmp_path: Path) -> None:
     path = make_position_path(tmp_path, NAME)
     path.parent.mkdir(parents=True)

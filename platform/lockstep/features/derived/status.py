@@ -7,7 +7,8 @@ from pathlib import Path
 from lockstep.declare.derived import Derived
 from lockstep.errors import LockstepError
 from lockstep.features.derived.derive import KIND, DerivedPlan, describe_next_run, plan_derived
-from lockstep.operations.followers import DeclaredFollowers, FollowerStatus
+from lockstep.operations.followers import DeclaredFollowers, FollowerStatus, describe_lost_position
+from lockstep.table.follower_positions import FollowerName
 
 
 def read_derived(declared: DeclaredFollowers) -> tuple[FollowerStatus, ...]:
@@ -21,11 +22,14 @@ def _read_one(derived: Derived, root: Path) -> FollowerStatus:
         plan = plan_derived(derived, root)
     except LockstepError as error:
         return FollowerStatus(kind=KIND, name=derived.name, sources=names, problem=error.problem)
+    behind = _count_behind(plan)
+    lost = "" if behind is None else describe_lost_position(root, FollowerName(KIND, derived.name))
     return FollowerStatus(
         kind=KIND,
         name=derived.name,
         sources=names,
-        behind=_count_behind(plan),
+        behind=behind,
+        problem=lost,
         next_run=describe_next_run(plan),
     )
 

@@ -8,9 +8,9 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.export.export import KIND, ExportPlan, WaitReason, plan_export
 from lockstep.operations.durations import format_count
-from lockstep.operations.followers import DeclaredFollowers, FollowerStatus
+from lockstep.operations.followers import DeclaredFollowers, FollowerStatus, describe_lost_position
 from lockstep.operations.stream_table import NoTable
-from lockstep.table.follower_positions import Reads
+from lockstep.table.follower_positions import FollowerName, Reads
 from lockstep.table.layout import StreamFolders
 
 
@@ -28,7 +28,8 @@ def _read_one(stream: AnyStream, declared: DeclaredFollowers) -> FollowerStatus:
         return msgspec.structs.replace(status, next_run="waits for a table")
     except LockstepError as error:
         return msgspec.structs.replace(status, problem=f"{error.problem}; {error.next_step}")
-    return msgspec.structs.replace(status, behind=len(plan.hours), next_run=describe_next_run(plan))
+    lost = describe_lost_position(declared.root, FollowerName(KIND, stream.name)) if plan.exported else ""
+    return msgspec.structs.replace(status, behind=len(plan.hours), next_run=describe_next_run(plan), problem=lost)
 
 
 def describe_next_run(plan: ExportPlan) -> str:
