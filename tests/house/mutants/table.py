@@ -1018,6 +1018,28 @@ DROPPED_SHADOWS = list_mutants(
     ),
 )
 
+SHOWN_REWIND = list_mutants(
+    "features/history/rewind_commit.py",
+    "unit/operations/test_shown_plans.py",
+    Change(
+        "a retention after the plan of a rewind refuses it",
+        "    if head.retention != seen.retention:\n",
+        "    if False:\n",
+        "test_a_change_between_question_and_answer",
+    ),
+)
+
+SHOWN_RETENTION = list_mutants(
+    "features/retention/rows.py",
+    "unit/operations/test_shown_plans.py",
+    Change(
+        "other rows than in the plan are not dropped",
+        "            refuse_changed(shown, plan, AGREED)\n",
+        "",
+        "test_a_retention_that_dropped_rows_meanwhile_is_named",
+    ),
+)
+
 ERASE = list_mutants(
     "features/erase/erase.py",
     "features/erase/test_erase.py",
@@ -1036,7 +1058,7 @@ ERASE = list_mutants(
     ),
     Change(
         "an hour that is exported as the erasure commits is taken back",
-        "    withdraw_copies(ErasedHours(folders, context.stream, landed, prepared.plan.hours))\n",
+        "    withdraw_copies(ErasedHours(folders, context.stream, landed, planned.plan.hours))\n",
         "    pass\n",
         "test_an_hour_that_is_published_as_an_erasure_commits_is_withdrawn",
     ),
@@ -1102,7 +1124,7 @@ BACKUP = list_mutants(
     ),
     Change(
         "a backup that a newer one replaced is named",
-        "            _refuse_newer(source, manifest)\n",
+        "        _refuse_newer(source, manifest)\n",
         "",
         "test_a_restore_that_a_backup_overtakes_says_so",
     ),
@@ -1263,6 +1285,8 @@ MUTANTS = (
     *RESTORE,
     *ERASURE,
     *DROPPED_SHADOWS,
+    *SHOWN_REWIND,
+    *SHOWN_RETENTION,
     *ERASE,
     *BACKUP,
     *COPIES,
