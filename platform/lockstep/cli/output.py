@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.operations.plan_frame import Described, Description, Labelled, Unit, Value
+from lockstep.operations.plan_frame import Described, Description, Labelled, Records, Unit, Value
 
 T = TypeVar("T")
 
@@ -60,9 +60,7 @@ def render_descriptions(found: Iterable[Described]) -> RenderableType:
 
 def render_description(page: Description) -> RenderableType:
     """A page as text: title, facts, tables, notes, obstacles, next steps."""
-    tables = (
-        (style_text(f"{each.label}:"), make_first_rows(each.columns, each.rows)) for each in page.records if each.rows
-    )
+    tables = (_render_records(each) for each in page.records if each.rows)
     return make_lines(
         style_text(page.title),
         make_facts((f"  {each.label}", _format_fact(each)) for each in page.facts) if page.facts else None,
@@ -73,6 +71,11 @@ def render_description(page: Description) -> RenderableType:
         style_text("nothing refuses it", "green") if page.is_open else None,
         *(style_text(f"next: {step}") for step in page.next_steps),
     )
+
+
+def _render_records(records: Records) -> tuple[RenderableType | None, ...]:
+    rows = (tuple(map(format_value, row)) for row in records.rows)
+    return style_text(f"{records.label}:"), make_first_rows(records.columns, rows)
 
 
 def _format_fact(fact: Labelled) -> str:
@@ -88,7 +91,7 @@ def format_value(value: Value, unit: Unit = Unit.NONE) -> str:
         return f"{value:%Y-%m-%d %H:%M:%S} UTC"
     if unit is Unit.BYTES and isinstance(value, int):
         return decimal(value)
-    return f"{value:g} s" if unit is Unit.SECONDS else str(value)
+    return f"{value:g} s" if unit is Unit.SECONDS and not isinstance(value, str) else str(value)
 
 
 def print_json(found: object) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from lockstep.cli import plan_question
 from lockstep.cli.__main__ import app
 from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
-from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared
+from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Refused
 from tests.unit.cli.documents import list_commands
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
@@ -95,6 +95,35 @@ def test_a_plan_that_changes_nothing_is_not_asked_for(monkeypatch: pytest.Monkey
     ended = CliRunner().invoke(make_app(done, rows=0))
     assert (ended.exit_code, done) == (0, ["done"])
     assert "Carry it out?" not in ended.output
+
+
+def test_a_plan_with_obstacles_is_refused_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_question, "is_terminal", lambda: True)
+    done = list[str]()
+    obstacles = (Obstacle("a", "the first reason", "one step"), Obstacle("b", "the second reason", "another step"))
+    with pytest.raises(Refused, match="the first reason; the second reason") as refused:
+        carry_out(lambda: prepare(done, 3, obstacles), plan_only=False, yes=False, as_json=False)
+    assert refused.value.next_step == "one step; another step"
+    assert done == []
+
+
+def test_plan_shows_the_plan_with_its_obstacles_and_needs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    done = list[str]()
+    obstacles = (Obstacle("a", "the first reason", "one step"),)
+    carry_out(lambda: prepare(done, 3, obstacles), plan_only=True, yes=False, as_json=False)
+    assert done == []
+    assert "refused: the first reason; next: one step" in capsys.readouterr().out
+
+
+def test_the_plan_that_was_shown_is_committed_although_a_new_plan_would_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_question, "is_terminal", lambda: True)
+    monkeypatch.setattr(typer, "confirm", lambda _: True)
+    done = list[str]()
+    plans = iter([prepare(done, 3), prepare(done, 4)])
+    shown = carry_out(lambda: next(plans), plan_only=False, yes=False, as_json=False)
+    assert (shown.rows, done, len(list(plans))) == (3, ["done"], 1)
 
 
 def test_yes_skips_plan_and_question() -> None:
