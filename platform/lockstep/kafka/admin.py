@@ -180,12 +180,13 @@ class ClusterView(msgspec.Struct, frozen=True):
     @property
     def unavailable(self) -> tuple[TopicNamePartition, ...]:
         """Partitions without a leader or without an answer, by topic and number."""
-        return tuple(
+        missing = (
             TopicNamePartition(topic.name, partition)
-            for _, topic in sorted(self.topics.items())
+            for topic in self.topics.values()
             for partition in range(topic.partitions)
-            if TopicIdPartition(topic.topic_id, partition) not in self.ends
+            if (topic.topic_id, partition) not in self.ends
         )
+        return tuple(sorted(missing))
 
 
 class ClusterAdmin:

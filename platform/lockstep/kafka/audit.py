@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -26,7 +27,12 @@ def audit_positions(known: Mapping[TopicIdPartition, Position], view: ClusterVie
         view: The cluster now.
     """
     findings: list[Finding] = []
-    for position in known.values():
+    for key, position in known.items():
+        topic = view.topics.get(position.topic)
+        ends = view.ends.get(key)
+        is_same = topic is not None and topic.topic_id == position.topic_id and key not in view.cut
+        if is_same and (ends is None or ends.start <= position.next_offset <= ends.high_watermark):
+            continue  # mostly: a stream has thousands of partitions
         finding = _topic_changed(position, view.topics.get(position.topic)) or _offsets_moved(position, view)
         if finding is not None:
             findings.append(finding)
@@ -106,14 +112,16 @@ def _offsets_moved(position: Position, view: ClusterView) -> Finding | None:
 
 def _grown(known: Mapping[TopicIdPartition, Position], view: ClusterView) -> list[Finding]:
     """One finding per new partition, so that each can be accepted separately."""
-    held: dict[str, set[int]] = {}
-    for topic_id, partition in known:
-        held.setdefault(topic_id, set()).add(partition)
+    counts = Counter(topic_id for topic_id, _ in known)
+    grown = {topic.topic_id: topic for topic in view.topics.values() if 0 < counts[topic.topic_id] < topic.partitions}
+    held: dict[str, set[int]] = {topic_id: set() for topic_id in grown}
+    for topic_id, partition in known if grown else ():
+        if topic_id in held:
+            held[topic_id].add(partition)
     return [
-        _new_partition(topic, len(held[topic.topic_id]), partition)
-        for topic in view.topics.values()
-        if topic.topic_id in held
-        for partition in sorted(set(range(topic.partitions)) - held[topic.topic_id])
+        _new_partition(topic, counts[topic_id], partition)
+        for topic_id, topic in grown.items()
+        for partition in sorted(set(range(topic.partitions)) - held[topic_id])
     ]
 
 

@@ -58,7 +58,9 @@ class MessageCounts(msgspec.Struct, gc=False):
 
     def make_columns(self) -> dict[str, Any]:
         """Return the columns of the ledger by name."""
-        return {name: count for name, count in msgspec.structs.asdict(self).items() if name != "refused"}
+        columns = msgspec.structs.asdict(self)
+        del columns["refused"]
+        return columns
 
     @classmethod
     def add_up(cls, counts: Iterable[MessageCounts]) -> Self:

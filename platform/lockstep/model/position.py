@@ -31,6 +31,14 @@ class TopicNamePartition(NamedTuple):
     partition: int
 
 
+def make_key(topic_id: str, partition: int) -> TopicIdPartition:
+    """Make the key of a partition, in half the time of its constructor: a batch makes several of each partition."""
+    return _new(TopicIdPartition, (topic_id, partition))
+
+
+_new = tuple.__new__
+
+
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Address of one partition's segment in a durable state file.
 
@@ -123,7 +131,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def key(self) -> TopicIdPartition:
         """The partition, by the id of its topic."""
-        return TopicIdPartition(self.topic_id, self.partition)
+        return _new(TopicIdPartition, (self.topic_id, self.partition))
 
     @property
     def is_uncounted(self) -> bool:

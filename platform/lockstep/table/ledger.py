@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
-from lockstep.model.position import Ending, SuspendedSession, TopicIdPartition
+from lockstep.model.position import Ending, SuspendedSession, TopicIdPartition, make_key
 from lockstep.model.state_loss import StateLoss
 from lockstep.model.table_schema import make_row_schema
 from lockstep.storage import find_storage
@@ -206,6 +206,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uncounted_skips: list[str] = []
     lost_before: int = 0
 
+    @property
+    def key(self) -> TopicIdPartition:
+        """The partition, by the id of its topic."""
+        return make_key(self.topic_id, self.partition)
+
     def find_ending(self) -> Ending | None:
         """The end of a topic that was deleted or re-created."""
         return Ending(self.ending, self.last_end, self.last_end_age_seconds) if self.ending else None
@@ -233,6 +238,10 @@ FORGOTTEN = "forgotten"
 """The last row of a partition whose topic Kafka has not had for long: it has neither position nor state after it."""
 
 _FILE_NAME = re.compile(r"-(\d{4}-\d\d-\d\dT\d\d)-g(\d+)-b(\d+)-(\d+)-[0-9a-f]{32}")
+
+
+REPEATED_ROWS_MIN = 64
+"""In fewer rows a column is made as fast as it is examined."""
 
 
 def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
@@ -491,11 +500,19 @@ def read_clock() -> datetime:
 def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
     """The rows, column by column: a dictionary of each row costs 30 us, a batch has up to a row of each partition."""
     columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else repeat((), len(SCHEMA))
-    arrays = [
-        pa.array(map(_to_mappings, values) if _holds_structs(field.type) and any(values) else values, field.type)
-        for field, values in zip(SCHEMA, columns, strict=True)
-    ]
+    arrays = [_make_column(values, field.type) for field, values in zip(SCHEMA, columns, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _make_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
+    """A column. A time is mostly that of the batch, and ten times cheaper to repeat than to convert."""
+    count = len(values)
+    if count > REPEATED_ROWS_MIN and pa.types.is_timestamp(kind) and values.count(values[0]) == count:
+        repeated: pa.Array[Any] = pa.repeat(_make_column(values[:1], kind)[0], count)
+        return repeated
+    if _holds_structs(kind) and any(values):
+        return pa.array(map(_to_mappings, values), kind)
+    return pa.array(values, kind)
 
 
 def _holds_structs(kind: pa.DataType) -> bool:

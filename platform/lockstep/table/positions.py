@@ -141,7 +141,7 @@ def advance_positions(
     """
     after: dict[TopicIdPartition, int] = {}
     for row in rows:
-        key = TopicIdPartition(row.topic_id, row.partition)
+        key = row.key
         before = reached.get(key, 0)
         if key in after:
             raise TableError(f"the batch has two positions of {_describe_place(row)}", next_step=_GONE_BACK)

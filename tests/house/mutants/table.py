@@ -303,20 +303,20 @@ PLANNER = list_mutants(
     ),
     Change(
         "a partition leaves a bin that would take too long",
-        "stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)",
-        "stays = before < count",
+        "if chosen >= count or load[chosen] + costs[at] > most:",
+        "if chosen >= count:",
         "test_partitions_that_share_a_bin_are_spread_once_it_would_take_too_long",
     ),
     Change(
         "a partition keeps its bin",
-        "stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)",
-        "stays = False",
+        "if chosen >= count or load[chosen] + costs[at] > most:",
+        "if True:",
         "test_a_partition_keeps_its_bin_where_another_would_do_as_well",
     ),
     Change(
         "the ranges of a bin are in the order of rows",
-        "return tuple(tuple(sorted(group, key=key)) for group in bins if group)",
-        "return tuple(tuple(group) for group in bins if group)",
+        "return tuple(items[at] for at in sorted(places))",
+        "return tuple(items[at] for at in places)",
         "test_the_ranges_of_a_bin_are_in_the_order_of_rows",
     ),
     Change(

@@ -70,7 +70,8 @@ class SessionPartitions:
         """Sessions that a batch begins in another partition than before; without any, remember those of the batch."""
         if integrity.judge(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
-        ranges = sorted((item for group in bins for item in group.ranges), key=lambda item: item.range.position.key)
+        moved = (item for group in bins for item in group.ranges if item.opened or item.closed)
+        ranges = sorted(moved, key=lambda item: item.range.position.key)
         for item in ranges:  # what ended in the batch may have begun elsewhere in it
             self._forget_ended(item)
         found = [_finding(item, other) for item in ranges if (other := self._find_other_partition(item)) is not None]

@@ -94,9 +94,10 @@ class SilentPartitions:
         news: list[str] = []
         for result in results:
             position, trouble = result.range.position, result.trouble
-            known, place = self._silences.pop(position.key, None), f"{position.topic}/{position.partition}"
+            known = self._silences.pop(position.key, None) if self._silences else None
             if trouble is None:
                 continue
+            place = f"{position.topic}/{position.partition}"
             if result.reached.next_offset == position.next_offset:
                 count, since = (0, began) if known is None else (known.count, known.since)
                 self._silences[position.key] = Silence(count + 1, since, clock, clock - began, place, trouble)

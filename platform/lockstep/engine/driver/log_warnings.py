@@ -6,12 +6,12 @@ died in a transaction looks like a slow one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from lockstep.declare.options import Every, Trigger
-from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
+from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
 from lockstep.model.state_loss import count_losses
@@ -77,21 +77,24 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
 
     def update(self, view: ClusterView, clock: float) -> LastStableOffsets:
         """Update from a new cluster view. A partition that does not answer keeps its entry."""
-        seen = {key: self._since(key, ends, clock) for _, key, ends in _partitions(view)}
+        hidden = [(key, ends) for key, ends in view.ends.items() if ends.stable_end < ends.high_watermark]
         unseen = {key: known for key, known in self.since.items() if key not in view.ends}
-        return LastStableOffsets(unseen | {key: since for key, since in seen.items() if since is not None})
+        return LastStableOffsets(unseen | {key: self._since(key, ends, clock) for key, ends in hidden})
 
     def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[OpenTransaction, ...]:
         """Stalls longer than the given time, ordered by topic."""
-        return tuple(
-            OpenTransaction(topic.name, key[1], ends.stable_end, ends.high_watermark, clock - self.since[key][1])
-            for topic, key, ends in _partitions(view)
-            if key in self.since and clock - self.since[key][1] > patience_seconds
+        stuck = {key: clock - since for key, (_, since) in self.since.items() if clock - since > patience_seconds}
+        if not stuck:
+            return ()
+        names = {topic.topic_id: topic.name for topic in view.topics.values()}
+        stalls = (
+            OpenTransaction(names[key.topic_id], key.partition, ends.stable_end, ends.high_watermark, seconds)
+            for key, seconds in stuck.items()
+            if key.topic_id in names and (ends := view.ends.get(key)) is not None
         )
+        return tuple(sorted(stalls, key=lambda stall: stall.place))
 
-    def _since(self, key: TopicIdPartition, ends: PartitionOffsets, clock: float) -> tuple[int, float] | None:
-        if ends.stable_end >= ends.high_watermark:
-            return None
+    def _since(self, key: TopicIdPartition, ends: PartitionOffsets, clock: float) -> tuple[int, float]:
         known = self.since.get(key)
         return known if known is not None and known[0] == ends.stable_end else (ends.stable_end, clock)
 
@@ -133,10 +136,3 @@ def _describe_leaderless(places: Sequence[TopicNamePartition]) -> list[str]:
         return []
     (topic, partition), more = places[0], f", nor {len(places) - 1} more" if len(places) > 1 else ""
     return [f"{topic}/{partition} has no leader that answers{more}: its messages wait"]
-
-
-def _partitions(view: ClusterView) -> Iterator[tuple[Topic, TopicIdPartition, PartitionOffsets]]:
-    for _, topic in sorted(view.topics.items()):
-        for partition in range(topic.partitions):
-            if (ends := view.ends.get(TopicIdPartition(topic.topic_id, partition))) is not None:
-                yield topic, TopicIdPartition(topic.topic_id, partition), ends

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -84,6 +84,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     uncounted: tuple[Position, ...] = ()
 
 
+Positions = Mapping[TopicIdPartition, Position]
+
 Bins = tuple[tuple[PlannedRange, ...], ...]
 """The ranges of each task."""
 
@@ -119,17 +121,21 @@ def pack_bins(
     """Put items, in order of their keys, into at most `count` bins, each of which keeps that order."""
     if not items:
         return ()
-    target = sum(costs) / count
-    bins: list[list[T]] = [[] for _ in range(count)]
+    most = sum(costs) / count * (1 + MOVE_FOR_SECONDS_RATIO)
+    bins: list[list[int]] = [[] for _ in range(count)]
     load = [0.0] * count
-    for cost, item in sorted(zip(costs, items, strict=True), key=lambda each: (-each[0], key(each[1]))):
-        lightest = load.index(min(load))
-        before = bins_before.get(key(item), lightest)
-        stays = before < count and load[before] + cost <= target * (1 + MOVE_FOR_SECONDS_RATIO)
-        chosen = before if stays else lightest
-        bins[chosen].append(item)
-        load[chosen] += cost
-    return tuple(tuple(sorted(group, key=key)) for group in bins if group)
+    befores = [bins_before.get(key(item), count) for item in items]
+    for at in sorted(range(len(items)), key=lambda at: -costs[at]):  # of equal costs in the order of their keys
+        chosen = befores[at]
+        if chosen >= count or load[chosen] + costs[at] > most:
+            chosen = load.index(min(load))
+        bins[chosen].append(at)
+        load[chosen] += costs[at]
+    return tuple(_take(items, group) for group in bins if group)
+
+
+def _take(items: Sequence[T], places: Iterable[int]) -> tuple[T, ...]:
+    return tuple(items[at] for at in sorted(places))
 
 
 def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
@@ -151,7 +157,8 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     waiting = {key: _waiting(key, position, given) for key, position in positions.items()}
     lagging = {key: lag for key, lag in waiting.items() if lag > 0}
     # 2, 3
-    bins = _plan_full_files(lagging, given) if given.goal is not None else _plan_by_messages(lagging, given)
+    plan = _plan_by_messages if given.goal is None else _plan_full_files
+    bins = plan(lagging, positions, given)
     left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
     bins = _with_uncounted(_with_silent(bins, lagging, given), given)
     return BatchPlan(
@@ -201,9 +208,9 @@ def share_batch(waiting: Mapping[TopicIdPartition, int], most: int) -> dict[Topi
     return {key: min(lag, max(floor, lag * most // total)) for key, lag in waiting.items()}
 
 
-def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Bins:
+def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], positions: Positions, given: PlanInput) -> Bins:
     """A batch of limited size, spread over the cores."""
-    ranges = _ranges(share_batch(_rotate_lagging(lagging, given), given.messages_max), given)
+    ranges = _ranges(share_batch(_rotate_lagging(lagging, given), given.messages_max), positions, given)
     messages = sum(item.messages for item in ranges)
     if given.is_live and len(ranges) <= BEYOND_PARTITIONS_MAX:
         beyond = _count_beyond(len(ranges), messages, sum(lagging.values()), given.messages_max)
@@ -236,7 +243,7 @@ def _floor(waiting: Mapping[TopicIdPartition, int], most: int) -> int:
     return max(1, most // (10 * len(waiting)))
 
 
-def _plan_full_files(lagging: Mapping[TopicIdPartition, int], given: PlanInput) -> Bins:
+def _plan_full_files(lagging: Mapping[TopicIdPartition, int], positions: Positions, given: PlanInput) -> Bins:
     """As many full files as rows and cores suffice for; less than one when the oldest message has waited long enough.
 
     While sizes are unknown, a batch of at most `messages_max` messages measures them. Partitions are not split, so
@@ -250,13 +257,13 @@ def _plan_full_files(lagging: Mapping[TopicIdPartition, int], given: PlanInput) 
     messages_max = FILE_BATCHES_MAX * given.messages_max
     for count in range(full, 0, -1):
         most = int(min(waiting * goal.target_bytes / waiting_bytes, messages_max) * count)
-        ranges = _ranges(share_batch(lagging, most), given)
+        ranges = _ranges(share_batch(lagging, most), positions, given)
         sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
         bins = pack_bins(ranges, _key, sizes, count, given.learned.bins_before)
         if count == 1 or is_balanced(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
     most = messages_max if each else given.messages_max
-    ranges = _ranges(share_batch(lagging, most), given)
+    ranges = _ranges(share_batch(lagging, most), positions, given)
     due = goal.left_seconds <= sum(_seconds(item, given) for item in ranges)
     return (tuple(ranges),) if ranges and (due or waiting >= most) else ()
 
@@ -265,9 +272,8 @@ def _key(item: PlannedRange) -> TopicIdPartition:
     return item.position.key
 
 
-def _ranges(admitted: Mapping[TopicIdPartition, int], given: PlanInput) -> list[PlannedRange]:
+def _ranges(admitted: Mapping[TopicIdPartition, int], positions: Positions, given: PlanInput) -> list[PlannedRange]:
     """Ranges in the order of their partitions."""
-    positions = {position.key: position for position in given.positions}
     return [
         PlannedRange(
             positions[key],

@@ -153,6 +153,8 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
 
     def parts(self, plan: BatchPlan) -> tuple[BatchPlan, ...]:
         """The jobs of a plan: one for all bins without the suspects, and one for the next messages of each suspect."""
+        if not self.suspects:
+            return (plan,) if plan.bins else ()
         alone = [self._tried(item) for group in plan.bins for item in group if item.position.key in self.suspects]
         rest = [tuple(item for item in group if item.position.key not in self.suspects) for group in plan.bins]
         whole = msgspec.structs.replace(plan, bins=tuple(group for group in rest if group))
@@ -161,7 +163,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
 
     def is_in(self, plan: BatchPlan) -> bool:
         """Whether a plan reads a suspect; the search in one without a leader goes on when it has a leader again."""
-        return any(item.position.key in self.suspects for item in _ranges(plan))
+        return bool(self.suspects) and any(item.position.key in self.suspects for item in _ranges(plan))
 
     def is_control(self, part: BatchPlan) -> bool:
         """Whether a job is a control, without the blamed message, that is not committed: more controls must follow."""
@@ -173,7 +175,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         After a control it reads the blamed message again.
         """
         suspects = dict(self.suspects)
-        for item in _ranges(part):
+        for item in _ranges(part) if suspects else ():
             suspect = suspects.pop(item.position.key, None)
             if suspect is not None and item.killing and not self._is_proven(item):
                 suspects[item.position.key] = Suspect(suspect.until, 1, controls=suspect.controls + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -48,11 +49,16 @@ TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 
 
 def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
-    """The row of a partition that was processed. A batch makes one for each partition: built in one piece."""
+    """The row of a partition that was processed."""
+    return _make_worked_row(msgspec.structs.asdict(stamp), result, ends)
+
+
+def _make_worked_row(stamped: Mapping[str, Any], result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
+    """The row from the columns of the stamp. A batch makes one for each partition: built in one piece."""
     seen = ends or NO_ENDS
     newest_ms = result.newest_timestamp_ms
     return LedgerRow(
-        **msgspec.structs.asdict(stamp),
+        **stamped,
         **make_position_columns(result.reached),
         **result.counts.make_columns(),
         start=result.range.position.next_offset,
@@ -78,7 +84,8 @@ def make_ledger_rows(
     ends: Mapping[TopicIdPartition, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
-    worked = [make_ledger_row(stamp, item, ends.get(item.range.position.key)) for item in results]
+    stamped = msgspec.structs.asdict(stamp)
+    worked = [_make_worked_row(stamped, item, ends.get(item.range.position.key)) for item in results]
     return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
 
 
@@ -146,6 +153,8 @@ def find_first_position(
 
 def _accepted(result: RangeResult) -> list[Accepted]:
     """The losses that the declaration accepts, as ledger entries."""
+    if not result.accepted:
+        return []
     who, why = "the declaration", "Suspend(accept_loss=True)"
     return [
         Accepted(
@@ -230,13 +239,13 @@ class Subscription:
         retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values()}
         left = (
             compute_headroom_seconds(
-                retentions.get(key[0]),
-                compute_lag_messages(position.next_offset, view.ends[key]),
-                self._newest_retained_ms(key, view.ends[key]),
+                retention_ms,
+                compute_lag_messages(position.next_offset, ends),
+                self._newest_retained_ms(key, ends),
                 now_ms,
             )
             for key, position in self.positions.items()
-            if key in view.ends
+            if (retention_ms := retentions.get(key.topic_id)) is not None and (ends := view.ends.get(key)) is not None
         )
         return min((seconds for seconds in left if seconds is not None), default=None)
 
@@ -474,8 +483,8 @@ class Subscription:
         if full:
             kept = ((key, position) for key, position in self._others.items() if key not in worked)
             rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
-        self._reported_lifecycle = tuple(TopicIdPartition(row.topic_id, row.partition) for row in rows)
-        return [self._with_events(row, TopicIdPartition(row.topic_id, row.partition)) for row in rows]
+        self._reported_lifecycle = tuple(row.key for row in rows)
+        return [self._with_events(row, key) for row, key in zip(rows, self._reported_lifecycle, strict=True)]
 
     def _with_events(self, row: LedgerRow, key: TopicIdPartition) -> LedgerRow:
         row = with_newest_timestamp(with_expired_range(row, self._lost.get(key)), self._newest_ms.get(key))
