@@ -19,6 +19,7 @@ from lockstep import Limits, Ordered
 from lockstep.engine.executor.limits import EngineLimit
 from lockstep.features.copies.rebuild import prepare_rebuild, rebuild_state
 from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import rewind_stream
 from lockstep.features.history.savepoint import make_savepoint
 from lockstep.features.history.shadow import begin_shadow
 from lockstep.integrity.resume_options import AcceptLoss, IntegrityLost, SkipSession
@@ -152,6 +153,19 @@ def test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on(made: Made, h
     assert {name: before[name] for name in done.files} == {name: made.files[name] for name in done.files}
     assert rebuild_state(made.runs.handle).partitions == ()
     made.assert_goes_on()
+
+
+@pytest.mark.fault("F17")
+def test_a_rewind_between_question_and_answer_refuses_the_rebuild_by_name(made: Made) -> None:
+    """Its files may be of batches that do not count any more, or have a session that was erased."""
+    harm_newest(made)
+    before = made.files
+    prepared = prepare_rebuild(made.runs.handle)
+    rewind_stream(made.runs.handle, "3", who="ann", why="another way out")
+    with pytest.raises(Refused, match="the plan has changed since it was shown: the stream was rewound"):
+        prepared.commit()
+    assert {name: made.files[name] for name in before} == before
+    assert prepare_rebuild(made.runs.handle).plan.is_due is False
 
 
 @pytest.mark.fault("F17")

@@ -36,6 +36,7 @@ from lockstep.features.history.shadow import (
     drop_shadow,
     list_shadows,
     make_pin,
+    prepare_drop,
     prepare_shadow,
     release_pin,
 )
@@ -250,6 +251,37 @@ def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_
     assert files == set(named_files(runs.folders.quarantine))
     rewind_stream(live.handle, "4", who="ann", why="back to the old code")
     prove(live)
+
+
+def test_a_shadow_that_is_written_between_question_and_answer_is_not_deleted(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values")
+    values = session(5)
+    read_in_batches(feed, runs, topic, values)
+    begin(runs, "1")
+    prepared = prepare_drop("adding", NAME, runs.settings, who="ann")
+    shadow = shadow_of(runs)
+    shadow.run()
+    with pytest.raises(Refused, match=f"the plan has changed since it was shown: {NAME} was written after batch 1"):
+        prepared.commit()
+    assert shadow.rows(topic)
+    last = head_of(shadow).batch
+    assert prepare_drop("adding", NAME, runs.settings, who="ann").commit().batch == last > 1
+
+
+def test_a_promotion_is_of_the_shadow_that_was_shown(feed: Feed, runs: LocalRuns) -> None:
+    """The shadow reads on between question and answer: its later rows are not part of the plan."""
+    topic = feed.create("values")
+    values = session(5)
+    read_in_batches(feed, runs, topic, values[:4])
+    begin(runs, "1")
+    shadow = shadow_of(runs)
+    shadow.run()
+    prepared = prepare_promotion(runs.handle, NAME)
+    feed.send(topic, values[4:])
+    shadow.run()
+    done = prepared.commit()
+    assert (done.plan, runs.rows(topic)) == (prepared.plan, expected(values[:4]))
+    prove(runs)
 
 
 def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: LocalRuns) -> None:
