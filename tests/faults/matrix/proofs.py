@@ -189,6 +189,7 @@ MACHINES: tuple[Fault, ...] = (
         (
             f"{REBUILD}test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on",
             f"{REBUILD}test_other_code_than_then_rebuilds_nothing",
+            f"{REBUILD}test_a_rewind_between_question_and_answer_refuses_the_rebuild_by_name",
             f"{REBUILD}test_messages_that_kafka_no_longer_has_refuse_it_by_name",
             f"{REBUILD}test_state_of_a_savepoint_is_rebuilt_too",
             f"{REBUILD}test_a_rebuild_that_is_killed_is_done_again",
