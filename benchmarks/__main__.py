@@ -25,6 +25,7 @@ from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
 from benchmarks.measure import CommandFailedError
 from benchmarks.pairs import EndedEarlyError, Pairs, measure_pairs
+from benchmarks.partitions import Partitions, measure_partitions
 from benchmarks.peers.measure import measure_peers
 from benchmarks.peers.systems import PEERS
 from benchmarks.plots import draw
@@ -250,6 +251,18 @@ def amplification(results: Results = record.RESULTS) -> None:
     console = Console()
     with _folder(None) as folder:
         found = measure_amplification(OpenHours(), folder=folder, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command()
+def partitions(
+    count: Annotated[int, typer.Option(help="Partitions of the stream.", min=200)] = Partitions().partitions,
+    results: Results = record.RESULTS,
+) -> None:
+    """CPU time of the driver for a partition that changed and for one that did not, in a simulated cluster."""
+    console = Console()
+    with _folder(None) as folder:
+        found = measure_partitions(Partitions(partitions=count), folder=folder, console=console)
     _keep_record(found, results, console)
 
 
