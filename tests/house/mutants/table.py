@@ -1258,6 +1258,70 @@ QUARANTINE_RETENTION = list_mutants(
     ),
 )
 
+FOLLOWERS = list_mutants(
+    "operations/followers.py",
+    "unit/operations/test_followers.py",
+    Change(
+        "a follower that read a batch which was undone does not follow",
+        "if read.batch > head.valid_batches.get(read.batch_generation, 0):",
+        "if False:",
+        "test_a_position_is_judged_as_the_tree_of_batches_says",
+    ),
+    Change(
+        "a follower that read before an erasure does not follow",
+        "return FollowerStanding.FOLLOWS if read.erasure == erasure else FollowerStanding.ERASED",
+        "return FollowerStanding.FOLLOWS",
+        "test_a_position_is_judged_as_the_tree_of_batches_says",
+    ),
+    Change(
+        "a follower of another table does not follow",
+        "if read.table_id != head.table_id or is_ahead:",
+        "if is_ahead:",
+        "test_a_position_is_judged_as_the_tree_of_batches_says",
+    ),
+    Change(
+        "undone batches that were read are not batches that are read",
+        "min(read.batch, head.valid_batches.get(read.batch_generation, 0))",
+        "read.batch + 1",
+        "test_a_position_is_judged_as_the_tree_of_batches_says",
+    ),
+    Change(
+        "a follower is forgotten by a name, not by a path",
+        "if not is_name or not forget_position",
+        "if not forget_position",
+        "test_no_name_leads_to_another_file",
+    ),
+)
+
+FOLLOWER_PROOF = list_mutants(
+    "verify/followers.py",
+    "unit/operations/test_followers.py",
+    Change(
+        "a batch that was undone is not proven",
+        "if read.batch and read.batch not in list_batches(head, read.batch_generation):",
+        "if False:",
+        "test_a_position_is_judged_as_the_tree_of_batches_says",
+    ),
+    Change(
+        "a version that the table does not have is a violation",
+        "if read.version > version:",
+        "if False:",
+        "test_a_claim_beyond_the_table_is_a_violation_and_a_claim_behind_it_is_not",
+    ),
+    Change(
+        "another entry at the claimed version is a violation",
+        '(entry.token or "") != read.token',
+        "False",
+        "test_the_proof_and_the_alarm_agree_on_tables_that_the_library_wrote",
+    ),
+    Change(
+        "an erasure since is not proven",
+        "read.erasure < head.erasure.batch",
+        "False",
+        "test_a_position_is_judged_as_the_tree_of_batches_says",
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1293,4 +1357,6 @@ MUTANTS = (
     *REQUEST_GUARD,
     *EXECUTORS,
     *QUARANTINE_RETENTION,
+    *FOLLOWERS,
+    *FOLLOWER_PROOF,
 )

@@ -75,11 +75,11 @@ class BatchTree:
         self.add(self.current)
 
     def rewind(self, choice: int) -> None:
-        """The rewind is the first batch of its generation."""
-        target = choice % (self.newest + 1)
-        if target and target > self.erasure:
-            self.generation += 1
-            self.add(target)
+        """The rewind is the first batch of its generation; the target may be one that was undone."""
+        targets = range(max(1, self.erasure), self.newest + 1)
+        target = targets[choice % len(targets)]
+        self.generation += 1
+        self.add(target)
 
     def erase(self, _: int) -> None:
         self.add(self.current)
@@ -136,7 +136,7 @@ class BatchTree:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("batch", "batch", "batch", "rewind", "erase", "quiet")), st.integers(0, 30)), max_size=12
+    st.tuples(st.sampled_from(("rewind", "batch", "rewind", "erase", "quiet")), st.integers(0, 30)), max_size=12
 )
 
 
@@ -168,8 +168,8 @@ def test_a_position_is_judged_as_the_tree_of_batches_says(
     for step, argument in (("batch", 0), *before):
         getattr(tree, step)(argument)
     path = tree.path()
-    read = tree.read(path[choice % len(path)])
-    held = path[: choice % len(path) + 1]
+    held = path[: len(path) - choice % len(path)]
+    read = tree.read(held[-1])
     for step, argument in ([("replace", 0)] if replaces else []) + [("batch", 0), *after]:
         getattr(tree, step)(argument)
     head = tree.head()
