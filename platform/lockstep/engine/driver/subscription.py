@@ -236,17 +236,16 @@ class Subscription:
 
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
         """Lower bound of the time until retention deletes an unread message; the smallest of all partitions."""
-        retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values()}
-        left = (
-            compute_headroom_seconds(
-                retention_ms,
-                compute_lag_messages(position.next_offset, ends),
-                self._newest_retained_ms(key, ends),
-                now_ms,
-            )
-            for key, position in self.positions.items()
-            if (retention_ms := retentions.get(key.topic_id)) is not None and (ends := view.ends.get(key)) is not None
-        )
+        retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values() if topic.retention_ms}
+        left = list[float | None]()
+        for key, position in self.positions.items() if retentions else ():
+            retention_ms = retentions.get(key.topic_id)
+            ends = view.ends.get(key)
+            if retention_ms is None or ends is None:
+                continue
+            lag = compute_lag_messages(position.next_offset, ends)
+            newest_ms = self._newest_retained_ms(key, ends) if lag else None
+            left.append(compute_headroom_seconds(retention_ms, lag, newest_ms, now_ms))
         return min((seconds for seconds in left if seconds is not None), default=None)
 
     def _newest_retained_ms(self, key: TopicIdPartition, ends: PartitionOffsets) -> int | None:
