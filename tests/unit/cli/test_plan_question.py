@@ -24,6 +24,7 @@ ARGUMENTS = {
     "repair": ["books"],
     "restore": ["books", "copy"],
     "rewind": ["books", "--to", "1", "--why", "a test"],
+    "savepoint delete": ["books", "kept"],
     "savepoint import": ["books", "copy"],
     "shadow drop": ["books"],
     "shadow promote": ["books", "candidate"],

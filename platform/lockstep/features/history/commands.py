@@ -26,13 +26,12 @@ from lockstep.cli.app import (
     register_command,
     require_reason,
 )
-from lockstep.cli.output import make_grid, make_lines, print_answer, print_note, style_text
+from lockstep.cli.output import make_grid, make_lines, print_answer, print_described, print_note, style_text
 from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
 from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
     from lockstep.features.history.diff import StreamDiff
-    from lockstep.features.history.savepoint import SavepointList
     from lockstep.features.history.shadow import ShadowShown
 
 
@@ -107,18 +106,18 @@ def make_savepoint(  # an option a question
 
     Works while the stream runs. `lockstep rewind --to NAME` goes back to it.
     """
-    from lockstep.features.history import savepoint as savepoints
+    from lockstep.features.history.savepoint import make_savepoint as keep_batch
 
-    made = savepoints.make_savepoint(find_folders(stream), name, who=getpass.getuser(), why=why, at=at)
-    print_answer(made, _savepoints, as_json=as_json)
+    made = keep_batch(find_folders(stream), name, who=getpass.getuser(), why=why, at=at)
+    print_described(made, as_json=as_json)
 
 
 @register_command("savepoint list order_books", Panel.RECOVER, name="list", within=savepoint)
 def list_savepoints(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
     """List the savepoints of a stream, and the earliest batch to which it can go back without one."""
-    from lockstep.features.history import savepoint as savepoints
+    from lockstep.features.history.savepoint import list_savepoints as read_savepoints
 
-    print_answer(savepoints.list_savepoints(find_folders(stream)), _savepoints, as_json=as_json)
+    print_described(read_savepoints(find_folders(stream)), as_json=as_json)
 
 
 @register_command("savepoint delete order_books before-release", Panel.RECOVER, name="delete", within=savepoint)
@@ -128,13 +127,17 @@ def delete_savepoint(
     why: Annotated[
         str, typer.Option(callback=require_reason, help="Reason, stored in the table's log.")
     ] = "deleted by hand",
-    as_json: AsJson = False,  # noqa: FBT002  # a flag
+    *,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete a savepoint. Housekeeping then deletes the files that only this savepoint kept."""
-    from lockstep.features.history.savepoint import drop_named_savepoint
+    from lockstep.features.history.savepoint import prepare_deletion
 
-    left = drop_named_savepoint(find_folders(stream), name, who=getpass.getuser(), why=why)
-    print_answer(left, _savepoints, as_json=as_json)
+    folders = find_folders(stream)
+    who = getpass.getuser()
+    carry_out(lambda: prepare_deletion(folders, name, who=who, why=why), plan_only=plan, yes=yes, as_json=as_json)
 
 
 @register_command(
@@ -267,16 +270,6 @@ def _shadows(stream: str, found: Sequence[ShadowShown]) -> RenderableType:
     if not found:
         return style_text(f"{stream} has no shadow; begin one: lockstep shadow begin {stream} --code ... --from ...")
     return make_grid(columns, rows)
-
-
-def _savepoints(found: SavepointList) -> RenderableType:
-    rows = (
-        (each.name, each.batch, each.version, f"{each.made_at:%Y-%m-%d %H:%M}", each.cause) for each in found.savepoints
-    )
-    return make_lines(
-        style_text(f"{found.stream}: a rewind can go back to batch {found.rewind_floor}, and to its savepoints:"),
-        make_grid(("savepoint", "batch", "version", "made (UTC)", "cause"), rows),
-    )
 
 
 DIFFERENT = 1

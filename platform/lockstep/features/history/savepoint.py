@@ -6,10 +6,12 @@ import time
 from datetime import UTC, datetime
 
 import msgspec
+from typing_extensions import override
 
 from lockstep.errors import LockstepError
 from lockstep.features.history.rewind import SAVEPOINT_NAME, find_target
 from lockstep.features.history.rewind_commit import add_savepoint, drop_savepoint, find_savepoint
+from lockstep.operations.plan_frame import Description, Labelled, Plan, Prepared, Records, refuse_changed
 from lockstep.operations.stream_table import open_table
 from lockstep.table.head import Savepoint
 from lockstep.table.layout import StreamFolders
@@ -46,6 +48,41 @@ class SavepointList(msgspec.Struct, frozen=True):
     rewind_floor: int
     savepoints: tuple[SavepointShown, ...]
 
+    def describe(self) -> Description:
+        """Return its description."""
+        rows = tuple((each.name, each.batch, each.version, each.made_at, each.cause) for each in self.savepoints)
+        return Description(
+            title=f"{self.stream}: a rewind can go back to batch {self.rewind_floor}, and to its savepoints",
+            records=(Records("savepoints", ("savepoint", "batch", "version", "made", "cause"), rows),),
+        )
+
+
+class SavepointDeletion(Plan, frozen=True, kw_only=True):
+    """The effect of the deletion of a savepoint.
+
+    Attributes:
+        savepoint: The savepoint.
+        is_restorable: A rewind can still go back to its batch: the rewind floor is not above it.
+    """
+
+    PLAN = "the deletion of a savepoint"
+
+    savepoint: SavepointShown
+    is_restorable: bool
+
+    @override
+    def describe(self) -> Description:
+        shown = self.savepoint
+        kept = f"batch {shown.batch} stays restorable until the rewind floor passes it"
+        gone = f"batch {shown.batch} cannot be restored afterwards: housekeeping deletes its files"
+        facts = (
+            Labelled("savepoint", shown.name),
+            Labelled("batch", shown.batch),
+            Labelled("made", shown.made_at),
+            Labelled("cause", shown.cause),
+        )
+        return self.make_description("delete a savepoint", facts, notes=[kept if self.is_restorable else gone])
+
 
 def make_savepoint(folders: StreamFolders, name: str, *, who: str, why: str, at: str | None = None) -> SavepointList:
     """Keep a batch restorable; while a writer writes, too.
@@ -81,11 +118,46 @@ def list_savepoints(folders: StreamFolders) -> SavepointList:
         NoTable: The stream has never run.
     """
     head = open_table(folders).base().head
-    shown = (
-        SavepointShown(each.name, each.batch, each.version, datetime.fromtimestamp(each.at, UTC), each.cause)
-        for each in sorted(head.savepoints, key=lambda each: (each.batch, each.at))
-    )
+    shown = map(_show, sorted(head.savepoints, key=lambda each: (each.batch, each.at)))
     return SavepointList(head.stream, head.rewind_floor, tuple(shown))
+
+
+def _show(made: Savepoint) -> SavepointShown:
+    return SavepointShown(made.name, made.batch, made.version, datetime.fromtimestamp(made.at, UTC), made.cause)
+
+
+def prepare_deletion(
+    folders: StreamFolders, name: str, *, who: str, why: str
+) -> Prepared[SavepointDeletion, SavepointList]:
+    """Plan the deletion of a savepoint.
+
+    Args:
+        folders: Folders of the stream.
+        name: Name of the savepoint.
+        who: The operator.
+        why: The reason.
+
+    Raises:
+        NoTable: The stream has never run.
+        TableError: A savepoint of that name does not exist.
+
+    The commit raises:
+        Refused: Another savepoint has the name by now.
+        TableError: It was deleted meanwhile.
+    """
+    plan = _plan_deletion(folders, name)
+
+    def carry_out() -> SavepointList:
+        refuse_changed(plan, _plan_deletion(folders, name), ["savepoint"])
+        return drop_named_savepoint(folders, name, who=who, why=why)
+
+    return Prepared(plan, carry_out)
+
+
+def _plan_deletion(folders: StreamFolders, name: str) -> SavepointDeletion:
+    head = open_table(folders).base().head
+    found = find_savepoint(head, name)
+    return SavepointDeletion(stream=head.stream, savepoint=_show(found), is_restorable=found.batch >= head.rewind_floor)
 
 
 def drop_named_savepoint(folders: StreamFolders, name: str, *, who: str, why: str) -> SavepointList:
