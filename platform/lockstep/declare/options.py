@@ -337,7 +337,7 @@ class Limits(Declaration):
 
     batch_messages: int = 200_000
     message_bytes: int = 8 * 1024 * 1024
-    topics: int = 2_000
+    topics: int = 10_000
     batch_seconds: float = 300.0
     quarantine_share: float = 0.1
     quarantine_burst: int = 100

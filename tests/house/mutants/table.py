@@ -297,8 +297,8 @@ PLANNER = list_mutants(
     ),
     Change(
         "a small batch is one bin",
-        "count = 1 if messages < given.tuning.small_batch_messages else min(given.cores, len(ranges))",
-        "count = min(given.cores, len(ranges))",
+        "count = 1 if is_small else min(",
+        "count = min(",
         "test_a_small_batch_is_one_bin",
     ),
     Change(

@@ -328,6 +328,13 @@ def test_a_small_batch_is_one_bin() -> None:
     assert [len(group) for group in large.bins] == [1, 1]
 
 
+@pytest.mark.parametrize(("seconds_a_message", "bins"), [(5e-6, 10), (50e-6, 100), (1e-3, 400), (0.0, 4)])
+def test_bins_follow_the_work_of_a_batch_and_not_the_cores(seconds_a_message: float, bins: int) -> None:
+    lags = {TopicIdPartition(f"t{number:03}", 0): 200 for number in range(500)}
+    learned = LearnedRates(seconds_a_message=dict.fromkeys(lags, seconds_a_message))
+    assert len(plan_batch(given_lags(lags, cores=400, learned=learned)).bins) == bins
+
+
 def test_costly_partitions_are_spread_over_the_bins() -> None:
     lags = {
         TopicIdPartition("slow", 0): 40_000,
