@@ -57,7 +57,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the folder.
         version: Version of its fields in the head of a table.
-        commit_kinds: References to its kinds of commit (`CommitKind`).
+        commit_kinds: References to its kinds of commit (`CommitKind`); those of an extension are not read.
         proofs: References to functions that `lockstep verify` calls for their part of the proof: (folders,
             `StoredTables`, `Violations`).
         removed_sessions: References to functions that read the sessions that were removed from a partition: (id of the

@@ -137,11 +137,6 @@ def bind_saved(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     getattr(rows, _CHANGED).clear()
 
 
-def count_held(rows: MapState[K, V]) -> int:
-    """The number of rows in memory, with those that are known to be absent."""
-    return len(getattr(rows, _HELD))
-
-
 def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:
     """The stored rows that a table is bound to; None for one made by a fold."""
     return cast("StoredRows[K, V] | None", getattr(rows, _STORED))

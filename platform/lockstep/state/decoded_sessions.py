@@ -22,8 +22,6 @@ BYTES_MAX = 48_000_000
 """Encoded bytes of the sessions that a process keeps; half of what a task may decode (`MemoryBudget`)."""
 ENTRY_BYTES = 250
 """Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
-ROW_BYTES = 500
-"""A decoded row of a table with its key: objects, dict slots and some texts."""
 
 
 class SessionEntry(msgspec.Struct, Generic[S], gc=False):
@@ -35,18 +33,18 @@ class SessionEntry(msgspec.Struct, Generic[S], gc=False):
         gate: The state of the session's integrity gate.
         state: The user's state.
         stored: Its value in the local store; None for a session opened in this range.
-        rows: Rows of its tables in memory, when it was saved last.
+        rows_bytes: Bytes of the rows of its tables in memory, when it was saved last; about.
     """
 
     gate: GateState
     state: S
     stored: bytes | None = None
-    rows: int = 0
+    rows_bytes: int = 0
 
     @property
     def size(self) -> int:
         """Bytes in memory, about."""
-        return len(self.stored or b"") + self.rows * ROW_BYTES
+        return len(self.stored or b"") + self.rows_bytes
 
 
 class DecodedSessions(Generic[S]):

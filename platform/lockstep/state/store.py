@@ -289,7 +289,7 @@ class PartitionState(Generic[S]):
         decoded = self.find_decoded() if self._decoded is None else self._decoded
         if (found := decoded.take(session)) is not None:
             if self._schema.tables:
-                self._rows.bind_saved(_key(session), found.state)
+                self._rows.take(_key(session), found.state)
             self.entries[session] = found
             return found
         key = _key(session)
@@ -474,8 +474,8 @@ class PartitionState(Generic[S]):
         for entry, value in self._encoded:
             entry.stored = value
         if self._schema.tables:
-            for entry in self.entries.values():
-                entry.rows = self._rows.count_held(entry.state)
+            for session, entry in self.entries.items():
+                entry.rows_bytes = self._rows.keep(_key(session), entry.state)
         self._decoded.put_all(self.entries)
         self._local_stores.decoded.put(self._durable, self.version, segment, self._decoded, self._schema)
 

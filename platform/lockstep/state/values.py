@@ -23,7 +23,6 @@ from lockstep.model.map_state import (
     MapState,
     bind,
     bind_saved,
-    count_held,
     find_changed_rows,
     to_stored,
 )
@@ -190,12 +189,33 @@ class MapField(Generic[K, V]):
         return make_session_prefix(session) + self._end
 
 
+ROW_BYTES = 350
+"""Objects and dict slots of a decoded row, with its key and its size, besides its encoded bytes."""
+
+
 class _Stored(Generic[K, V]):
-    """The stored rows of one table of one session."""
+    """The stored rows of one table of one session.
+
+    Attributes:
+        prefix: Prefix of their keys.
+        held_bytes: Bytes of the rows in memory, those that are known to be absent included; about.
+    """
 
     def __init__(self, field: MapField[K, V], session: bytes, entries: Entries) -> None:
         self._field, self._entries = field, entries
         self.prefix = field.prefix(session)
+        self._sizes: dict[bytes, int] = {}
+        self.held_bytes = 0
+
+    def move(self, entries: Entries) -> None:
+        """Read from the entries of the next range; the rows in memory are the same."""
+        self._entries = entries
+
+    def note(self, key: bytes, row: bytes | None) -> None:
+        """Record the size of a row that is in memory, by its encoded key."""
+        size = ROW_BYTES + 2 * len(key) + len(row or b"")
+        self.held_bytes += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
 
     def get(self, key: K) -> V | Absent:
         """One row, decoded.
@@ -205,7 +225,9 @@ class _Stored(Generic[K, V]):
         if not self._field.is_key(key):
             equal = [found for _, found in self.all_keys() if found == key]
             return self.get(equal[0]) if equal else ABSENT
-        value = self._entries.get(self.prefix + self._field.encode(key))
+        encoded = self._field.encode(key)
+        value = self._entries.get(self.prefix + encoded)
+        self.note(encoded, value)
         return ABSENT if value is None else self._field.row_of(split_type_tag(value)[1])
 
     def all_keys(self) -> Iterator[tuple[bytes, K]]:
@@ -228,17 +250,28 @@ class MapStateStore:
             if isinstance(table, MapState):
                 bind(table, _Stored(field, session, self._entries))
 
-    def bind_saved(self, session: bytes, state: object) -> None:
-        """Bind the tables of a state that an earlier range has saved, and that stayed decoded."""
+    def keep(self, session: bytes, state: object) -> int:
+        """Bind the tables of a state that has just been saved to their stored rows; returns the bytes in memory."""
+        return sum(stored.held_bytes for stored in self._bind_saved(session, state))
+
+    def take(self, session: bytes, state: object) -> None:
+        """Let the tables of a state that an earlier range has kept read from the entries of this range."""
+        for stored in self._bind_saved(session, state):
+            stored.move(self._entries)
+
+    def _bind_saved(self, session: bytes, state: object) -> list[_Stored[Any, Any]]:
+        bound: list[_Stored[Any, Any]] = []
         for field in self._fields:
             table = field.of(state)
             if isinstance(table, MapState):
-                bind_saved(table, _Stored(field, session, self._entries))
-
-    def count_held(self, state: object) -> int:
-        """The number of rows of a state that are in memory."""
-        tables = (field.of(state) for field in self._fields)
-        return sum(count_held(table) for table in tables if isinstance(table, MapState))
+                stored = to_stored(table)
+                if not isinstance(stored, _Stored) or stored.prefix != field.prefix(session):
+                    stored = _Stored(field, session, self._entries)
+                    for key, row in table.items():
+                        stored.note(field.encode(key), field.encode(row))
+                bind_saved(table, stored)
+                bound.append(stored)
+        return bound
 
     def old_rows(self, session: bytes, name: str, shape: StateTypeSchema) -> dict[object, object]:
         """The rows of a table of an older state type, without types."""
@@ -265,7 +298,7 @@ class MapStateStore:
                 raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
             stored = to_stored(table)
             if not is_migrated and isinstance(stored, _Stored) and self._is_own(stored, prefix):
-                yield from _changed(field, prefix, table, mark)
+                yield from _changed(field, stored, table, mark)
             else:
                 replaced.append(field)
                 for key, row in table.items():
@@ -298,10 +331,15 @@ def make_session_prefix(session: bytes) -> bytes:
     return bytes([ROWS]) + session + _END
 
 
-def _changed(field: MapField[Any, Any], prefix: bytes, table: MapState[Any, Any], mark: bytes) -> Iterator[Change]:
+def _changed(
+    field: MapField[Any, Any], stored: _Stored[Any, Any], table: MapState[Any, Any], mark: bytes
+) -> Iterator[Change]:
     for key, row in find_changed_rows(table):
         field.check(key, row)
-        yield prefix + field.encode(key), None if row is ABSENT else mark + field.encode(row)
+        encoded = field.encode(key)
+        value = None if row is ABSENT else mark + field.encode(row)
+        stored.note(encoded, value)
+        yield stored.prefix + encoded, value
 
 
 def _hashable(key: object) -> object:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import cache
+from itertools import chain
 
 import msgspec
 
-from lockstep.feature import load_parts
+from lockstep.feature import list_installed, load_reference
 from lockstep.table.transactions import BATCH as BATCH_ID
 from lockstep.table.transactions import EPOCH as EPOCH_ID
 from lockstep.table.transactions import VERSION as VERSION_ID
@@ -72,8 +73,9 @@ CORE = (CREATE, CLAIM, BATCH, HALT, RESUME, CLOSE, DESIRE, SCHEMA, FLOOR, ACCEPT
 
 @cache
 def list_commit_kinds() -> tuple[CommitKind, ...]:
-    """The kinds of the core and of all installed features."""
-    return (*CORE, *load_parts("commit_kinds"))
+    """The kinds of the core and of all features of this release: an extension adds nothing to tables."""
+    references = chain.from_iterable(feature.commit_kinds for feature in list_installed())
+    return (*CORE, *map(load_reference, references))
 
 
 def find_commit_kind(name: object) -> CommitKind | None:

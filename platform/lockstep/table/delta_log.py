@@ -16,6 +16,7 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -280,6 +281,13 @@ def read_row_change(table: Path, version: int) -> RowChange | None:
         kind = find_commit_kind(found[1].decode())
         return RowChange.REPLACED if kind is None else kind.row_change
     return RowChange.REPLACED if _FILE_ACTION.search(text) is not None else RowChange.NONE
+
+
+def find_replaced_rows(table: Path, versions: Sequence[int]) -> int | None:
+    """The first of some versions that replaced rows which were there before it; None without one."""
+    changes = find_storage(table).map_files(partial(read_row_change, table), versions)
+    replaced = (version for version, change in zip(versions, changes, strict=True) if change is RowChange.REPLACED)
+    return next(replaced, None)
 
 
 def read_head(table: Path, version: int) -> Head | None:

@@ -23,7 +23,6 @@ from lockstep.progress import report_progress
 from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, OutputLog
-from lockstep.table.commit_kinds import RowChange
 from lockstep.table.follower_positions import read_follower_positions
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders, require_root
@@ -413,10 +412,10 @@ def verify_stream(
 def _refuse_replaced(folders: StreamFolders, before: Base) -> None:
     """Take no file for missing that a commit since has replaced: an erasure deletes files that a reader may need."""
     newest = OutputLog(folders.table).base().version
-    for version in range(before.version + 1, newest + 1):
-        if delta_log.read_row_change(folders.table, version) is RowChange.REPLACED:
-            problem = f"stream {folders.stream}: version {version} replaced rows while they were verified"
-            raise LockstepError(problem, next_step=f"lockstep verify {folders.stream} again; nothing is violated by it")
+    version = delta_log.find_replaced_rows(folders.table, range(before.version + 1, newest + 1))
+    if version is not None:
+        problem = f"stream {folders.stream}: version {version} replaced rows while they were verified"
+        raise LockstepError(problem, next_step=f"lockstep verify {folders.stream} again; nothing is violated by it")
 
 
 def _prove_stream(

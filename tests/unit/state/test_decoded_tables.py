@@ -8,15 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.model.map_state import MapState, count_held
+from lockstep.model.map_state import MapState
 from lockstep.state.changelog import StateFileWriter, make_empty_state
 from lockstep.state.codec import StateSchema
 from lockstep.state.decoded_sessions import SessionCache, SessionEntry
 from lockstep.state.local_store_pool import IdleFiles, LocalStorePool
 from lockstep.state.store import PartitionState
+from lockstep.state.values import ROW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,23 +139,64 @@ def test_any_history_of_batches_reads_as_plain_dicts(steps: list[tuple[Any, bool
 
 def test_the_next_batch_uses_the_rows_in_memory(tmp_path: Path) -> None:
     worker, version = start(tmp_path)
-
-    def fill(state: PartitionState[Any]) -> None:
-        find(state, "a").update(dict.fromkeys(range(100), "x"))
-
-    version = worker.batch(version, fill)
+    version = worker.batch(version, lambda state: find(state, "a").update(dict.fromkeys(range(100), "x")))
     with worker.open(version) as state:
-        assert count_held(find(state, "a")) == 100
+        table = find(state, "a")
+        state._entries.get = None  # type: ignore[method-assign, assignment]  # noqa: SLF001  # nothing is read
+        assert [table[number] for number in range(100)] == ["x"] * 100
         assert state.changed() == []
 
 
-def test_rows_in_memory_count_towards_the_limit_of_the_cache(tmp_path: Path) -> None:
+@given(STEPS)
+def test_rows_in_memory_count_by_their_encoded_bytes(steps: list[tuple[Any, bool, bool]]) -> None:
+    """Of any history: read, written, deleted and new rows, and keys that are known to be absent."""
+    with TemporaryDirectory() as folder:
+        worker, version = start(Path(folder))
+        for changes, _, _ in steps:
+
+            def fold(state: PartitionState[Any], changes: list[tuple[str, str, int, str]] = changes) -> None:
+                for kind, session, key, text in changes:
+                    apply_alone(state, kind, session, key, text * 1_000)
+
+            version = worker.batch(version, fold)
+            with worker.open(version) as state:
+                kept = state.find_decoded()
+                entries = {session: entry for session in SESSIONS if (entry := kept.take(session)) is not None}
+                for entry in entries.values():
+                    assert entry.rows_bytes == count_held_bytes(entry.state)
+                kept.put_all(entries)
+                state.publish_local()
+
+
+def apply_alone(state: PartitionState[Any], kind: str, session: str, key: int, text: str) -> None:
+    """Make a change in a state."""
+    match kind:
+        case "set":
+            find(state, session)[key] = text
+        case "delete":
+            find(state, session).pop(key, None)
+        case "replace":
+            find(state, session)
+            state.entries[session].state = Table({key: text})
+        case "remove":
+            state.remove(session)
+        case _:
+            find(state, session).get(key)
+
+
+def count_held_bytes(table: Table) -> int:
+    """The bytes of the rows in memory, counted from the rows."""
+    held: dict[int, Any] = getattr(table, "_held")  # noqa: B009  # as `bind` has it
+    rows = [(msgspec.msgpack.encode(key), row) for key, row in held.items()]
+    sizes = [len(msgspec.msgpack.encode(row)) if isinstance(row, str) else 0 for _, row in rows]
+    return sum(ROW_BYTES + 2 * len(key) + size for (key, _), size in zip(rows, sizes, strict=True))
+
+
+@pytest.mark.parametrize(("length", "kept"), [(1, True), (10_000, False)])
+def test_large_rows_are_not_kept_beyond_the_limit_of_the_cache(tmp_path: Path, length: int, kept: bool) -> None:  # noqa: FBT001  # a parameter
     worker, version = start(tmp_path)
-    worker.cache = SessionCache(bytes_max=40_000)
-
-    def fill(state: PartitionState[Any]) -> None:
-        find(state, "a").update(dict.fromkeys(range(100), "x"))
-
-    version = worker.batch(version, fill)
+    worker.cache = SessionCache(bytes_max=200_000)
+    rows = dict.fromkeys(range(100), "x" * length)
+    version = worker.batch(version, lambda state: find(state, "a").update(rows))
     with worker.open(version) as state:
-        assert count_held(find(state, "a")) == 0
+        assert (len(state.find_decoded()) > 0) is kept

@@ -236,9 +236,9 @@ class Subscription:
 
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
         """Lower bound of the time until retention deletes an unread message; the smallest of all partitions."""
-        retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values() if topic.retention_ms}
+        retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values()}
         left = list[float | None]()
-        for key, position in self.positions.items() if retentions else ():
+        for key, position in self.positions.items():
             retention_ms = retentions.get(key.topic_id)
             ends = view.ends.get(key)
             if retention_ms is None or ends is None:

@@ -33,7 +33,6 @@ from lockstep.settings import Settings
 from lockstep.spark.session import start_context
 from lockstep.storage import find_storage, require_file_system
 from lockstep.table import delta_log
-from lockstep.table.commit_kinds import RowChange
 from lockstep.table.follower_positions import (
     FollowerPosition,
     Reads,
@@ -702,8 +701,7 @@ def _find_other_table(root: Path, before: SourceHistory, after: SourceHistory) -
     if entry is not None and (entry.token or "") != before.token:
         return RebuildCause.REPLACED
     since = range(before.version + 1, after.version + 1)
-    is_replaced = any(delta_log.read_row_change(table, version) is RowChange.REPLACED for version in since)
-    return RebuildCause.REWOUND if is_replaced else None
+    return None if delta_log.find_replaced_rows(table, since) is None else RebuildCause.REWOUND
 
 
 def _has_changed(derived: Derived, root: Path, histories: Sequence[SourceHistory]) -> bool:
