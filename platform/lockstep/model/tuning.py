@@ -38,6 +38,8 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             common (it is the client's own limit); shorter ones raise no alarm.
         stuck_triggers: The same, in intervals of the trigger.
         small_batch_messages: Below this, one bin does all: each further file and task costs more than it saves.
+        bin_seconds: CPU time of a bin at least: 10,000 messages of a usual fold. Each bin is a file: with one a core,
+            400 cores would write 400 files of some kilobytes a commit.
         straggler_seconds_max: Without a message for this long, the unfinished partitions of a task count as unavailable
             in this batch: the others wait to be committed.
         silence_seconds_max: The same for a partition that was unavailable in the last `straggler_batches`: a slow link
@@ -78,6 +80,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     stuck_seconds_min: float = 60.0
     stuck_triggers: int = 3
     small_batch_messages: int = 20_000
+    bin_seconds: float = 0.05
     straggler_seconds_max: float = 3.0
     silence_seconds_max: float = 30.0
     straggler_batches: int = 2

@@ -57,7 +57,7 @@ class Deaths:
         context = self.spark.sparkContext
         settings, stop = self.runs.settings, threading.Event()
         launch = Launch(
-            tuning=Tuning(small_batch_messages=1, straggler_task_seconds=2.0)
+            tuning=Tuning(small_batch_messages=1, bin_seconds=1e-9, straggler_task_seconds=2.0)
         )  # a few messages are spread over two tasks all the same
         return run_stream(
             self.stream, settings, spark=lambda: context, stop=stop, trigger=AvailableNow(), launch=launch

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=300.0, help="for a first executor, in seconds")
     given = parser.parse_args()
     # A test's batches are small; they are to be spread over the executors all the same.
-    tuning = Tuning(small_batch_messages=1, executors_seconds_max=given.patience)
+    tuning = Tuning(small_batch_messages=1, bin_seconds=1e-9, executors_seconds_max=given.patience)
     stream = catching(given.pattern, given.trap, given.deadline)
     if given.seconds:
         stream = dataclasses.replace(stream, trigger=Every(seconds=given.seconds))

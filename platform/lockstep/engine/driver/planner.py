@@ -33,9 +33,6 @@ its end): with some 2,000 messages a range that is half a microsecond a message.
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
 LEAST_SECONDS_A_MESSAGE = 2e-6
 """Of reading and writing it: a clock may be too coarse to see it."""
-BIN_SECONDS = 0.05
-"""CPU time of a bin at least: 10,000 messages of a usual fold. Each bin is a file: with one a core, 400 cores would
-write 400 files of some kilobytes a commit."""
 BEYOND_PARTITIONS_MAX = 64
 """With more ranges than this, none is read beyond its end: such a range stays assigned until all ranges are read, and
 meanwhile the client would fetch thousands of partitions repeatedly."""
@@ -223,7 +220,7 @@ def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], positions: Positi
     seconds = [_seconds(item, given) for item in ranges]
     is_small = messages < given.tuning.small_batch_messages
     work = max(sum(seconds), messages * LEAST_SECONDS_A_MESSAGE)
-    count = 1 if is_small else min(given.cores, len(ranges), max(1, round(work / BIN_SECONDS)))
+    count = 1 if is_small else min(given.cores, len(ranges), max(1, round(work / given.tuning.bin_seconds)))
     return pack_bins(ranges, _key, seconds, count, given.learned.bins_before)
 
 
