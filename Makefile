@@ -18,7 +18,7 @@ NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%
 	$(wildcard tests/*/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down kafka gameday test test-nightly test-all mutants check bench release-check lock clean
+.PHONY: help setup demo up down kafka gameday test test-nightly test-all mutants check bench wheels release-check lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ check: setup ## Lint, format, types, and the house rules
 
 bench: setup ## lockstep against bare loops, in pairs within one run, two minutes; the others: .venv/bin/python -m benchmarks --help
 	@$(BIN)/python -m benchmarks pairs
+
+wheels: setup ## Build the wheels that users install into dist: lockstep, and lockstep-native for x86_64 and aarch64
+	@$(BIN)/python tools/wheels.py
 
 release-check: setup ## Build wheel and sdist, install the wheel elsewhere in an empty home, run a first stream there
 	@$(BIN)/python tools/release_check.py

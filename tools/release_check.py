@@ -96,9 +96,9 @@ def run(command: Sequence[str], cwd: Path, variables: Mapping[str, str] | None =
 
 
 @contextmanager
-def show_step(name: str) -> Iterator[None]:
+def show_step(name: str, tool: str = "release-check") -> Iterator[None]:
     """Print the name of a step and its duration."""
-    print(f"release-check: {name}", end="", flush=True)
+    print(f"{tool}: {name}", end="", flush=True)
     start = time.monotonic()
     try:
         yield
@@ -179,15 +179,16 @@ def read_contents(wheel: Path) -> dict[str, int]:
         return {each.filename: each.CRC for each in archive.infolist()}
 
 
-def install(wheel: Path, environment: Path) -> Path:
-    """Make an environment that holds a wheel and its declared dependencies, and return its folder."""
+def install(wheel: Path, environment: Path, extra: str = "", *others: Path) -> Path:
+    """Make an environment that holds wheels and the dependencies of the first with an extra; return its folder."""
     from tools import setup
 
     uv = setup.find_uv()
     run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], environment.parent)
     options = ["--constraints", str(setup.RUNTIME_LOCK), "--build-constraints", str(setup.BUILDERS)]
-    command = [uv, "pip", "install", "--quiet", "--python", str(environment), *options, str(wheel)]
-    run(command, environment.parent)
+    command = [uv, "pip", "install", "--quiet", "--python", str(environment), *options]
+    wanted = f"lockstep[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
+    run([*command, wanted, *map(str, others)], environment.parent)
     return environment
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from lockstep import native
 from lockstep.control.heartbeat import run_heartbeat
 from lockstep.declare.decoders.schema_registry import HttpRegistry, check_registry
 from lockstep.declare.options import AvailableNow, FileSize, Trigger
@@ -155,6 +156,12 @@ class _StartPatience:
             raise
 
 
+def report_slow_path() -> None:
+    """Log that the run costs more than it has to."""
+    if (absence := native.describe_absence()) is not None:
+        LOG.warning("lockstep-native: %s; next: %s", absence, native.INSTALL)
+
+
 def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
     """The outcome of a run that does not write."""
     if isinstance(reason, Fenced):
@@ -168,6 +175,7 @@ def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
 
 def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
     """Spark with an executor that has loaded the stream."""
+    report_slow_path()
     context = spark()
     warm_up(context, job.stream, job.tuning.executors_seconds_max, cancelled=stop.is_set)
     return context

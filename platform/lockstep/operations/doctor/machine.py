@@ -55,14 +55,13 @@ def check_java() -> Iterator[Diagnosis]:
 
 def check_extension() -> Iterator[Diagnosis]:
     """The optional extension in Rust."""
-    name, found = "lockstep-native", native.interface
-    if found is None:
-        yield make_ok(name, "not installed: the same results for more CPU time (docs/sizing.md)")
-    elif native.extension is None:
-        problem = f"has interface {found}, and this lockstep calls {native.INTERFACE}: it is not used"
-        yield make_warning(name, problem, "install the one of this version: make setup, or pip install native/")
-    else:
+    name, problem = "lockstep-native", native.describe_absence()
+    if problem is None:
         yield make_ok(name, "installed and used")
+    elif native.interface is None:
+        yield make_ok(name, f"{problem}; to change that: {native.INSTALL}")
+    else:
+        yield make_warning(name, problem, native.INSTALL)
 
 
 def check_jars(root: Path) -> Iterator[Diagnosis]:
