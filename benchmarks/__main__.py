@@ -23,6 +23,7 @@ from benchmarks.growth import Growth, OtherSettingsError, measure_growth
 from benchmarks.large_state import LargeState, measure_large_state
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
+from benchmarks.live_shape import FOLDS, ROUNDS_MAX, SHAPES, LiveShape, measure_live_shape
 from benchmarks.measure import CommandFailedError
 from benchmarks.pairs import EndedEarlyError, Pairs, measure_pairs
 from benchmarks.partitions import Partitions, measure_partitions
@@ -263,6 +264,25 @@ def partitions(
     console = Console()
     with _folder(None) as folder:
         found = measure_partitions(Partitions(partitions=count), folder=folder, console=console)
+    _keep_record(found, results, console)
+
+
+@app.command("live-shape")
+def live_shape(
+    only: Annotated[str, typer.Option(help=f"Of {', '.join(SHAPES)}.")] = ",".join(SHAPES),
+    folds: Annotated[str, typer.Option(help=f"Of {'; '.join(FOLDS)}; semicolons between them.")] = ";".join(FOLDS),
+    rounds: Annotated[int, typer.Option(help="Rounds that count.", min=1, max=ROUNDS_MAX)] = LiveShape().rounds,
+    results: Results = record.RESULTS,
+) -> None:
+    """Small batches, many and large sessions, in memory: the cost of a message and the state files, for each fold."""
+    asked = LiveShape(
+        shapes=[_known(SHAPES, name) for name in only.split(",")],
+        folds=[_known(dict(zip(FOLDS, FOLDS, strict=True)), name.strip()) for name in folds.split(";")],
+        rounds=rounds,
+    )
+    console = Console()
+    with _folder(None) as folder:
+        found = measure_live_shape(asked, folder=folder, console=console)
     _keep_record(found, results, console)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, repeat
 from pathlib import Path
 from typing import cast
 
 from confluent_kafka import Message
 
-from benchmarks.workload import FIRST_TS_US, Size, blocks
+from benchmarks.workload import FIRST_TS_US, Size, messages_of_topic
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.executor.compiled_stream import compile_stream
 from lockstep.engine.executor.task import run_bin
@@ -41,35 +42,60 @@ class MessagesInMemory(LogInMemory):
             yield MessageRun(index, cast("list[Message]", list(self.logs[index])), [], wanted.until)
 
 
-def fold_batches(stream: AnyStream, batches: Iterable[Batch], root: Path, *, hour: str) -> Iterator[DataFile]:
-    """Fold batches by the engine's task, state saved after each; gives the files that it wrote.
+class StreamInMemory:
+    """A stream whose tasks run in this process, batch after batch."""
 
-    Raises:
-        ValueError: A batch was not folded to its end.
-    """
-    made, folders = compile_stream(stream), StreamFolders(stream.name, root)
-    aside = root / "aside"
-    job = JobSpec(
-        stream=b"",
-        kafka={},
-        table=folders.table,
-        quarantine=aside / "quarantine",
-        late=aside / "late",
-        state=aside / "state",
-        local_root=aside / "hot",
-    )
-    reached: dict[str, Position] = {}
-    for number, batch in enumerate(batches, 1):
-        begin = [reached.get(topic) or _begin(topic) for topic in batch]
+    def __init__(self, stream: AnyStream, root: Path, *, hour: str) -> None:
+        """Compile the stream.
+
+        Args:
+            stream: The declaration.
+            root: Its folder.
+            hour: Commit hour of all batches.
+        """
+        self._name = stream.name
+        self._hour = hour
+        self._compiled = compile_stream(stream)
+        self._batches = 0
+        self._reached: dict[str, Position] = {}
+        aside = root / "aside"
+        self.job = JobSpec(
+            stream=b"",
+            kafka={},
+            table=StreamFolders(stream.name, root).table,
+            quarantine=aside / "quarantine",
+            late=aside / "late",
+            state=aside / "state",
+            local_root=aside / "hot",
+        )
+
+    def fold(self, batch: Batch) -> Sequence[DataFile]:
+        """Fold a batch by the engine's task and save the state; returns its files.
+
+        Raises:
+            ValueError: The batch was not folded to its end.
+        """
+        self._batches += 1
+        begin = [self._reached.get(topic) or _begin(topic) for topic in batch]
         ranges = tuple(
             PlannedRange(position, log[-1].at + 1) for position, log in zip(begin, batch.values(), strict=True)
         )
-        identity = BatchIdentity(generation=1, epoch=1, number=number, commit_hour=hour, planned_at_us=PLANNED_AT_US)
-        result = run_bin(job, TaskSpec(identity, ranges), made, MessagesInMemory(list(batch.values())))
+        identity = BatchIdentity(
+            generation=1, epoch=1, number=self._batches, commit_hour=self._hour, planned_at_us=PLANNED_AT_US
+        )
+        log = MessagesInMemory(list(batch.values()))
+        result = run_bin(self.job, TaskSpec(identity, ranges), self._compiled, log)
         if isinstance(result, TaskFailure) or any(each.finding or each.trouble for each in result.ranges):
-            raise ValueError(f"batch {number} of {stream.name} was not folded: {result}")
-        reached |= {each.reached.topic: each.reached for each in result.ranges}
-        yield from result.files
+            raise ValueError(f"batch {self._batches} of {self._name} was not folded: {result}")
+        self._reached |= {each.reached.topic: each.reached for each in result.ranges}
+        return result.files
+
+
+def fold_batches(stream: AnyStream, batches: Iterable[Batch], root: Path, *, hour: str) -> Iterator[DataFile]:
+    """Fold batches by the engine's task, state saved after each; gives the files that it wrote."""
+    in_memory = StreamInMemory(stream, root, hour=hour)
+    for batch in batches:
+        yield from in_memory.fold(batch)
 
 
 def _begin(topic: str) -> Position:
@@ -78,16 +104,22 @@ def _begin(topic: str) -> Position:
 
 def make_sensor_batches(batches: int, messages: int) -> Iterator[Batch]:
     """The workload of the main benchmark (`benchmarks.workload`) in batches of about so many messages."""
-    size = Size("compaction", batches * messages)
-    ends = dict.fromkeys(size.topic_names(), 0)
-    each, waiting = messages // size.topics, {topic: list[InLog]() for topic in ends}
-    for block in blocks(size):
-        log = waiting[block.topic]
-        log += [InLog(at, *pair, FIRST_TS_US // 1000) for at, pair in enumerate(block.messages, ends[block.topic])]
-        ends[block.topic] += len(block.messages)
-        while all(len(log) >= each for log in waiting.values()):
-            yield {topic: log[:each] for topic, log in waiting.items()}
-            waiting = {topic: log[each:] for topic, log in waiting.items()}
+    return make_batches(Size("compaction", batches * messages), repeat(messages, batches))
+
+
+def make_batches(size: Size, messages: Iterable[int]) -> Iterator[Batch]:
+    """The workload in batches, each of about so many messages, spread evenly over the topics; none without any."""
+    logs = {topic: _make_log(size, number) for number, topic in enumerate(size.topic_names())}
+    for wanted in messages:
+        batch = {topic: list(islice(log, wanted // size.topics)) for topic, log in logs.items()}
+        if not all(batch.values()):
+            return
+        yield batch
+
+
+def _make_log(size: Size, number: int) -> Iterator[InLog]:
+    for at, pair in enumerate(messages_of_topic(size, number)):
+        yield InLog(at, *pair, FIRST_TS_US // 1000)
 
 
 def make_order_book_batches(seconds: float) -> Iterator[Batch]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -14,12 +15,14 @@ from lockstep import (
     ColumnFold,
     Envelope,
     Kind,
+    MapState,
     NoIntegrity,
     Record,
     Sequence,
     Stream,
     Strict,
     TableFields,
+    TableFold,
     Topics,
     Transform,
 )
@@ -27,9 +30,10 @@ from lockstep.declare.stream import AnyStream
 
 Values = tuple[str, str, float, float, float, float, int, bool]
 State = dict[int, Values]
+Table = TypeVar("Table", bound=MutableMapping[int, Values])
 
 
-class Sensors(Transform[Message, State, Change]):
+class ChangedRows(Transform[Message, Table, Change]):
     """Rows of 8 columns by id; an update changes some columns of some rows."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
@@ -37,11 +41,7 @@ class Sensors(Transform[Message, State, Change]):
         kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
         return Envelope(message.session, kind, message.seq, None, message.ts)
 
-    def on_snapshot(self, message: Message, record: Record, previous: State | None) -> State:
-        """All rows of the snapshot."""
-        return {row.id: astuple(row)[1:] for row in message.rows}
-
-    def on_update(self, state: State, message: Message, record: Record) -> Iterable[Change]:
+    def on_update(self, state: Table, message: Message, record: Record) -> Iterable[Change]:
         """One output row per changed row."""
         changed = []
         for change in message.rows:
@@ -62,10 +62,35 @@ class Sensors(Transform[Message, State, Change]):
         return changed
 
 
+class Sensors(ChangedRows[State]):
+    """The state is a dict, which is saved whole."""
+
+    def on_snapshot(self, message: Message, record: Record, previous: State | None) -> State:
+        """All rows of the snapshot."""
+        return {row.id: astuple(row)[1:] for row in message.rows}
+
+
+class MapSensors(ChangedRows[MapState[int, Values]]):
+    """The state is saved row by row."""
+
+    def on_snapshot(
+        self, message: Message, record: Record, previous: MapState[int, Values] | None
+    ) -> MapState[int, Values]:
+        """All rows of the snapshot."""
+        return MapState({row.id: astuple(row)[1:] for row in message.rows})
+
+
 def sensors(pattern: str) -> AnyStream:
     """The stream over the topics of one size of the workload."""
     return Stream(
         name=STREAM, topics=Topics(pattern=pattern), transform=Sensors(), integrity=Strict(evidence=Sequence())
+    )
+
+
+def map_sensors(pattern: str) -> AnyStream:
+    """The stream with a state by row."""
+    return Stream(
+        name=STREAM, topics=Topics(pattern=pattern), transform=MapSensors(), integrity=Strict(evidence=Sequence())
     )
 
 
@@ -136,4 +161,59 @@ def ready_sensors(pattern: str) -> AnyStream:
     """The stream with the ready fold."""
     return Stream(
         name=STREAM, topics=Topics(pattern=pattern), transform=ReadySensors(), integrity=Strict(evidence=Sequence())
+    )
+
+
+class PartialColumns(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The columns of a row, without its id; None for a column that an update leaves unchanged."""
+
+    status: str | None
+    name: str | None
+    v0: float | None
+    v1: float | None
+    v2: float | None
+    v3: float | None
+    q: int | None
+    flag: bool | None
+
+
+NO_ROW = (None,) * 8
+
+
+class TableSensors(TableFold[Message, int, PartialColumns, TableChange]):
+    """The same fold as a table of rows."""
+
+    key = ("id",)
+    removed = "status"
+
+    def envelope(self, message: Message, record: Record) -> Envelope:
+        """Session and number are in each message."""
+        kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
+        return Envelope(message.session, kind, message.seq, None, message.ts)
+
+    def changes(self, message: Message) -> Iterator[tuple[int, PartialColumns]]:
+        """The rows of the message."""
+        for row in message.rows:
+            key, *values = astuple(row)
+            yield key, PartialColumns(*(None if value is UNSET else value for value in values))
+
+    def merge(self, previous: PartialColumns | None, change: PartialColumns) -> PartialColumns:
+        """The previous row with the changed columns."""
+        if previous is None:
+            return change
+        pairs = zip(astuple(previous), astuple(change), strict=True)
+        return PartialColumns(*(old if new is None else new for old, new in pairs))
+
+    def emit(
+        self, message: Message | None, key: int, new: PartialColumns | None, previous: PartialColumns | None
+    ) -> TableChange:
+        """The row before and after."""
+        values = NO_ROW if new is None else astuple(new)
+        return TableChange(key, *values, *(NO_ROW if previous is None else astuple(previous)))
+
+
+def table_sensors(pattern: str) -> AnyStream:
+    """The stream with the fold of a table of rows."""
+    return Stream(
+        name=STREAM, topics=Topics(pattern=pattern), transform=TableSensors(), integrity=Strict(evidence=Sequence())
     )

@@ -111,6 +111,13 @@ def blocks(size: Size) -> Iterator[Block]:
             yield topic.block(first, min(first + BLOCK_MESSAGES, size.messages_per_topic))
 
 
+def messages_of_topic(size: Size, number: int) -> Iterator[tuple[bytes, bytes]]:
+    """Key and value of the messages of a topic, in order."""
+    topic = _Topic(size, number)
+    for first in range(0, size.messages_per_topic, BLOCK_MESSAGES):
+        yield from topic.block(first, min(first + BLOCK_MESSAGES, size.messages_per_topic)).messages
+
+
 def interleaved(size: Size, first: int, until: int) -> Iterator[tuple[str, bytes, bytes]]:
     """Topic, key and value of the messages [first, until) of each topic, all topics taking turns.
 
