@@ -174,13 +174,17 @@ def _figures(trigger_seconds: float, bare: Sequence[LiveResult], ours: Sequence[
         pairs = [(one.percentiles[percent], other.percentiles[percent]) for one, other in zip(bare, ours, strict=True)]
         ratio = median(other / one for one, other in pairs)
         found += [
-            Figure(f"{name}{delay}", median(other for _, other in pairs), "s", seconds_max if is_fast else None),
+            Figure(
+                f"{name}{delay}", median(other for _, other in pairs), "s", seconds_max if is_fast else None, len(pairs)
+            ),
             Figure(f"{name}{BARE.name}: {delay}", median(one for one, _ in pairs), "s"),
-            Figure(f"{name}{delay}, to the {BARE.name}", ratio, "", RATIO_MAX if is_fast else None),
+            Figure(f"{name}{delay}, to the {BARE.name}", ratio, "", RATIO_MAX if is_fast else None, len(pairs)),
         ]
     return [
         *found,
-        Figure(f"{name}load", median(each.busy.cores for each in ours), "cores", CORES_MAX.get(trigger_seconds)),
+        Figure(
+            f"{name}load", median(each.busy.cores for each in ours), "cores", CORES_MAX.get(trigger_seconds), len(ours)
+        ),
         Figure(f"{name}{BARE.name}: load", median(each.busy.cores for each in bare), "cores"),
         Figure(f"{name}load while idle", median(each.idle.cores for each in ours), "cores"),
         Figure(f"{name}batch, median", median(each.batch_seconds_median for each in ours), "s"),

@@ -245,7 +245,13 @@ def make_figures(shape: Shape, turns: Turns) -> list[Figure]:
         ratio_max = TASK_RATIO_MAX if has_goals and shape == SMALL else None
         bytes_max = STATE_BYTES_MAX if has_goals and shape == MIDDLE else None
         figures += [
-            Figure(f"{name}: task to reading, folding and rows", median(map(compute_task_ratio, found)), "", ratio_max),
+            Figure(
+                f"{name}: task to reading, folding and rows",
+                median(map(compute_task_ratio, found)),
+                "",
+                ratio_max,
+                len(found),
+            ),
             Figure(f"{name}: state files, for a byte of input", state_bytes, "B", bytes_max),
         ]
     return figures

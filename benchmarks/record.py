@@ -13,6 +13,10 @@ from benchmarks.report import Hardware, commit, hardware, today, versions
 RESULTS = Path(__file__).with_name("results")
 
 
+PAIRED_ROUNDS_MIN = 10
+"""A figure of fewer rounds has no verdict: the cost of a message differs by a fifth from round to round."""
+
+
 class Figure(msgspec.Struct, frozen=True):
     """One measured figure.
 
@@ -21,17 +25,24 @@ class Figure(msgspec.Struct, frozen=True):
         value: Its value.
         unit: Its unit; empty for ratios.
         goal: The upper limit; None where nothing was promised.
+        rounds: Rounds of systems in turns from which the figure was computed; None for a figure of other measurements.
     """
 
     name: str
     value: float
     unit: str
     goal: float | None = None
+    rounds: int | None = None
+
+    @property
+    def has_few_rounds(self) -> bool:
+        """Whether the rounds are too few for a verdict."""
+        return self.rounds is not None and self.rounds < PAIRED_ROUNDS_MIN
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the goal is met; None without one."""
-        return None if self.goal is None else self.value <= self.goal
+        """Whether the goal is met; None without a goal or with too few rounds."""
+        return None if self.goal is None or self.has_few_rounds else self.value <= self.goal
 
 
 class Series(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ def figures(seconds: Sequence[tuple[float, float]]) -> list[Figure]:
     least = 1 - min(without for _, without in seconds) / min(strict for strict, _ in seconds)
     what = "share of a task's CPU time that Strict takes more than NoIntegrity without evidence"
     return [
-        Figure(f"{what}, median of pairs", middle, "", SHARE_MAX),
+        Figure(f"{what}, median of pairs", middle, "", SHARE_MAX, len(seconds)),
         Figure(f"{what}, lower quartile", low, ""),
         Figure(f"{what}, upper quartile", high, ""),
         Figure(f"{what}, by the least time of each", least, ""),

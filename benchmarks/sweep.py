@@ -108,6 +108,7 @@ def figures(sweep: Sweep, points: Sequence[Point]) -> list[Figure]:
     """The cost at each point, and the ratio of each to the base; the last one has the goal."""
     cost = {sweep.count(point.size): point.per_million(sweep.smoke) for point in points}
     base, last = cost[sweep.base][LOCKSTEP.name], max(cost)
+    rounds = len(points[0].results[0].runs)
     found = [Figure(f"{count:,} {sweep.name}", each[LOCKSTEP.name], _UNIT) for count, each in cost.items()]
     found += [
         Figure(
@@ -115,6 +116,7 @@ def figures(sweep: Sweep, points: Sequence[Point]) -> list[Figure]:
             each[LOCKSTEP.name] / base,
             "",
             sweep.ratio_max if count == last else None,
+            rounds,
         )
         for count, each in cost.items()
         if count != sweep.base

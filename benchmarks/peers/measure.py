@@ -66,7 +66,7 @@ def make_record(report: Report, conditions: Conditions, missing: dict[str, str],
         middle, low, high = compute_spread(compute_pair_ratios(found[ours], found[name]))
         goal = PEERS[name].ratio_max if name in PEERS else BARE_RATIOS_MAX[ours]
         figures += [
-            Figure(f"{ours} to {name}, median of the pairs", middle, "", goal),
+            Figure(f"{ours} to {name}, median of the pairs", middle, "", goal, len(report.results[0].runs)),
             Figure(f"{ours} to {name}, quartiles of the pairs apart", high - low, ""),
         ]
     settings: dict[str, object] = {

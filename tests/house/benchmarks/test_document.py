@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.goals import DOCUMENT, ORDER, QUESTIONS, embed, newest, renew, table
 from benchmarks.plots import draw
-from benchmarks.record import RESULTS, Conditions, Figure, Record
+from benchmarks.record import PAIRED_ROUNDS_MIN, RESULTS, Conditions, Figure, Record
+from benchmarks.report import Hardware
+
+VERSIONS = dict.fromkeys(("python", "pyspark", "deltalake", "librdkafka"), "1")
+HARDWARE = Hardware(processor="x", cores=2, memory_gb=1.0, kernel="x", load_average=0.0)
 
 
 def test_summary_and_table_in_the_document_are_those_of_the_kept_results() -> None:
@@ -45,6 +52,21 @@ def axis_texts(svg: str) -> list[str]:
 def test_a_goal_is_the_most_that_may_be(value: float, verdict: str) -> None:
     found = Conditions.now().record("x", {}, [Figure("p50", value, "s", 0.3)], [], {})
     assert f"| x | p50 | {value:g} s | <= 0.3 | {verdict} |" in table([found])
+
+
+@given(rounds=st.integers(1, 40), value=st.floats(0, 2), goal=st.floats(0, 2))
+def test_a_figure_of_few_paired_rounds_is_not_judged(rounds: int, value: float, goal: float) -> None:
+    figure = Figure("ratio", value, "", goal, rounds)
+    shown = table(
+        [Conditions(date="", commit="", versions=VERSIONS, hardware=HARDWARE).record("x", {}, [figure], [], {})]
+    )
+    assert figure.is_met == (None if rounds < PAIRED_ROUNDS_MIN else value <= goal)
+    assert (f"not judged: rounds {rounds}" in shown) == (rounds < PAIRED_ROUNDS_MIN)
+
+
+def test_no_kept_figure_of_few_rounds_is_judged() -> None:
+    figures = chain.from_iterable(record.figures for record in newest(RESULTS))
+    assert {figure.is_met for figure in figures if figure.has_few_rounds} == {None}
 
 
 def test_a_table_takes_only_the_marked_place() -> None:
