@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import (
-    Change,
     CompressedBlocks,
     SegmentHeader,
     StateFileWriter,
     StateVersion,
     read_segment,
 )
+from lockstep.state.entry_order import Change, is_removed, split_changes, to_prefix
 
 
 def add_base(
@@ -47,14 +46,20 @@ def read_entries(folder: Path, version: StateVersion) -> tuple[SegmentHeader | N
     head = read_segment(folder, version.segment, version)
     refs = (*head.header.chain, version.segment)
     entries: dict[bytes, bytes] = {}
-    for key, value in _read_changes(folder, version, refs):
-        if value is None:
-            entries.pop(key, None)
-        else:
-            entries[key] = value
+    for ref in refs:
+        apply_blocks(entries, read_segment(folder, ref, version).blocks())
     return head.header, entries
 
 
-def _read_changes(folder: Path, version: StateVersion, refs: tuple[SegmentRef, ...]) -> Iterator[Change]:
-    for ref in refs:
-        yield from chain.from_iterable(read_segment(folder, ref, version).blocks())
+def apply_blocks(entries: dict[bytes, bytes], blocks: Iterable[list[Change]]) -> None:
+    """Apply the changes of a segment to entries in memory."""
+    for block in blocks:
+        removals, others = split_changes(block)
+        removed = {to_prefix(removal) for removal in removals}
+        for key in [key for key in entries if is_removed(key, removed)] if removed else ():
+            del entries[key]
+        for key, value in others:
+            if value is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = value

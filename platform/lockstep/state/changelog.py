@@ -6,8 +6,9 @@ task that wrote it: no two segments have the same name.
 
 magic (8)  version (2)  header length (4)  CRC-32 of all other bytes (4)
     header: msgpack, zstd
-    blocks, each: length (4), zstd frame with content checksum of msgpack [[session, value or nil], ...]
+    blocks, each: length (4), zstd frame with content checksum of msgpack [[key, value or nil], ...]
 
+Entries are in the order of `entry_order.py`: those that remove a prefix apply before the others.
 A header contains the segment's whole chain, so one reference leads to everything that a rebuild needs.
 """
 
@@ -28,6 +29,7 @@ import zstandard
 from lockstep.errors import StateError
 from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
+from lockstep.state.entry_order import Change
 from lockstep.storage import PendingFile, find_fault, find_storage
 
 MAGIC = b"lockstep"
@@ -56,9 +58,6 @@ PREAMBLE_BYTES = _PREAMBLE.size
 _LENGTH = struct.Struct("<I")
 _LONG_LIST = b"\xdd"
 _ENCODER = msgspec.msgpack.Encoder()
-
-Change = tuple[bytes, bytes | None]
-"""A session and its new value; None when it was removed."""
 
 
 class StateVersion(msgspec.Struct, frozen=True, gc=False):

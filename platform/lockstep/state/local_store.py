@@ -11,12 +11,11 @@ store's folder, named after the boot, is not used again.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import struct
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -24,13 +23,19 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from lockstep.state.changelog import Change
+from lockstep.state.entry_order import (
+    HASHED,
+    Change,
+    is_hashed,
+    is_prefix_removal,
+    is_removed,
+    make_store_key,
+    split_changes,
+    to_prefix,
+)
 
-KEY_BYTES_MAX = 511
-"""lmdb's limit, compiled in."""
 STAMP_KEY = b"!"
 
-_PLAIN, HASHED = b"k", b"h"
 _END = b"\xff"
 """Behind all lmdb keys."""
 _CRC_BYTES = 4
@@ -60,18 +65,6 @@ class KeyCollision(LocalStoreCorrupt):
     """Two sessions with the same hash. A rebuild would not help: reported unchanged."""
 
 
-def make_store_key(session: bytes) -> bytes:
-    """The lmdb key of a session: itself, or its hash when it is too long for lmdb."""
-    if len(session) < KEY_BYTES_MAX:
-        return _PLAIN + session
-    return HASHED + hashlib.blake2b(session, digest_size=32).digest()
-
-
-def is_hashed(key: bytes) -> bool:
-    """Whether an lmdb key is the hash of a session too long for lmdb."""
-    return key.startswith(HASHED)
-
-
 def encode_entry(key: bytes, session: bytes, value: bytes) -> bytes:
     """The lmdb value: a checksum over the whole entry, the session where its key is a hash, the value."""
     if key[:1] == HASHED:
@@ -89,7 +82,7 @@ def decode_entry(key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
     if int.from_bytes(sealed[:_CRC_BYTES], "little") != zlib.crc32(rest, zlib.crc32(key)):
         raise LocalStoreCorrupt("an entry does not match its checksum")
     if key[:1] != HASHED:
-        return key[len(_PLAIN) :], rest
+        return key[1:], rest
     (length,) = _LENGTH.unpack_from(rest)
     end = _LENGTH.size + length
     return rest[_LENGTH.size : end], rest[end:]
@@ -303,9 +296,10 @@ class LocalStore:
         """All sessions and values as they are after some changes, in the order of their lmdb keys.
 
         Args:
-            changes: In that order, too.
+            changes: In the order of `entry_order.py`.
         """
-        newer, before = iter(changes), b""
+        removed, newer = _take_prefixes(changes)
+        before = b""
         at, change = _next_change(newer)
         with _damage(), self.file.environment.begin() as transaction, transaction.cursor() as cursor:
             for key in chain(cursor.iternext(keys=True, values=False), (_END,)):
@@ -317,7 +311,9 @@ class LocalStore:
                         yield change[0], change[1]
                     at, change = _next_change(newer)
                 if key not in {at, STAMP_KEY}:
-                    yield decode_entry(key, bytes(cursor.value()))
+                    entry = decode_entry(key, bytes(cursor.value()))
+                    if not (removed and is_removed(entry[0], removed)):
+                        yield entry
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Entries with short names by prefix, after a given name, in order, at most so many."""
@@ -337,11 +333,13 @@ class LocalStore:
             return [*_with_prefix(cursor, prefix), *_hashed_with_prefix(cursor, prefix)]
 
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
-        """Put and remove entries and set the stamp (None: remove it), in one transaction."""
+        """Remove prefixes, put and remove entries, set the stamp (None: remove it), in one transaction."""
         self._end_reading()
         with _damage(), self.file.environment.begin(write=True) as transaction:
-            _put_all(transaction, changes)
-            for session, value in changes:
+            removals, others = split_changes(changes)
+            _remove_all(transaction, [to_prefix(removal) for removal in removals])
+            _put_all(transaction, others)
+            for session, value in others:
                 if value is None:
                     transaction.delete(make_store_key(session))
             if stamp is None:
@@ -442,12 +440,43 @@ def _next_change(changes: Iterator[Change]) -> tuple[bytes, Change]:
     return (_END, (b"", None)) if change is None else (make_store_key(change[0]), change)
 
 
-def sort_changes(changes: Iterable[Change]) -> list[Change]:
-    """Changes in the order of their lmdb keys."""
-    return sorted(changes, key=lambda change: make_store_key(change[0]))
+def _take_prefixes(changes: Iterable[Change]) -> tuple[set[bytes], Iterator[Change]]:
+    """The prefix removals, which are the first of the changes, and the changes after them."""
+    newer, removed = iter(changes), set[bytes]()
+    for change in newer:
+        if not is_prefix_removal(change):
+            return removed, chain((change,), newer)
+        removed.add(to_prefix(change))
+    return removed, newer
 
 
-def _put_all(transaction: lmdb.Transaction, changes: Sequence[Change]) -> None:
+def _remove_all(transaction: lmdb.Transaction, prefixes: Sequence[bytes]) -> None:
+    """Remove all entries with keys of some prefixes."""
+    if not prefixes:
+        return
+    with transaction.cursor() as cursor:
+        for prefix in prefixes:
+            _remove_plain(cursor, make_store_key(prefix))
+        if not cursor.set_range(HASHED):
+            return
+        removed = set(prefixes)
+        while is_hashed(bytes(cursor.key())):
+            name, _ = decode_entry(bytes(cursor.key()), bytes(cursor.value()))
+            if not (cursor.delete() if is_removed(name, removed) else cursor.next()):
+                return
+
+
+def _remove_plain(cursor: lmdb.Cursor, wanted: bytes) -> None:
+    """Remove the entries with short names by prefix."""
+    if is_hashed(wanted) or not cursor.set_range(wanted):
+        return
+    while bytes(cursor.key()).startswith(wanted):
+        decode_entry(bytes(cursor.key()), bytes(cursor.value()))
+        if not cursor.delete():
+            return
+
+
+def _put_all(transaction: lmdb.Transaction, changes: Collection[Change]) -> None:
     """Put all new values: in the order of keys, so that each page is visited once."""
     entries: list[tuple[bytes, bytes]] = []
     for session, value in changes:

@@ -11,7 +11,6 @@ import msgspec
 from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.model.position import SegmentRef
 from lockstep.state.changelog import (
-    Change,
     RestoreKind,
     RestorePlan,
     Segment,
@@ -23,6 +22,7 @@ from lockstep.state.changelog import (
     restore_plan,
 )
 from lockstep.state.codec import S, StateSchema
+from lockstep.state.entry_order import Change
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.values import read_versions

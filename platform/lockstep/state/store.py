@@ -13,7 +13,6 @@ import msgspec
 
 from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.state.changelog import (
-    Change,
     CompressedBlocks,
     SegmentHeader,
     StateFileWriter,
@@ -25,7 +24,18 @@ from lockstep.state.changelog import (
 )
 from lockstep.state.codec import MigrationFailed, S, StateMigrator, StateNotOfItsType, StateSchema, make_encoding_error
 from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
-from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, sort_changes
+from lockstep.state.entry_order import (
+    PREFIX_REMOVED,
+    Change,
+    find_prefixes,
+    is_prefix_removal,
+    is_removed,
+    make_prefix_removal,
+    sort_changes,
+    split_changes,
+    to_prefix,
+)
+from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
 from lockstep.state.timers import AGENDA, CLOCK, SystemEntries
@@ -51,33 +61,62 @@ class SpillStore:
     def __init__(self, store: LocalStore) -> None:
         """Use an empty private store."""
         self._store = store
+        self._removes_prefixes = False
         self.size = 0
 
     def put(self, changes: Sequence[Change]) -> None:
         """Record changes, replacing earlier ones of the same keys."""
+        removals, _ = split_changes(changes)
+        self._removes_prefixes |= len(removals) > 0
+        for removal in removals:
+            self.size -= sum(map(count_change_bytes, self.scan(to_prefix(removal))))
+            self._store.apply([removal], None)
         for key, _ in changes:
-            before = self.get(key)
-            if not isinstance(before, NotSpilled):
-                self.size -= count_change_bytes((key, before))
+            held = self._store.get(key)
+            if held is not None:
+                self.size -= count_change_bytes((key, _value(held)))
         self.size += sum(map(count_change_bytes, changes))
         self._store.apply([(key, _REMOVED if value is None else _PUT + value) for key, value in changes], None)
 
     def get(self, key: bytes) -> bytes | NotSpilled | None:
         """The newest value of a key; None when it was removed."""
         held = self._store.get(key)
-        return UNTOUCHED if held is None else _value(held)
+        if held is not None:
+            return _value(held)
+        return None if self.removes(key) else UNTOUCHED
+
+    def removes(self, key: bytes) -> bool:
+        """Whether a prefix of the key, or of a longer prefix, was removed."""
+        return self._removes_prefixes and any(self._has_removal(prefix) for prefix in find_prefixes(key))
+
+    def _has_removal(self, prefix: bytes) -> bool:
+        return self._store.get(make_prefix_removal(prefix)[0]) is not None
 
     def scan(self, prefix: bytes) -> Iterator[Change]:
         """The changes of all keys with a prefix."""
         return ((key, _value(held)) for key, held in self._store.scan_all(prefix))
 
     def __iter__(self) -> Iterator[Change]:
-        """All changes, in the order of the local store."""
-        return ((key, _value(held)) for key, held in self._store.items())
+        """All changes, in their order."""
+        changes = ((key, _value(held)) for key, held in self._store.items())
+        if not self._removes_prefixes:
+            return changes
+        return chain(self.scan(PREFIX_REMOVED), filterfalse(is_prefix_removal, changes))
 
     def close(self) -> None:
         """Delete the file. May be called again."""
         self._store.close()
+
+
+def _apply_spilled(
+    stored: Iterable[tuple[bytes, bytes]], scratch: SpillStore, prefix: bytes
+) -> list[tuple[bytes, bytes]]:
+    """Stored entries with keys of a prefix, after the spilled changes."""
+    removed = {to_prefix(removal) for removal in scratch.scan(PREFIX_REMOVED + prefix)}
+    kept = () if scratch.removes(prefix) else stored
+    found: dict[bytes, bytes | None] = {key: value for key, value in kept if not is_removed(key, removed)}
+    found.update(scratch.scan(prefix))
+    return [(key, value) for key, value in found.items() if value is not None]
 
 
 def _value(held: bytes) -> bytes | None:
@@ -112,13 +151,10 @@ class EntryReader(Generic[S]):
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
         """All entries by key prefix. Raises as `get` does."""
-        found = {} if self._version.segment is None else dict(self._store.use(lambda store: store.scan_all(prefix)))
-        for key, value in self._local(lambda scratch: list(scratch.scan(prefix))) if self.scratch is not None else ():
-            if value is None:
-                found.pop(key, None)
-            else:
-                found[key] = value
-        return found.items()
+        stored = () if self._version.segment is None else self._store.use(lambda store: store.scan_all(prefix))
+        if self.scratch is None:
+            return stored
+        return self._local(lambda scratch: _apply_spilled(stored, scratch, prefix))
 
     def reduce(self, compute: Callable[[Iterable[tuple[bytes, bytes]]], T]) -> T:
         """A result of all entries; computed again where the local store is found damaged. Raises as `get` does."""

@@ -15,7 +15,7 @@ import msgspec
 
 from lockstep.errors import StateError
 from lockstep.model.record import KafkaMessage, Record, read_headers
-from lockstep.state.changelog import Change
+from lockstep.state.entry_order import Change
 
 AGENDA: Final = b"\xff"
 """Followed by the deadline and a digest of the session: timers, in order."""

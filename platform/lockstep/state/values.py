@@ -28,7 +28,8 @@ from lockstep.model.map_state import (
 )
 from lockstep.model.state_types import RowsType, StateTypeSchema, hash_of_type_schema, to_untyped
 from lockstep.model.storable import StorableType
-from lockstep.state.changelog import Change, SegmentHeader
+from lockstep.state.changelog import SegmentHeader
+from lockstep.state.entry_order import Change, make_prefix_removal
 
 MARK = 0xC1
 """The only byte that msgpack never uses."""
@@ -312,18 +313,22 @@ class MapStateStore:
 
     def removals(self, session: bytes) -> Iterator[Change]:
         """The removal of all rows of a session."""
-        return ((key, None) for key, _ in self._entries.scan(make_session_prefix(session)))
+        return self._difference(make_session_prefix(session), {})
 
     def _is_own(self, stored: _Stored[Any, Any], prefix: bytes) -> bool:
         return stored.prefix == prefix and stored._entries is self._entries  # noqa: SLF001  # both of this module
 
     def _difference(self, prefix: bytes, whole: dict[bytes, bytes]) -> Iterator[Change]:
-        """Removals of stored rows that a new table lacks; equal rows are not written again."""
-        for key, value in self._entries.scan(prefix):
-            if key not in whole:
-                yield key, None
-            elif whole[key] == value:
-                del whole[key]
+        """Removals of stored rows that a new table lacks; equal rows are not written again, unless all are removed."""
+        stored = dict(self._entries.scan(prefix))
+        removed = [key for key in stored if key not in whole]
+        equal = [key for key, value in whole.items() if stored.get(key) == value]
+        if sum(map(len, removed)) > len(prefix) + sum(len(key) + len(whole[key]) for key in equal):
+            yield make_prefix_removal(prefix)
+            return
+        for key in equal:
+            del whole[key]
+        yield from ((key, None) for key in removed)
 
 
 def make_session_prefix(session: bytes) -> bytes:

@@ -45,6 +45,7 @@ K = TypeVar("K")
 _MESSAGES = msgspec.msgpack.Decoder(BufferedMessage)
 _CLOCKS = msgspec.msgpack.Decoder(tuple[int, int, int])
 _DIGEST_BYTES = 16
+_PREFIX_REMOVED = b"\xf8"
 _BEFORE_1970 = 2**63
 """Added to the deadlines in keys."""
 
@@ -67,12 +68,20 @@ class StoredSystemEntries:
             _put(self._clocks, rest.decode("utf-8", "surrogatepass"), value)
         elif kind == AGENDA:
             self._put_on_agenda(rest, value)
+        elif kind == _PREFIX_REMOVED and value is None:
+            self._remove_rows(rest)
         elif kind == bytes([ROWS]):
             session, _, row = rest.partition(b"\xff")
             _put(self._rows.setdefault(session, {}), row, value)
         else:
             return False
         return True
+
+    def _remove_rows(self, prefix: bytes) -> None:
+        """Remove the rows of a session, or of one of its tables: 0xf9, the session, 0xff, the start of their keys."""
+        session, _, begin = prefix[1:].partition(b"\xff")
+        rows = self._rows.get(session, {})
+        self._rows[session] = {row: value for row, value in rows.items() if not row.startswith(begin)}
 
     def held(self, session: str, offset: int) -> BufferedMessage:
         """A buffered message.

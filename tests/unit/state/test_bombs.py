@@ -20,7 +20,6 @@ from lockstep.state.changelog import (
     HEADER_BYTES_MAX,
     MAGIC,
     VERSION,
-    Change,
     SegmentHeader,
     StateDamaged,
     StateFileWriter,
@@ -29,6 +28,7 @@ from lockstep.state.changelog import (
     read_header,
     read_segment,
 )
+from lockstep.state.entry_order import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable

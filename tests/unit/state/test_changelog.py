@@ -12,13 +12,13 @@ from lockstep.model.position import SegmentRef
 from lockstep.model.state_types import hash_of_type_schema, make_type_schema
 from lockstep.state.changelog import (
     BLOCK_BYTES,
-    Change,
     SegmentHeader,
     StateDamaged,
     StateFileWriter,
     StateVersion,
     read_segment,
 )
+from lockstep.state.entry_order import Change
 
 SHAPE = make_type_schema(int)
 CHANGES: list[Change] = [(b"kept", b"value"), (b"removed", None), (b"", b""), (b"\x00/../\xff", b"\x00" * 300)]

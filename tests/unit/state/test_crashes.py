@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lockstep.state import changelog
-from lockstep.state.changelog import Change, RestoreKind, StateFileWriter, StateVersion, read_segment
+from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion, read_segment
+from lockstep.state.entry_order import Change
 from lockstep.state.restore import apply_stamped
 from tests.unit.state.home import OTHER_BOOT, Home, drop, put
 

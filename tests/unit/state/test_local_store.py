@@ -24,13 +24,13 @@ from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.operations.doctor.machine import check_local_root
 from lockstep.state import local_store_pool
 from lockstep.state.changelog import RestoreKind, StateFileWriter, StateVersion
+from lockstep.state.entry_order import sort_changes
 from lockstep.state.local_store import (
     KeyCollision,
     LocalStore,
     LocalStoreCorrupt,
     StoreFile,
     find_whole_file,
-    sort_changes,
 )
 from lockstep.state.local_store_pool import (
     STORES_MAX,
@@ -348,7 +348,7 @@ def test_items_after_changes_are_those_of_a_store_with_the_changes(
 ) -> None:
     store = LocalStore(StoreFile(None, None), _close)
     store.apply(list(stored.items()), b"stamp")
-    ahead = list(store.items(sort_changes(changes.items())))
+    ahead = list(store.items(sort_changes(list(changes.items()))))
     store.apply(list(changes.items()), b"stamp")
     after = list(store.items())
     store.close()

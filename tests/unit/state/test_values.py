@@ -112,7 +112,7 @@ def test_a_session_that_ends_takes_its_rows_with_it(tmp_path: Path) -> None:
     version = home.batch(home.start(), both)
     with home.open(version) as state:
         state.remove("a")
-        assert state.changed() == [(b"a", None), (b"\xf9a\xffbids\xff\x01", None)]
+        assert state.changed() == [(b"a", None), (b"\xf8\xf9a\xff", None)]
     version = home.batch(version, lambda state: state.remove("a"))
     with home.open(version) as state:
         assert session_of(state, "a") is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -14,8 +13,10 @@ from lockstep.errors import LockstepError
 from lockstep.model.map_state import MapState
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.stream_table import open_table
+from lockstep.state.bases import apply_blocks
 from lockstep.state.changelog import Segment, SegmentHeader, StateVersion, make_state_version, read_segment
 from lockstep.state.codec import StateMigrator, StateSchema
+from lockstep.state.entry_order import Change
 from lockstep.state.values import MapStateStore, is_session, make_session_prefix, read_versions
 from lockstep.table import ledger
 from lockstep.table.head import Head
@@ -253,12 +254,16 @@ def _stored(row: LedgerRow, durable: Path, only: bytes | None) -> tuple[SegmentH
     header: SegmentHeader | None = None
     for segment in read_segments(find_state_version(row), durable):
         header = segment.header
-        for key, value in chain.from_iterable(segment.blocks()):
-            if value is None:
-                stored.pop(key, None)
-            elif only is None or key == only or key.startswith(make_session_prefix(only)):
-                stored[key] = value
+        apply_blocks(stored, (_select(block, only) for block in segment.blocks()))
     return header, stored
+
+
+def _select(block: list[Change], only: bytes | None) -> list[Change]:
+    """The changes of a block, without new values of other sessions than the selected one."""
+    if only is None:
+        return block
+    prefix = make_session_prefix(only)
+    return [change for change in block if change[1] is None or change[0] == only or change[0].startswith(prefix)]
 
 
 def _session(row: LedgerRow, key: str, value: bytes, decoded: tuple[object, object] | None) -> SessionState:
