@@ -52,11 +52,13 @@ class TransformTypes(msgspec.Struct, frozen=True):
         message: The decoder's result.
         state: The state of one session.
         row: The output row, a Struct.
+        stored: The type that stores the state.
     """
 
     message: object
     state: object
     row: type[msgspec.Struct]
+    stored: object
 
 
 def read_transform_types(transform: type) -> TransformTypes:
@@ -79,7 +81,8 @@ def read_transform_types(transform: type) -> TransformTypes:
         raise DeclarationError(
             "Stream.transform", row, "the row type is not a msgspec.Struct", "declare the row as one"
         )
-    return TransformTypes(message=message, state=state, row=row_class)
+    stored = cast("type[Transform[Any, Any, Any]]", transform).find_stored_type(state)
+    return TransformTypes(message=message, state=state, row=row_class, stored=stored)
 
 
 def _is_open(argument: object) -> bool:
@@ -388,6 +391,7 @@ def _check_types(types: TransformTypes, decoder: Decoder) -> None:
     decoder.build(types.message)
     make_row_schema(types.row)
     StateSchema(types.state)
+    StateSchema(types.stored)
 
 
 _UNITS = (("days", 86_400), ("hours", 3_600), ("minutes", 60))

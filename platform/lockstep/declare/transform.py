@@ -60,6 +60,11 @@ class Transform(Declaration, Generic[M, S, R]):
     def __hash__(self) -> int:
         return hash(type(self))
 
+    @classmethod
+    def find_stored_type(cls, state: object) -> object:
+        """The type that stores the states: the type of states itself, but for the tables of ready folds."""
+        return state
+
     def check_integrity(self, integrity: IntegrityClass) -> None:
         """Refuse integrity classes under which the transform cannot work; called when a stream is declared.
 

@@ -23,6 +23,7 @@ from lockstep.declare.stream import read_transform_types
 from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
 from lockstep.folds.changed_values import find_change_test
+from lockstep.folds.stored_table import find_stored_type
 from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_class, check_field_types
 from lockstep.model.record import Envelope, Kind, Record
@@ -151,6 +152,12 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         names = self._compiled()
         after, before = (names.nothing if each is None else astuple(each) for each in (new, previous))
         return cast("R", names.row(*names.pick((key, *after, *before))))
+
+    @override
+    @classmethod
+    def find_stored_type(cls, state: object) -> object:
+        """A table that is stored row by row, unless a class overrides a hook that sees all of it."""
+        return find_stored_type(cls, ColumnFold, state)
 
     @override
     def replay_columns(self) -> tuple[tuple[str, ...], str] | None:

@@ -12,6 +12,7 @@ from lockstep.declare.transform import M, R, Transform
 from lockstep.errors import DeclarationError
 from lockstep.folds.changed_values import find_change_test
 from lockstep.folds.removals import add_absent
+from lockstep.folds.stored_table import find_stored_type
 from lockstep.model.record import Record
 
 K = TypeVar("K")
@@ -98,6 +99,12 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         if absent:
             add_absent(absent)
         return emitted
+
+    @override
+    @classmethod
+    def find_stored_type(cls, state: object) -> object:
+        """A table that is stored row by row, unless a class overrides a hook that sees all of it."""
+        return find_stored_type(cls, TableFold, state)
 
     @override
     def replay_columns(self) -> tuple[tuple[str, ...], str] | None:

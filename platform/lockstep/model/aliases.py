@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect
 from msgspec.structs import force_setattr
 
-from lockstep.model.map_state import MapState
+from lockstep.model.map_state import MapState, TableState, list_held_rows
 from lockstep.model.type_parts import list_type_parts
 
 V = TypeVar("V")
@@ -46,6 +46,8 @@ def _list_values(value: Any) -> Collection[object]:
         return [getattr(value, name) for name in value.__struct_fields__]
     if isinstance(value, dict):
         return cast("Collection[object]", value.values())
+    if isinstance(value, TableState):
+        return cast("Collection[object]", list_held_rows(value).values())
     return cast("Collection[object]", value) if isinstance(value, (list, tuple)) else ()
 
 
@@ -89,8 +91,8 @@ def _list_parts(value: Any, place: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             yield f"{place}.{name}", getattr(value, name)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
+    elif isinstance(value, (dict, TableState)):
+        for key, inner in (value if isinstance(value, dict) else list_held_rows(value)).items():
             yield f"{place}[{key!r}]", inner
     elif isinstance(value, (list, tuple)):
         for at, inner in enumerate(value):

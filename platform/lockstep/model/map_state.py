@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Final, Generic, Protocol, TypeVar, cast, overload
+from collections.abc import Container, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, Final, Generic, Protocol, TypeVar, cast, get_origin, overload
 
 import msgspec
+from typing_extensions import override
+
+from lockstep.model.number_keys import make_canonical_key
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -20,14 +23,24 @@ class Absent:
 ABSENT: Final = Absent()
 _UNKNOWN: Final = Absent()
 _ENCODER = msgspec.msgpack.Encoder()
-_HELD, _CHANGED, _STORED = "_held", "_changed", "_stored"
+_HELD, _CHANGED, _STORED, _NOTES_READS = "_held", "_changed", "_stored", "_notes_reads"
 
 
 class StoredRows(Protocol[K, Row_co]):
-    """The rows of a table as stored before this range; implemented by lockstep."""
+    """The rows of a table as stored before this range; implemented by lockstep.
+
+    Attributes:
+        notes_reads: A row that was read may have been changed in place: it counts as assigned.
+    """
+
+    notes_reads: bool
 
     def get(self, key: K) -> Row_co | Absent:
         """One row, decoded."""
+        ...
+
+    def read_others(self, held: Container[K]) -> Iterable[tuple[K, Row_co]]:
+        """All rows whose keys are not in memory, decoded."""
         ...
 
     def all_keys(self) -> Iterable[tuple[bytes, K]]:
@@ -113,7 +126,7 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 
     def __repr__(self) -> str:
         """The rows that are in memory."""
-        return f"Rows({ {key: value for key, value in self._held.items() if value is not ABSENT} })"
+        return f"Rows({list_held_rows(self)})"
 
     def _look(self, key: K) -> V | Absent:
         value = self._held.get(key, _UNKNOWN)
@@ -125,16 +138,90 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
         return value
 
 
+class TableState(MapState[K, V]):
+    """The table of a ready fold whose hooks are the library's own: a dict for its declaration, stored row by row.
+
+    No code of a user holds it, only rows of it. So unlike those of a `MapState` these may be changed in place: a row
+    that was read is compared with its stored bytes. Keys may be numbers with several spellings (number_keys.py).
+    """
+
+    __slots__ = ("_notes_reads",)
+
+    def __init__(self, rows: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
+        """A table with these rows, all of them new."""
+        super().__init__(rows)
+        self._notes_reads = False
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get(self, key: K, /, default: V | D) -> V | D: ...
+    @override
+    def get(self, key: K, /, default: V | D | None = None) -> V | D | None:
+        value = self._held.get(key, _UNKNOWN)
+        if value is _UNKNOWN or self._notes_reads:
+            value = self._look(key)
+        return default if value is ABSENT else cast("V", value)
+
+    @override
+    def __iter__(self) -> Iterator[K]:
+        rows = self.read_rows()
+        return iter(sorted(rows, key=_encode_canonical))
+
+    def read_rows(self) -> dict[K, V]:
+        """All rows, those that are not in memory by one pass over the stored ones; in no order."""
+        if self._stored is not None:
+            self._held.update(self._stored.read_others(self._held))
+        return {key: cast("V", row) for key, row in self._held.items() if row is not ABSENT}
+
+    @override
+    def _look(self, key: K) -> V | Absent:
+        if self._notes_reads:
+            self._changed[key] = None
+        return super()._look(key)
+
+
+def _encode_canonical(key: object) -> bytes:
+    return _ENCODER.encode(make_canonical_key(key))
+
+
+def make_table(rows: dict[K, V]) -> TableState[K, V]:
+    """A table of the rows of a dict, which it takes over."""
+    table = TableState[K, V]()
+    setattr(table, _HELD, rows)
+    return table
+
+
+def list_held_rows(rows: MapState[K, V]) -> dict[K, V]:
+    """The rows that are in memory."""
+    held = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
+    return {key: cast("V", row) for key, row in held.items() if row is not ABSENT}
+
+
+def is_table_type(declared: object) -> bool:
+    """Whether a type is a table that is stored row by row."""
+    return (get_origin(declared) or declared) in _TABLES
+
+
+_TABLES: tuple[Any, ...] = (MapState, TableState)
+
+
 def bind(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     """Bind a table to stored rows: lockstep's side of the class. Rows that it has, as those of a default, are new."""
-    setattr(rows, _STORED, stored)
+    _set_stored(rows, stored)
     getattr(rows, _CHANGED).update(dict.fromkeys(getattr(rows, _HELD)))
 
 
 def bind_saved(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
     """Bind a table whose rows in memory are all stored, such as one that an earlier range has saved."""
-    setattr(rows, _STORED, stored)
+    _set_stored(rows, stored)
     getattr(rows, _CHANGED).clear()
+
+
+def _set_stored(rows: MapState[K, V], stored: StoredRows[K, V]) -> None:
+    setattr(rows, _STORED, stored)
+    if isinstance(rows, TableState):
+        setattr(rows, _NOTES_READS, stored.notes_reads)
 
 
 def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:

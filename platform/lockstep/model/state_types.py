@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from lockstep.errors import DeclarationError
-from lockstep.model.map_state import MapState
+from lockstep.model.map_state import TableState, is_table_type
 
 _VALUES = (
     *(inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType, inspect.BytesType),
@@ -25,6 +25,7 @@ _VALUES = (
     *(inspect.DecimalType, inspect.EnumType, inspect.LiteralType),
 )
 _KEYS = (inspect.IntType, inspect.StrType, inspect.BytesType, inspect.EnumType, inspect.LiteralType)
+_NUMBERS = (inspect.FloatType, inspect.DecimalType)
 
 
 class RowsType(msgspec.Struct, frozen=True):
@@ -35,12 +36,16 @@ class RowsType(msgspec.Struct, frozen=True):
         name: The field's name in the encoding.
         key: Type of its keys.
         value: Type of its rows.
+        has_mutable_rows: A row can be changed in place.
+        has_number_keys: Equal keys may have several spellings.
     """
 
     attribute: str
     name: str
     key: object
     value: object
+    has_mutable_rows: bool = False
+    has_number_keys: bool = False
 
 
 def find_map_types(state_type: object) -> tuple[RowsType, ...]:
@@ -49,17 +54,15 @@ def find_map_types(state_type: object) -> tuple[RowsType, ...]:
     Raises:
         DeclarationError: Keys or rows are of a type that cannot be saved row by row.
     """
-    if get_origin(state_type) is MapState or state_type is MapState:
+    if get_origin(state_type) is TableState:
+        return (_table_type(state_type),)
+    if is_table_type(state_type):
         return (_rows_type("", "", state_type),)
     struct = get_origin(state_type) or state_type
     if not (isinstance(struct, type) and issubclass(struct, msgspec.Struct)):
         return ()
     fields = msgspec.structs.fields(cast("type[msgspec.Struct]", state_type))
-    return tuple(
-        _rows_type(field.name, field.encode_name, field.type)
-        for field in fields
-        if field.type is MapState or get_origin(field.type) is MapState
-    )
+    return tuple(_rows_type(field.name, field.encode_name, field.type) for field in fields if is_table_type(field.type))
 
 
 def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
@@ -76,12 +79,29 @@ def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
     return RowsType(attribute, name, key, value)
 
 
-def _is_key(info: inspect.Type) -> bool:
+def find_table_type(state_type: object) -> object:
+    """The type of a dict that is stored row by row; the type itself if its keys have no single encoding."""
+    if get_origin(state_type) is not dict:
+        return state_type
+    key, value = get_args(state_type)
+    can_be_stored = _is_key(inspect.type_info(key), (*_KEYS, *_NUMBERS))
+    return TableState[key, value] if can_be_stored else state_type  # type: ignore[valid-type]  # made at run time
+
+
+def _table_type(annotation: object) -> RowsType:
+    """The rows of a ready fold: a row may be changed in place, and keys may be numbers."""
+    key, value = get_args(annotation)
+    is_frozen = _is_frozen(inspect.type_info(value), ())
+    is_exact = _is_key(inspect.type_info(key))
+    return RowsType("", "", key, value, has_mutable_rows=not is_frozen, has_number_keys=not is_exact)
+
+
+def _is_key(info: inspect.Type, kinds: tuple[type[inspect.Type], ...] = _KEYS) -> bool:
     if isinstance(info, inspect.Metadata):
-        return _is_key(info.type)
+        return _is_key(info.type, kinds)
     if isinstance(info, inspect.TupleType):
-        return all(map(_is_key, info.item_types))
-    return isinstance(info, _KEYS)
+        return all(_is_key(item, kinds) for item in info.item_types)
+    return isinstance(info, kinds)
 
 
 def _is_frozen(info: inspect.Type, outer: tuple[type, ...]) -> bool:
@@ -189,7 +209,7 @@ def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] 
     """Walk one type; `outer` are the records around it, outermost first, `tables` fields of it that are Rows."""
     if isinstance(info, inspect.Metadata):
         return _shape(info.type, outer)
-    if isinstance(info, inspect.CustomType) and info.cls is MapState:
+    if isinstance(info, inspect.CustomType) and is_table_type(info.cls):
         raise _unsaveable(info, "Rows is the whole state, or a field of the state's own Struct")
     if isinstance(info, RecordType):
         return _record(info, outer, tables)

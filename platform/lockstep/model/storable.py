@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UnsetType, inspect
 
 from lockstep.errors import DeclarationError
-from lockstep.model.map_state import MapState
+from lockstep.model.map_state import is_table_type
 
 SHOWN = 80
 """Characters of a value in an error."""
@@ -347,8 +347,8 @@ class StorableType:
         return TypedPlace(kinds)
 
     def _list_kinds(self, info: inspect.Type, path: str, *, is_key: bool) -> Iterator[tuple[type, InnerCheck | None]]:
-        if isinstance(info, inspect.CustomType) and (get_origin(info.cls) or info.cls) is MapState:
-            yield MapState, None  # its rows are checked one by one
+        if isinstance(info, inspect.CustomType) and is_table_type(info.cls):
+            yield cast("type[Any]", get_origin(info.cls) or info.cls), None  # its rows are checked one by one
         elif type(info) in _REFUSED or type(info) not in _KNOWN:
             found = getattr(info, "cls", type(info).__name__.removesuffix("Type").lower())
             raise _refuse(path, found, *_REFUSED.get(type(info), _REFUSED[inspect.CustomType]))

@@ -177,7 +177,7 @@ class ResumeCosts:
 
     def _read_states(self, folders: StreamFolders, row: LedgerRow) -> StoredSessions:
         transform = self._stream.transform
-        schema: StateSchema[object] = StateSchema(self._stream.types.state, find_migration(transform))
+        schema: StateSchema[object] = StateSchema(self._stream.types.stored, find_migration(transform))
         has_pending = is_overridden(type(transform), "pending")
         sessions = messages = 0
         for state in decode_sessions(row, folders.state, schema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar, cast, get_origin
+from typing import Any, Generic, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -11,7 +11,7 @@ from lockstep.errors import StateError
 from lockstep.integrity.gate_states import GateState
 from lockstep.model.aliases import find_alias
 from lockstep.model.compatibility import Incompatibility, find_incompatibilities
-from lockstep.model.map_state import MapState
+from lockstep.model.map_state import MapState, TableState, is_table_type, make_table
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.state_types import (
     StateTypeSchema,
@@ -144,7 +144,8 @@ class StateSchema(Generic[S]):
             DeclarationError: The type cannot be saved and recovered.
         """
         self._type = StorableType(state_type)
-        self._is_storable = self._type.holds
+        self._is_table = get_origin(state_type) is TableState
+        self._is_storable = _is_table if self._is_table else self._type.holds
         self.shape = make_type_schema(state_type)
         self.hash = hash_of_type_schema(self.shape)
         self.buffers = buffers
@@ -160,6 +161,7 @@ class StateSchema(Generic[S]):
         hook = _as_table if self.tables else None
         self._decoder = msgspec.msgpack.Decoder(stored, dec_hook=hook)
         self._apart = msgspec.msgpack.Decoder(encoded_gate, dec_hook=hook)
+        self._dict = msgspec.msgpack.Decoder(dict[get_args(state_type)] if self._is_table else dict[Any, Any])  # type: ignore[misc]  # at run time
         self._whole = msgspec.msgpack.Decoder(state_type, dec_hook=hook)
 
     def encode(self, session: str, gate: object, state: S) -> bytes:
@@ -169,7 +171,7 @@ class StateSchema(Generic[S]):
             StateNotOfItsType: The state contains a value that cannot be stored, or that would be loaded as another one.
         """
         try:
-            encoded = self._encoder.encode((gate, state))
+            encoded = self._encoder.encode((gate, True if self._is_table and state is not None else state))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise make_encoding_error(session, self._type.find(state) or str(error)) from error
         if state is not None and not self._is_storable(state):
@@ -217,6 +219,8 @@ class StateSchema(Generic[S]):
         Raises:
             MigrationFailed: It is not of the declared type.
         """
+        if self._is_table and type(made) is dict:
+            made = cast("S", make_table(cast("dict[Any, Any]", made)))
         try:
             self._check_tables(made)
             encoded = self._encoder.encode(made)
@@ -273,8 +277,26 @@ class StateSchema(Generic[S]):
             StateTypeChanged: It cannot.
         """
         for stored_hash, stored in shapes.items():
-            if self.migrate is None and (found := self.differing(stored_hash, stored)):
+            if self.migrate is not None or self.is_layout(stored):
+                continue
+            if found := self.differing(stored_hash, stored):
                 raise StateTypeChanged(where, found)
+
+    def is_layout(self, stored: StateTypeSchema) -> bool:
+        """Whether state of another schema is this table in its other layout: whole, or row by row."""
+        if {stored.kind, self.shape.kind} != {"rows", "dict"}:
+            return False
+        return not find_incompatibilities(msgspec.structs.replace(stored, kind=self.shape.kind), self.shape)
+
+    def lay_out(self, whole: bytes) -> tuple[bytes, S]:
+        """A table that was stored in the other layout, from its encoded dict: its own value in this one, and the table.
+
+        Raises:
+            msgspec.DecodeError: It is not of the declared type.
+        """
+        if not self._is_table:
+            return whole, self._whole.decode(whole)
+        return self._encoder.encode(True), cast("S", make_table(self._dict.decode(whole)))  # noqa: FBT003  # a value
 
     def differing(self, stored_hash: str, stored: StateTypeSchema) -> tuple[Incompatibility, ...]:
         """Why state of another schema cannot be read as this type; empty when it can."""
@@ -303,6 +325,11 @@ def make_encoding_error(session: str, reason: str) -> StateNotOfItsType:
     return StateNotOfItsType(session, reason, next_step=NOT_COMMITTED, is_of_value=True)
 
 
+def _is_table(state: object) -> bool:
+    """Whether a state is the table of a ready fold: a dict until it is stored first. Its rows are checked apart."""
+    return isinstance(state, (TableState, dict))
+
+
 def _as_nothing(value: object) -> bool:
     """Encode a table as a placeholder, which must not be nil: its rows are entries of their own."""
     if not isinstance(value, MapState):
@@ -312,7 +339,7 @@ def _as_nothing(value: object) -> bool:
 
 def _as_table(declared: object, value: object) -> object:
     """An empty table, to be bound to the stored rows."""
-    return MapState[Any, Any]() if (get_origin(declared) or declared) is MapState else value
+    return cast("type[object]", get_origin(declared) or declared)() if is_table_type(declared) else value
 
 
 _PARTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -320,6 +347,8 @@ _ENCODER = msgspec.msgpack.Encoder()
 _NIL = b"\xc0"
 
 
+_AS_STORED = StateTypeSchema("rows", items=(StateTypeSchema("any"), StateTypeSchema("any")))
+"""A table whose keys and rows are taken as they are encoded."""
 OldRows = Callable[[str, StateTypeSchema], dict[object, object]]
 """The stored rows of a table of some session, without types: by the table's name and schema."""
 
@@ -415,6 +444,10 @@ class StateMigrator(Generic[S]):
         gate, state, *others = _PARTS.decode(value)
         if state == _NIL:
             return CurrentValue(value, Migrated(None))  # its snapshot is not complete
+        if self._schema.is_layout(shape):
+            whole = bytes(state) if shape.kind == "dict" else _ENCODER.encode(rows("", _AS_STORED))
+            laid_out, table = self._schema.lay_out(whole)
+            return CurrentValue(_ENCODER.encode([gate, msgspec.Raw(laid_out), *others]), Migrated(table))
         old = _with_rows(to_untyped(msgspec.msgpack.decode(state), shape), shape, rows)
         migrate = self._schema.migrate
         if migrate is None:

@@ -511,7 +511,7 @@ class PartitionState(Generic[S]):
             entry.stored = value
         if self._schema.tables:
             for session, entry in self.entries.items():
-                entry.rows_bytes = self._rows.keep(_key(session), entry.state)
+                entry.state, entry.rows_bytes = self._rows.keep(_key(session), entry.state)
         self._decoded.put_all(self.entries)
         self._local_stores.decoded.put(self._durable, self.version, segment, self._decoded, self._schema)
 

@@ -12,8 +12,8 @@ a name is 0xff, so that the rows of one session, and of one of its tables, are c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -24,8 +24,10 @@ from lockstep.model.map_state import (
     bind,
     bind_saved,
     find_changed_rows,
+    make_table,
     to_stored,
 )
+from lockstep.model.number_keys import make_canonical_key
 from lockstep.model.state_types import RowsType, StateTypeSchema, hash_of_type_schema, to_untyped
 from lockstep.model.storable import StorableType
 from lockstep.state.changelog import SegmentHeader
@@ -134,6 +136,7 @@ class BaseRewriter:
 
 K = TypeVar("K")
 V = TypeVar("V")
+S = TypeVar("S")
 
 _END = b"\xff"
 _ENCODER = msgspec.msgpack.Encoder()
@@ -159,6 +162,8 @@ class MapField(Generic[K, V]):
         self.key_of: Callable[[bytes], K] = msgspec.msgpack.Decoder(declared.key).decode
         self.row_of: Callable[[bytes], V] = msgspec.msgpack.Decoder(declared.value).decode
         self.encode = _ENCODER.encode
+        self.encode_key: Callable[[object], bytes] = _encode_canonical if declared.has_number_keys else self.encode
+        self.notes_reads = declared.has_mutable_rows
         self._key, self._row = StorableType(declared.key, is_key=True), StorableType(declared.value)
         self.is_key = self._key.holds
         self._end = self.name.encode() + _END
@@ -170,8 +175,9 @@ class MapField(Generic[K, V]):
     def fill(self, state: object, made: object) -> None:
         """Fill the empty table of a state with the rows of another state's, encoded and decoded: all of them new."""
         table, other = self.of(state), self.of(made)
-        if isinstance(table, MapState) and isinstance(other, MapState):
-            table.update({self.key_of(self.encode(key)): self.row_of(self.encode(row)) for key, row in other.items()})
+        if isinstance(table, MapState) and isinstance(other, (MapState, dict)):
+            rows = [(self.encode_key(key), self.encode(row)) for key, row in other.items()]
+            table.update((self.key_of(key), self.row_of(row)) for key, row in rows)
 
     def check(self, key: object, row: object) -> None:
         """Refuse a row that would be loaded as another one.
@@ -190,8 +196,8 @@ class MapField(Generic[K, V]):
         return make_session_prefix(session) + self._end
 
 
-ROW_BYTES = 350
-"""Objects and dict slots of a decoded row, with its key and its size, besides its encoded bytes."""
+ROW_BYTES = 400
+"""Objects and dict slots of a decoded row, with its key and its stored bytes, besides the bytes themselves."""
 
 
 class _Stored(Generic[K, V]):
@@ -199,24 +205,36 @@ class _Stored(Generic[K, V]):
 
     Attributes:
         prefix: Prefix of their keys.
+        notes_reads: See `StoredRows`.
         held_bytes: Bytes of the rows in memory, those that are known to be absent included; about.
     """
 
     def __init__(self, field: MapField[K, V], session: bytes, entries: Entries) -> None:
         self._field, self._entries = field, entries
-        self.prefix = field.prefix(session)
-        self._sizes: dict[bytes, int] = {}
+        self.prefix, self.notes_reads = field.prefix(session), field.notes_reads
+        self._rows: dict[bytes, bytes | None] = {}
+        self._written: dict[bytes, bytes | None] = {}
         self.held_bytes = 0
+
+    def is_of(self, prefix: bytes, entries: Entries) -> bool:
+        """Whether these are the rows under a prefix, of a range."""
+        return self.prefix == prefix and self._entries is entries
 
     def move(self, entries: Entries) -> None:
         """Read from the entries of the next range; the rows in memory are the same."""
         self._entries = entries
 
-    def note(self, key: bytes, row: bytes | None) -> None:
-        """Record the size of a row that is in memory, by its encoded key."""
-        size = ROW_BYTES + 2 * len(key) + len(row or b"")
-        self.held_bytes += size - self._sizes.get(key, 0)
-        self._sizes[key] = size
+    def note_saved(self) -> None:
+        """What was written is stored."""
+        for key, row in self._written.items():
+            self._note(key, row)
+        self._written.clear()
+
+    def is_written(self, key: bytes, row: bytes | None) -> bool:
+        """Note a row to be written, by its encoded key; gives whether its bytes differ from the stored ones."""
+        differs = key not in self._rows or self._rows[key] != row
+        self._written[key] = row
+        return differs
 
     def get(self, key: K) -> V | Absent:
         """One row, decoded.
@@ -226,9 +244,9 @@ class _Stored(Generic[K, V]):
         if not self._field.is_key(key):
             equal = [found for _, found in self.all_keys() if found == key]
             return self.get(equal[0]) if equal else ABSENT
-        encoded = self._field.encode(key)
+        encoded = self._field.encode_key(key)
         value = self._entries.get(self.prefix + encoded)
-        self.note(encoded, value)
+        self._note(encoded, value)
         return ABSENT if value is None else self._field.row_of(split_type_tag(value)[1])
 
     def all_keys(self) -> Iterator[tuple[bytes, K]]:
@@ -237,12 +255,35 @@ class _Stored(Generic[K, V]):
         for key, _ in self._entries.scan(self.prefix):
             yield key[begin:], self._field.key_of(key[begin:])
 
+    def read_others(self, held: Container[K]) -> Iterator[tuple[K, V]]:
+        """All rows whose keys are not in memory, decoded."""
+        begin = len(self.prefix)
+        for prefixed, value in self._entries.scan(self.prefix):
+            encoded = prefixed[begin:]
+            key = self._field.key_of(encoded)
+            if key not in held:
+                self._note(encoded, value)
+                yield key, self._field.row_of(split_type_tag(value)[1])
+
+    def _note(self, key: bytes, row: bytes | None) -> None:
+        """Record the stored bytes of a row that is in memory, by its encoded key."""
+        before = self._rows.get(key, _NOTHING)
+        self.held_bytes += len(row or b"") - len(before or b"")
+        if before is _NOTHING:
+            self.held_bytes += ROW_BYTES + 2 * len(key)
+        self._rows[key] = row
+
+
+_NOTHING = b""
+"""No row is encoded as this."""
+
 
 class MapStateStore:
     """Binds the tables of states to the stored rows, and finds their changes."""
 
     def __init__(self, fields: tuple[MapField[Any, Any], ...], entries: Entries) -> None:
         self._fields, self._entries = fields, entries
+        self._replacing: dict[bytes, _Stored[Any, Any]] = {}
 
     def bind(self, session: bytes, state: object) -> None:
         """Bind the tables of a newly decoded state to the stored rows."""
@@ -251,28 +292,39 @@ class MapStateStore:
             if isinstance(table, MapState):
                 bind(table, _Stored(field, session, self._entries))
 
-    def keep(self, session: bytes, state: object) -> int:
-        """Bind the tables of a state that has just been saved to their stored rows; returns the bytes in memory."""
-        return sum(stored.held_bytes for stored in self._bind_saved(session, state))
+    def keep(self, session: bytes, state: S) -> tuple[S, int]:
+        """Bind the tables of a state that has just been saved to their stored rows.
+
+        Returns:
+            The state, whose dict in place of a table is that table, and the bytes of rows in memory.
+        """
+        held_bytes = 0
+        for field in self._fields:
+            table, prefix = field.of(state), field.prefix(session)
+            if type(table) is dict:
+                table = state = cast("Any", make_table(table))
+            if not isinstance(table, MapState):
+                continue
+            stored = self._find_stored(table, prefix) or self._replacing.pop(prefix, None)
+            if stored is None:
+                raise AssertionError(f"the table {field.name!r} of session {session!r} was not encoded")
+            stored.note_saved()
+            bind_saved(table, stored)
+            held_bytes += stored.held_bytes
+        return state, held_bytes
 
     def take(self, session: bytes, state: object) -> None:
         """Let the tables of a state that an earlier range has kept read from the entries of this range."""
-        for stored in self._bind_saved(session, state):
-            stored.move(self._entries)
-
-    def _bind_saved(self, session: bytes, state: object) -> list[_Stored[Any, Any]]:
-        bound: list[_Stored[Any, Any]] = []
         for field in self._fields:
             table = field.of(state)
-            if isinstance(table, MapState):
-                stored = to_stored(table)
-                if not isinstance(stored, _Stored) or stored.prefix != field.prefix(session):
-                    stored = _Stored(field, session, self._entries)
-                    for key, row in table.items():
-                        stored.note(field.encode(key), field.encode(row))
-                bind_saved(table, stored)
-                bound.append(stored)
-        return bound
+            stored = to_stored(table) if isinstance(table, MapState) else None
+            if isinstance(stored, _Stored):
+                stored.move(self._entries)
+
+    def _find_stored(self, table: MapState[Any, Any], prefix: bytes) -> _Stored[Any, Any] | None:
+        """The rows of this range that a table is bound to; None without."""
+        stored = to_stored(table)
+        return stored if isinstance(stored, _Stored) and stored.is_of(prefix, self._entries) else None
 
     def old_rows(self, session: bytes, name: str, shape: StateTypeSchema) -> dict[object, object]:
         """The rows of a table of an older state type, without types."""
@@ -295,28 +347,36 @@ class MapStateStore:
         replaced: list[MapField[Any, Any]] = []
         for field in self._fields if state is not None else ():
             table, prefix = field.of(state), field.prefix(session)
-            if not isinstance(table, MapState):
+            if not isinstance(table, (MapState, dict)) or (isinstance(table, dict) and field.attribute):
                 raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
-            stored = to_stored(table)
-            if not is_migrated and isinstance(stored, _Stored) and self._is_own(stored, prefix):
-                yield from _changed(field, stored, table, mark)
+            stored = self._find_stored(table, prefix) if isinstance(table, MapState) else None
+            if stored is not None and not is_migrated:
+                yield from _changed(field, stored, cast("MapState[Any, Any]", table), mark)
             else:
                 replaced.append(field)
-                for key, row in table.items():
-                    field.check(key, row)
-                whole |= {prefix + field.encode(key): mark + field.encode(row) for key, row in table.items()}
+                whole |= self._encode_whole(field, session, table, mark)
         is_whole = is_migrated or state is None
         prefixes = [make_session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
         for prefix in prefixes:
             yield from self._difference(prefix, whole)
         yield from whole.items()
 
+    def _encode_whole(
+        self, field: MapField[K, V], session: bytes, table: Mapping[K, V], mark: bytes
+    ) -> dict[bytes, bytes]:
+        """The entries of a table that replaces the stored one; notes its rows for `keep`."""
+        stored = self._replacing[field.prefix(session)] = _Stored(field, session, self._entries)
+        entries: dict[bytes, bytes] = {}
+        for key, row in table.items():
+            field.check(key, row)
+            encoded, value = field.encode_key(key), mark + field.encode(row)
+            stored.is_written(encoded, value)
+            entries[stored.prefix + encoded] = value
+        return entries
+
     def removals(self, session: bytes) -> Iterator[Change]:
         """The removal of all rows of a session."""
         return self._difference(make_session_prefix(session), {})
-
-    def _is_own(self, stored: _Stored[Any, Any], prefix: bytes) -> bool:
-        return stored.prefix == prefix and stored._entries is self._entries  # noqa: SLF001  # both of this module
 
     def _difference(self, prefix: bytes, whole: dict[bytes, bytes]) -> Iterator[Change]:
         """Removals of stored rows that a new table lacks; equal rows are not written again, unless all are removed."""
@@ -341,10 +401,14 @@ def _changed(
 ) -> Iterator[Change]:
     for key, row in find_changed_rows(table):
         field.check(key, row)
-        encoded = field.encode(key)
+        encoded = field.encode_key(key)
         value = None if row is ABSENT else mark + field.encode(row)
-        stored.note(encoded, value)
-        yield stored.prefix + encoded, value
+        if stored.is_written(encoded, value):
+            yield stored.prefix + encoded, value
+
+
+def _encode_canonical(key: object) -> bytes:
+    return _ENCODER.encode(make_canonical_key(key))
 
 
 def _hashable(key: object) -> object:

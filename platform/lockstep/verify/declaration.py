@@ -44,7 +44,8 @@ class Declared(msgspec.Struct, frozen=True):
         difference: The rows of a replaced table; None for a fold by hand.
         event_time: The event-time options.
         row_type: The type of emitted rows.
-        state: The codec of states.
+        state: The codec of stored states.
+        whole: The codec of states as the fold has them: the table of a ready fold is a dict there.
         state_type: The type of states.
         message_bytes_max: Larger values are no messages.
         list_rows: A state to its rows, as (key, value); only with `replay_key`.
@@ -60,6 +61,7 @@ class Declared(msgspec.Struct, frozen=True):
     event_time: EventTime
     row_type: type[msgspec.Struct]
     state: StateSchema[object]
+    whole: StateSchema[object]
     state_type: object
     message_bytes_max: int
     list_rows: Callable[[object], Iterable[tuple[object, object]]]
@@ -96,13 +98,13 @@ class Declared(msgspec.Struct, frozen=True):
     def saved(self, state: object) -> bytes | object:
         """A saved copy of a state; a deep one where it cannot be stored, which a later message of its batch changed."""
         try:
-            return copy.deepcopy(state) if self.state.tables else self.state.encode("", None, state)
+            return copy.deepcopy(state) if self.whole.tables else self.whole.encode("", None, state)
         except StateNotOfItsType:
             return copy.deepcopy(state)
 
     def recovered(self, saved: bytes | object) -> object:
         """The state of a saved copy, as a new object."""
-        return self.state.decode("", saved)[1] if isinstance(saved, bytes) else copy.deepcopy(saved)
+        return self.whole.decode("", saved)[1] if isinstance(saved, bytes) else copy.deepcopy(saved)
 
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
@@ -119,7 +121,8 @@ def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
         on_update_unchecked=transform.on_update,
         **hooks,
         row_type=types.row,
-        state=StateSchema(types.state, find_migration(transform)),
+        state=StateSchema(types.stored, find_migration(transform)),
+        whole=StateSchema(types.state),
         state_type=types.state,
         message_bytes_max=stream.limits.message_bytes,
         takes_null=has_null(types.message),

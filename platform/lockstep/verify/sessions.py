@@ -206,7 +206,7 @@ class ReplaySessions:
     def save(self, held: Session, encoded: bytes | None = None) -> None:
         """Save a copy of a session's state, which may have been encoded already."""
         if self._undoes and held.state is not None:
-            usable = encoded if not self._declared.state.tables else None
+            usable = encoded if not self._declared.whole.tables else None
             held.saved = usable or self._declared.saved(held.state)
         else:
             held.saved = None

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from lockstep.errors import StateError
-from lockstep.model.map_state import MapState
+from lockstep.model.map_state import MapState, TableState
 from lockstep.model.position import SegmentRef
 from lockstep.model.record import Record, read_headers
 from lockstep.model.state_types import StateTypeSchema
@@ -228,7 +228,7 @@ class StoredState:
     def __init__(
         self, folder: Path, declared: Declared, violations: Violations, head: Head, floor: RewindFloor
     ) -> None:
-        self._folder, self._schema, self._violations = folder, declared.state, violations
+        self._folder, self._schema, self._whole, self._violations = folder, declared.state, declared.whole, violations
         self._promotion, self._floor, self.cleaned, self.left = head.promotion, floor, 0, 0
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
@@ -356,7 +356,7 @@ class StoredState:
                 self._differs(row, session, words[held is not None], words[stored is not None])
             return
         try:
-            value = self._schema.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
+            value = self._whole.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
         except StateNotOfItsType as error:  # the stream applied a message that it should have refused
             self._differs(row, session, f"a state that can be stored, not {show_short(held.state)}", error.reason)
             return
@@ -366,7 +366,7 @@ class StoredState:
         gate, state = self._decoded(session, stored)
         if not self._is_same(gate, held.known, folding.waits_before(session)):
             self._differs(row, session, f"gate {held.known}", f"gate {None if gate is None else gate.known}")
-        elif state != held.state and repr(state) != repr(held.state):
+        elif not _is_same(state, held.state):
             self._differs(row, session, show_short(held.state), show_short(state))
 
     def _is_same(self, gate: StoredGate | None, known: SessionMemory, before: int) -> bool:
@@ -396,9 +396,9 @@ class StoredState:
         except ValueError as error:
             raise StateDamaged(f"session {session!r}", "the state of a gate", str(error)) from error
         if current.migrated is not None:
-            return gate, current.migrated.state
+            return gate, _to_fold(current.migrated.state)
         self._system.fill(session, state, self._schema)
-        return gate, state
+        return gate, _to_fold(state)
 
     def _put(self, segment: Segment) -> None:
         if segment.header.is_base:
@@ -416,6 +416,20 @@ class StoredState:
                     self._entries.pop(session, None)
                 else:
                     self._entries[session] = value
+
+
+def _to_fold(state: object) -> object:
+    """A state as the fold has it: the table of a ready fold is a dict."""
+    return dict(state.items()) if isinstance(state, TableState) else state
+
+
+def _is_same(stored: object, held: object) -> bool:
+    """Whether two states are equal, NaN being the same as NaN; rows that are stored one by one have no order."""
+    if stored == held or repr(stored) == repr(held):
+        return True
+    if not (isinstance(stored, dict) and isinstance(held, dict) and stored.keys() == held.keys()):
+        return False
+    return all(row == held[key] or repr(row) == repr(held[key]) for key, row in stored.items())
 
 
 def _held_by(session: str, folding: Replay) -> dict[int, Held]:

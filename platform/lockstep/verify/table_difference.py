@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, cast
 
 import msgspec
@@ -53,8 +54,8 @@ class TableDifference(msgspec.Struct, frozen=True):
                 new[key] = previous
             else:
                 rows.append(self.emit(message, key, value, previous))
-        removed = sorted(old.keys() - new.keys(), key=msgspec.msgpack.encode)
-        rows += [self.emit(message, key, None, old[key]) for key in removed]
+        removed = {_spell(key): old[key] for key in old.keys() - new.keys()}
+        rows += [self.emit(message, key, None, removed[key]) for key in sorted(removed, key=msgspec.msgpack.encode)]
         return self.rules.check(rows)
 
 
@@ -70,6 +71,21 @@ def find_table_difference(transform: AnyTransform, rules: InlineRules) -> TableD
 
 def _is_ready(base: type) -> bool:
     return base.__name__ in READY_FOLDS and base.__module__.startswith("lockstep.folds.")
+
+
+def _spell(key: object) -> object:
+    """The one spelling of a removed key: a decimal without zeros at the end of its fraction, in up to 40 digits."""
+    if isinstance(key, tuple):
+        return tuple(map(_spell, key))
+    if isinstance(key, Decimal) and key.is_finite():
+        mantissa, _, exponent = f"{key:e}".lower().partition("e")
+        whole = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        short = Decimal(f"{whole}e{exponent}") if key else Decimal(0)
+        return Decimal(f"{short:f}") if 0 <= short.adjusted() < SPELLED_DIGITS else short
+    return 0.0 if type(key) is float and key == 0 else key
+
+
+SPELLED_DIGITS = 40
 
 
 def _is_stored_alike(old: object, new: object) -> bool:

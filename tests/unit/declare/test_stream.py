@@ -16,7 +16,7 @@ import pytest
 
 from lockstep import FileSize, Halt, Json, Objectives, Sequence, Stream, Strict, TableFold, Transform
 from lockstep.declare.naming import NO_NAME
-from lockstep.declare.stream import TransformTypes, read_transform_types
+from lockstep.declare.stream import read_transform_types
 from lockstep.decoders import Decoder, Function, MessagePack
 from lockstep.errors import DeclarationError
 from tests.unit.declare import wrong_transforms as wrong
@@ -295,7 +295,8 @@ FOUND: dict[type, tuple[object, object, type[msgspec.Struct]]] = {
 @pytest.mark.parametrize("transform", FOUND, ids=lambda transform: transform.__name__)
 def test_the_types_are_found_through_any_depth_of_generic_bases(transform: type) -> None:
     message, state, row = FOUND[transform]
-    assert read_transform_types(transform) == TransformTypes(message=message, state=state, row=row)
+    found = read_transform_types(transform)
+    assert (found.message, found.state, found.row) == (message, state, row)
 
 
 @pytest.mark.parametrize("transform", [RowLeftOpen, StillOpen, Renamed, TableFold, FoldOf, Transform])

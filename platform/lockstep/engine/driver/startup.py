@@ -268,7 +268,7 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
         IntegrityClassChanged: Some state may hold buffered messages that the declared class would never apply.
     """
     migration, buffers = find_migration(stream.transform), stream.integrity.buffer
-    schema: StateSchema[object] = StateSchema(stream.types.state, migration, buffers)
+    schema: StateSchema[object] = StateSchema(stream.types.stored, migration, buffers)
     migrated: dict[str, None] = {}
     for header, where in _stored(folders, rows):
         shapes = read_versions(header).shapes

@@ -154,7 +154,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         hooks=_refuse_lookups(hooks) if stream.lookups else hooks,
         event_time=stream.event_time,
         integrity=stream.integrity,
-        state=StateSchema(types.state, find_migration(transform), stream.integrity.buffer),
+        state=StateSchema(types.stored, find_migration(transform), stream.integrity.buffer),
         rows=rows,
         row_type=types.row,
         message_bytes_max=stream.limits.message_bytes,

@@ -14,6 +14,8 @@ from lockstep.declare.transform import Transform
 from lockstep.folds.changed_values import is_changed
 from lockstep.folds.columns import ColumnFold
 from lockstep.folds.table import TableFold
+from lockstep.model.map_state import TableState
+from lockstep.model.number_keys import make_canonical_key
 from lockstep.model.record import Record
 
 Emit = Callable[[object, object, object, object], msgspec.Struct]
@@ -52,7 +54,7 @@ def find_replacement(
 
     def difference(before: Any, after: Any, message: object, record: Record | None) -> Iterator[msgspec.Struct]:
         del record
-        return list_difference(emit, before or NO_ROWS, after, message)
+        return list_difference(emit, NO_ROWS if before is None else before, after, message)
 
     return Replacement(
         difference=check_rows(rules, difference),
@@ -68,8 +70,8 @@ def list_difference(
     """Emit a row for each new or changed key, in the order of the new table, then for each removed key.
 
     A value that equals the previous one is replaced by it: other spellings of one value (1.0 and 1.00, 0.0 and -0.0)
-    would change the state without a row. Removed keys are in the order of their encoded form, as a dict that was stored
-    by rows has no other.
+    would change the state without a row. Removed keys are in the order of their encoded form, and numbers
+    have one spelling: a table that was stored by rows has no other.
 
     Args:
         emit: See `TableFold.emit`.
@@ -77,15 +79,17 @@ def list_difference(
         after: The new table.
         message: The message that replaces it; None without one.
     """
+    if isinstance(before, TableState):
+        before = before.read_rows()
     for key, new in after.items():
         previous = before.get(key)
         if previous is None or is_changed(new, previous):
             yield emit(message, key, new, previous)
         elif new is not previous:
             after[key] = previous
-    gone = [key for key in before if key not in after]
+    gone = {make_canonical_key(key): row for key, row in before.items() if key not in after}
     for key in sorted(gone, key=_ENCODER.encode):
-        yield emit(message, key, None, before[key])
+        yield emit(message, key, None, gone[key])
 
 
 _ENCODER = msgspec.msgpack.Encoder()

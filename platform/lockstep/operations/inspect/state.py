@@ -140,7 +140,7 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
     batch = head.batch if at is None else at
     rows = sorted(_rows_at(folders, head, batch), key=lambda row: (row.topic, row.partition))
     read = [row for row in rows if _is_wanted(row, wanted)]
-    schema: StateSchema[object] = StateSchema(stream.types.state, find_migration(stream.transform))
+    schema: StateSchema[object] = StateSchema(stream.types.stored, find_migration(stream.transform))
     found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
     if not found and wanted != StateFilter():
         raise NoSuchSession(stream.name, wanted, f"{len(read)} of {len(rows)}")
