@@ -165,7 +165,7 @@ class MapField(Generic[K, V]):
         self.encode_key: Callable[[object], bytes] = _encode_canonical if declared.has_number_keys else self.encode
         self.notes_reads = declared.has_mutable_rows
         self._key, self._row = StorableType(declared.key, is_key=True), StorableType(declared.value)
-        self.is_key = self._key.holds
+        self.is_key, self.is_row = self._key.holds, self._row.holds
         self._end = self.name.encode() + _END
 
     def of(self, state: object) -> object:
@@ -226,15 +226,31 @@ class _Stored(Generic[K, V]):
 
     def note_saved(self) -> None:
         """What was written is stored."""
+        rows = self._rows
         for key, row in self._written.items():
-            self._note(key, row)
+            before = rows.get(key, _NOTHING)
+            self.held_bytes += len(row or b"") - len(before or b"")
+            if before is _NOTHING:
+                self.held_bytes += ROW_BYTES + 2 * len(key)
+        rows |= self._written
         self._written.clear()
 
-    def is_written(self, key: bytes, row: bytes | None) -> bool:
-        """Note a row to be written, by its encoded key; gives whether its bytes differ from the stored ones."""
-        differs = key not in self._rows or self._rows[key] != row
-        self._written[key] = row
-        return differs
+    def write_all(self, entries: Mapping[bytes, bytes]) -> None:
+        """Note the entries of a table that replaces the rows."""
+        begin = len(self.prefix)
+        self._written = {key[begin:]: row for key, row in entries.items()}
+
+    def list_changes(self, table: MapState[K, V], mark: bytes) -> Iterator[Change]:
+        """The entries of assigned and deleted rows whose bytes differ from the stored ones."""
+        field, prefix, rows, written = self._field, self.prefix, self._rows, self._written
+        is_key, is_row, encode_key, encode = field.is_key, field.is_row, field.encode_key, field.encode
+        for key, row in find_changed_rows(table):
+            if not (is_key(key) and (row is ABSENT or is_row(row))):
+                field.check(key, row)
+            encoded = encode_key(key)
+            value = written[encoded] = None if row is ABSENT else mark + encode(row)
+            if rows.get(encoded, _NOTHING) != value:
+                yield prefix + encoded, value
 
     def get(self, key: K) -> V | Absent:
         """One row, decoded.
@@ -351,7 +367,7 @@ class MapStateStore:
                 raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
             stored = self._find_stored(table, prefix) if isinstance(table, MapState) else None
             if stored is not None and not is_migrated:
-                yield from _changed(field, stored, cast("MapState[Any, Any]", table), mark)
+                yield from stored.list_changes(cast("MapState[Any, Any]", table), mark)
             else:
                 replaced.append(field)
                 whole |= self._encode_whole(field, session, table, mark)
@@ -369,9 +385,8 @@ class MapStateStore:
         entries: dict[bytes, bytes] = {}
         for key, row in table.items():
             field.check(key, row)
-            encoded, value = field.encode_key(key), mark + field.encode(row)
-            stored.is_written(encoded, value)
-            entries[stored.prefix + encoded] = value
+            entries[stored.prefix + field.encode_key(key)] = mark + field.encode(row)
+        stored.write_all(entries)
         return entries
 
     def removals(self, session: bytes) -> Iterator[Change]:
@@ -394,17 +409,6 @@ class MapStateStore:
 def make_session_prefix(session: bytes) -> bytes:
     """The key prefix of all rows of a session."""
     return bytes([ROWS]) + session + _END
-
-
-def _changed(
-    field: MapField[Any, Any], stored: _Stored[Any, Any], table: MapState[Any, Any], mark: bytes
-) -> Iterator[Change]:
-    for key, row in find_changed_rows(table):
-        field.check(key, row)
-        encoded = field.encode_key(key)
-        value = None if row is ABSENT else mark + field.encode(row)
-        if stored.is_written(encoded, value):
-            yield stored.prefix + encoded, value
 
 
 def _encode_canonical(key: object) -> bytes:
