@@ -225,7 +225,7 @@ class _Stored(Generic[K, V]):
         self._entries = entries
 
     def note_saved(self) -> None:
-        """What was written is stored."""
+        """Take the written rows for the stored ones."""
         rows = self._rows
         for key, row in self._written.items():
             before = rows.get(key, _NOTHING)

@@ -76,12 +76,11 @@ class Book(TableFold[Sent, Key, Level, Change]):
     def emit(self, message: Sent | None, key: Key, new: Level | None, previous: Level | None) -> Change:
         del message
         side, price = key
-        after, before = (None if level is None else repr(level.sizes) for level in (new, previous))
-        return Change(side, price, str(price), after, before)
+        return Change(side, price, str(price), new and repr(new.sizes), previous and repr(previous.sizes))
 
 
 class WholeBook(Book):
-    """The same with a hook of its own: its state is stored whole."""
+    """The same fold with a hook in which a user sees the state: it is stored whole."""
 
     def on_update(self, state: dict[Key, Level], message: Sent, record: Record) -> Iterable[Change]:
         return super().on_update(state, message, record)
@@ -227,9 +226,11 @@ def test_columns_are_stored_by_rows_and_whole_if_code_of_the_user_sees_them() ->
 @st.composite
 def spellings(draw: st.DrawFn) -> tuple[Decimal, Decimal]:
     """Two spellings of one number."""
-    digits, exponent = draw(st.integers(-(10**45), 10**45)), draw(st.integers(-80, 80))
+    digits = draw(st.integers(-(10**45), 10**45))
+    exponent = draw(st.integers(-80, 80))
     zeros = draw(st.integers(0, 60))
-    sign, figures = int(digits < 0), tuple(map(int, str(abs(digits))))
+    sign = int(digits < 0)
+    figures = tuple(map(int, str(abs(digits))))
     return Decimal((sign, figures, exponent)), Decimal((sign, figures + (0,) * zeros, exponent - zeros))
 
 

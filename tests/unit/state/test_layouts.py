@@ -77,7 +77,8 @@ def read(home: Home, version: StateVersion, sessions: str = "pqr") -> dict[str, 
 def test_any_order_of_layouts_reads_the_same_rows(steps: list[tuple[int, dict[str, Any], bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "durable", Path(folder) / "hot")
-        version, expected = home.start(), dict[str, dict[Any, Any]]()
+        version = home.start()
+        expected: dict[str, dict[Any, Any]] = {}
         for number, values, is_lost in steps:
             schema, make = LAYOUTS[number]
             version = dataclasses.replace(home, schema=schema).batch(version, put(values, make))
