@@ -186,7 +186,7 @@ def _encode_canonical(key: object) -> bytes:
 
 
 def make_table(rows: dict[K, V]) -> TableState[K, V]:
-    """A table of the rows of a dict, which it takes over."""
+    """A table whose rows are those of a dict, without a copy of it."""
     table = TableState[K, V]()
     setattr(table, _HELD, rows)
     return table

@@ -289,7 +289,7 @@ class StateSchema(Generic[S]):
         return not find_incompatibilities(msgspec.structs.replace(stored, kind=self.shape.kind), self.shape)
 
     def lay_out(self, whole: bytes) -> tuple[bytes, S]:
-        """A table that was stored in the other layout, from its encoded dict: its own value in this one, and the table.
+        """Encode and decode a table in this layout, from the encoded dict of the other layout.
 
         Raises:
             msgspec.DecodeError: It is not of the declared type.

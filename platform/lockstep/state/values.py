@@ -165,7 +165,8 @@ class MapField(Generic[K, V]):
         self.encode_key: Callable[[object], bytes] = _encode_canonical if declared.has_number_keys else self.encode
         self.notes_reads = declared.has_mutable_rows
         self._key, self._row = StorableType(declared.key, is_key=True), StorableType(declared.value)
-        self.is_key, self.is_row = self._key.holds, self._row.holds
+        self.is_key = self._key.holds
+        self.is_row = self._row.holds
         self._end = self.name.encode() + _END
 
     def of(self, state: object) -> object:
@@ -211,7 +212,8 @@ class _Stored(Generic[K, V]):
 
     def __init__(self, field: MapField[K, V], session: bytes, entries: Entries) -> None:
         self._field, self._entries = field, entries
-        self.prefix, self.notes_reads = field.prefix(session), field.notes_reads
+        self.prefix = field.prefix(session)
+        self.notes_reads = field.notes_reads
         self._rows: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
         self.held_bytes = 0
@@ -242,15 +244,17 @@ class _Stored(Generic[K, V]):
 
     def list_changes(self, table: MapState[K, V], mark: bytes) -> Iterator[Change]:
         """The entries of assigned and deleted rows whose bytes differ from the stored ones."""
-        field, prefix, rows, written = self._field, self.prefix, self._rows, self._written
-        is_key, is_row, encode_key, encode = field.is_key, field.is_row, field.encode_key, field.encode
+        field = self._field
+        written = self._written
+        find_stored = self._rows.get
         for key, row in find_changed_rows(table):
-            if not (is_key(key) and (row is ABSENT or is_row(row))):
+            if not (field.is_key(key) and (row is ABSENT or field.is_row(row))):
                 field.check(key, row)
-            encoded = encode_key(key)
-            value = written[encoded] = None if row is ABSENT else mark + encode(row)
-            if rows.get(encoded, _NOTHING) != value:
-                yield prefix + encoded, value
+            encoded = field.encode_key(key)
+            value = None if row is ABSENT else mark + field.encode(row)
+            written[encoded] = value
+            if find_stored(encoded, _NOTHING) != value:
+                yield self.prefix + encoded, value
 
     def get(self, key: K) -> V | Absent:
         """One row, decoded.
@@ -316,7 +320,8 @@ class MapStateStore:
         """
         held_bytes = 0
         for field in self._fields:
-            table, prefix = field.of(state), field.prefix(session)
+            table = field.of(state)
+            prefix = field.prefix(session)
             if type(table) is dict:
                 table = state = cast("Any", make_table(table))
             if not isinstance(table, MapState):
@@ -362,7 +367,8 @@ class MapStateStore:
         whole: dict[bytes, bytes] = {}
         replaced: list[MapField[Any, Any]] = []
         for field in self._fields if state is not None else ():
-            table, prefix = field.of(state), field.prefix(session)
+            table = field.of(state)
+            prefix = field.prefix(session)
             if not isinstance(table, (MapState, dict)) or (isinstance(table, dict) and field.attribute):
                 raise TypeError(f"{field.attribute or 'the state'} is a {type(table).__name__}, not Rows")
             stored = self._find_stored(table, prefix) if isinstance(table, MapState) else None
