@@ -13,8 +13,7 @@ from benchmarks.messages import Change, Message, Snapshot
 from benchmarks.systems import STREAM
 from lockstep import (
     ColumnFold,
-    Envelope,
-    Kind,
+    EnvelopeFields,
     MapState,
     NoIntegrity,
     Record,
@@ -36,10 +35,7 @@ Table = TypeVar("Table", bound=MutableMapping[int, Values])
 class ChangedRows(Transform[Message, Table, Change]):
     """Rows of 8 columns by id; an update changes some columns of some rows."""
 
-    def envelope(self, message: Message, record: Record) -> Envelope:
-        """Session and number are in each message."""
-        kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
-        return Envelope(message.session, kind, message.seq, None, message.ts)
+    envelope_fields = EnvelopeFields(snapshot=Snapshot, session="session", sequence="seq", event_time_us="ts")
 
     def on_update(self, state: Table, message: Message, record: Record) -> Iterable[Change]:
         """One output row per changed row."""
@@ -97,10 +93,7 @@ def map_sensors(pattern: str) -> AnyStream:
 class UncheckedSensors(Sensors):
     """The same fold without any evidence of order."""
 
-    def envelope(self, message: Message, record: Record) -> Envelope:
-        """Session alone."""
-        kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
-        return Envelope(message.session, kind, event_time_us=message.ts)
+    envelope_fields = EnvelopeFields(snapshot=Snapshot, session="session", event_time_us="ts")
 
 
 def unchecked_sensors(pattern: str) -> AnyStream:
@@ -185,11 +178,7 @@ class TableSensors(TableFold[Message, int, PartialColumns, TableChange]):
 
     key = ("id",)
     removed = "status"
-
-    def envelope(self, message: Message, record: Record) -> Envelope:
-        """Session and number are in each message."""
-        kind = Kind.SNAPSHOT if type(message) is Snapshot else Kind.UPDATE
-        return Envelope(message.session, kind, message.seq, None, message.ts)
+    envelope_fields = ChangedRows.envelope_fields
 
     def changes(self, message: Message) -> Iterator[tuple[int, PartialColumns]]:
         """The rows of the message."""

@@ -1,7 +1,7 @@
 """What lockstep calls of the extension; see `src/lib.rs`."""
 
 from collections.abc import Sequence
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 INTERFACE: int
 
@@ -11,6 +11,16 @@ def encode_rows(
     rows: list[tuple[object, ...]], kinds: list[str | None], bytes_max: int
 ) -> list[Encoded | None] | None: ...
 def encode_columns(columns: list[Sequence[object]], kinds: list[str], bytes_max: int) -> list[Encoded] | None: ...
+
+@final
+class UpdateLoop:
+    """The plain updates of one range of a fold by hand."""
+
+    def __new__(cls, stream: object, of_range: object) -> UpdateLoop: ...
+    def fold(self, messages: object, start: int, entries: dict[str, Any]) -> int: ...
+    def is_full(self) -> bool: ...
+    def last_record(self) -> Any: ...
+    def take_body(self) -> Any: ...
 
 @final
 class ColumnTable:

@@ -35,7 +35,7 @@ from lockstep.testing import run
 from assets.plant import Snapshot, Update, plant
 
 assert native.extension is lockstep_native, native.describe_absence()
-assert compile_stream(plant).uses_extension
+assert compile_stream(plant).plain_updates is not None
 updates = [Update(seq, "pressure", seq / 8) for seq in range(2, 102)]
 rows = run(plant, Snapshot(1, {"pressure": 4.0}), *updates, key="B1").or_raise().rows
 assert len(rows) == 101, len(rows)

@@ -1,4 +1,4 @@
-//! The two hottest loops of a task of lockstep: the chunks of a `ColumnFold`, and rows to Arrow.
+//! The hottest loops of a task of lockstep: the chunks of a `ColumnFold`, the updates of a fold by hand, and rows to Arrow.
 
 mod arrow;
 mod chunk;
@@ -6,6 +6,7 @@ mod column_table;
 mod json;
 mod rows;
 mod table;
+mod updates;
 
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -13,6 +14,7 @@ use pyo3::types::PyList;
 
 use column_table::ColumnTable;
 use rows::{Column, Encoded};
+use updates::UpdateLoop;
 
 /// The columns of rows, which are tuples. `kinds` has the type of each, with a question mark where it may be null; None
 /// for one that is left out. Returns None where a value is of another type, or does not fit. Raises `OverflowError`
@@ -64,8 +66,8 @@ fn too_large(bytes_max: usize) -> PyErr {
 mod lockstep_native {
     /// What lockstep compares with the interface that it calls; raised with each change of a signature or a meaning.
     #[pymodule_export]
-    const INTERFACE: u32 = 3;
+    const INTERFACE: u32 = 4;
 
     #[pymodule_export]
-    use super::{ColumnTable, encode_columns, encode_rows};
+    use super::{ColumnTable, UpdateLoop, encode_columns, encode_rows};
 }

@@ -6,6 +6,7 @@ The names that most streams need. Others are in a module for each theme: `lockst
 """
 
 from lockstep.declare.decoders.plain import Json
+from lockstep.declare.envelope_fields import EnvelopeFields
 from lockstep.declare.lookup import Lookup
 from lockstep.declare.options import (
     AvailableNow,
@@ -47,6 +48,7 @@ __all__ = [
     "DecimalType",
     "Earliest",
     "Envelope",
+    "EnvelopeFields",
     "EventTime",
     "Every",
     "FileSize",

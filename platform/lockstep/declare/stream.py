@@ -39,7 +39,7 @@ from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import Judgement
 from lockstep.model.declaration import Declaration
 from lockstep.model.fault import Fault
-from lockstep.model.field_types import check_classes, check_field_types, format_type
+from lockstep.model.field_types import check_class, check_classes, check_field_types, format_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,6 +185,7 @@ class Stream(Declaration, Generic[M, S, R]):
             raise DeclarationError("Stream.name", self.name, NO_NAME, "for example 'order_books'")
         _check_start(self)
         _check_on_snapshot(type(self.transform))
+        _check_envelope(type(self.transform), self.types.message)
         _check_timers(self.transform, self.integrity)
         self.transform.check_integrity(self.integrity)
         _check_freshness(self.objectives, self.trigger)
@@ -249,6 +250,26 @@ def _check_start(stream: AnyStream) -> None:
         if isinstance(start, GroupOffsets) and start.group == stream.name:
             problem = "is the consumer group in which this stream publishes its own positions"
             raise DeclarationError("Topics.start", start, problem, "rename the stream, or FirstSnapshot()")
+
+
+def _check_envelope(kind: type[Transform[M, S, R]], message_type: object) -> None:
+    """Refuse a transform without an envelope, and fields that a method hides."""
+    declared = kind.envelope_fields
+    has_method = is_overridden(kind, "envelope")
+    if declared is None and not has_method:
+        right = 'a method envelope, or envelope_fields = EnvelopeFields(sequence="seq")'
+        raise DeclarationError("Stream.transform", kind.__name__, "has neither envelope nor envelope_fields", right)
+    if declared is not None and has_method and _find_owner(kind, "envelope_fields") <= _find_owner(kind, "envelope"):
+        problem = "has envelope_fields that its method envelope hides"
+        raise DeclarationError("Stream.transform", kind.__name__, problem, "remove one of the two")
+    check_class(f"{kind.__name__}: envelope_fields", declared)
+    if declared is not None and not has_method:
+        declared.check(kind.__name__, message_type)
+
+
+def _find_owner(kind: type, name: str) -> int:
+    """The place of the class that defines an attribute, among a class and its bases."""
+    return next(place for place, each in enumerate(kind.__mro__) if name in vars(each))
 
 
 def _check_on_snapshot(kind: type[Transform[M, S, R]]) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
+from lockstep.declare.envelope_fields import EnvelopeFields
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass, SessionStart
 from lockstep.model.declaration import Declaration
@@ -46,10 +47,12 @@ class Transform(Declaration, Generic[M, S, R]):
     the row of its state, and a row that is null in `removed` says that the key is gone. `lockstep verify` proves it.
 
     Attributes:
+        envelope_fields: The fields of a message that make its envelope; None for a class with a method `envelope`.
         key: Fields of R that spell the key of a row; None if the rows do not replay to the state.
         removed: Field of R that is null exactly in the row of a removed key.
     """
 
+    envelope_fields: ClassVar[EnvelopeFields | None] = None
     key: ClassVar[tuple[str, ...] | None] = None
     removed: ClassVar[str | None] = None
 
@@ -72,9 +75,15 @@ class Transform(Declaration, Generic[M, S, R]):
             DeclarationError: It cannot work under this one.
         """
 
-    @abstractmethod
     def envelope(self, message: M, record: Record) -> Envelope:
-        """Extract the envelope of a message. Called first, once per message; must not change anything."""
+        """Extract the envelope of a message. Called first, once per message; must not change anything.
+
+        By default from `envelope_fields`; a class has one of the two. A method in a subclass replaces them.
+        """
+        declared = type(self).envelope_fields
+        if declared is None:
+            raise _not_overridden("envelope")
+        return declared.read(message, record)
 
     @abstractmethod
     def on_snapshot(self, message: M, record: Record, previous: S | None) -> S | InitialState[S, R]:

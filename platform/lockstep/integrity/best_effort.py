@@ -21,7 +21,7 @@ from lockstep.model.fault import Fault
 from lockstep.model.record import Envelope, Kind, Record
 
 
-class _Counting(Gate[int | KnownSession]):
+class CountingGate(Gate[int | KnownSession]):
     """Accepts everything; compares sequence numbers that the producer can have sent.
 
     The state is the newest number of the session; `KnownSession` while there is none. A snapshot restarts the
@@ -29,18 +29,18 @@ class _Counting(Gate[int | KnownSession]):
     """
 
     def __init__(self, wraps_at: int | None) -> None:
-        self._wraps_at = wraps_at
+        self.wraps_at = wraps_at
 
     @override
     def check(
         self, state: int | KnownSession | None, envelope: Envelope, record: Record
     ) -> tuple[int | KnownSession, Verdict]:
         number, snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
-        if number is None or check_range(number, self._wraps_at) is not None:
+        if number is None or check_range(number, self.wraps_at) is not None:
             return (KNOWN if state is None else state), ACCEPT
         last = state if isinstance(state, int) else None
         if last is not None and not (snapshot and envelope.restarts_sequence):
-            number = unwrap_sequence(number, last, self._wraps_at)
+            number = unwrap_sequence(number, last, self.wraps_at)
         if last is None or number == last + 1 or (snapshot and (envelope.restarts_sequence or number == last)):
             return number, ACCEPT
         if number > last:
@@ -84,7 +84,7 @@ class NoIntegrity(IntegrityClass):
     @override
     def gate(self, time: PartitionTime) -> Gate[int | KnownSession]:
         del time
-        return _Counting(self.wraps_at)
+        return CountingGate(self.wraps_at)
 
     @override
     def guarantee(self) -> str:

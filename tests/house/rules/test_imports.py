@@ -85,6 +85,7 @@ ONE_IMPORTER = {
     "engine.executor.collector": "Python's garbage collector, apart from the steps of a task",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.columnar_native": "the plain chunk by the extension",
+    "engine.executor.update_run": "the plain updates of a range by the extension",
     "engine.executor.update_shape": "messages as the extension reads them",
     "engine.executor.columnar_numpy": "the plain chunk by NumPy and Arrow",
     "engine.executor.row_copies": "copies of rows that share objects, apart from the fold",

@@ -47,6 +47,7 @@ from lockstep.rules import Expectation, InRange, InSet, Matches, Predicate, Refe
 from tests.support.adding_stream import adding
 from tests.support.derived_tables import activity
 from tests.support.gauges import Gauges
+from tests.support.hand_gauges import BY_HAND, ByKey
 from tests.support.window_folds import Counting, Silence, Sliding, Tumbling
 from tests.unit.declare.test_public_surface import NAMES
 
@@ -182,6 +183,7 @@ ELSEWHERE = {
     "SessionWindows": "test_derived_windows_are_refused",
     "SlidingWindows": "test_derived_windows_are_refused",
     "Stream": "a declaration itself",
+    "EnvelopeFields": "test_derived_fields_of_an_envelope_are_refused",
     "TableFields": "test_derived_fields_of_a_fold_are_refused",
     "TumblingWindows": "test_derived_windows_are_refused",
     "Watermark": "test_a_derived_watermark_is_refused",
@@ -206,6 +208,12 @@ def test_derived_fields_of_a_fold_are_refused() -> None:
     own: Any = type("Own", (Gauges,), {"fields": derive(Gauges.fields)})
     with pytest.raises(DeclarationError, match=r"Own: fields = .*: is of the class MyTableFields, and no class may be"):
         replace(adding("values"), transform=own())
+
+
+def test_derived_fields_of_an_envelope_are_refused() -> None:
+    own: Any = type("Own", (ByKey,), {"envelope_fields": derive(ByKey.envelope_fields)})
+    with pytest.raises(DeclarationError, match=r"Own: envelope_fields = .*: is of the class MyEnvelopeFields, and no"):
+        replace(BY_HAND["by key"], transform=own())
 
 
 def test_a_derived_watermark_is_refused() -> None:

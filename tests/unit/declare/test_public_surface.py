@@ -20,6 +20,7 @@ SURFACE = {
         "DecimalType",
         "Earliest",
         "Envelope",
+        "EnvelopeFields",
         "EventTime",
         "Every",
         "FileSize",
@@ -105,7 +106,7 @@ SURFACE = {
 }
 
 NAMES = list(chain.from_iterable(product([module], names) for module, names in SURFACE.items()))
-TOP_MAX = 47
+TOP_MAX = 48
 """About forty names are what an everyday stream needs; others have a module of their theme."""
 ROOT = Path(__file__).parents[3]
 PAGES = sorted({*ROOT.glob("docs/*.md"), ROOT / "README.md"} - {ROOT / "docs" / "reference.md"})

@@ -180,7 +180,13 @@ def test_a_base_class_names_the_methods_that_a_subclass_defines(kind: type) -> N
 @pytest.mark.parametrize("kind", CALLABLE, ids=name_of)
 def test_a_declared_value_is_copied_and_pickled(kind: type) -> None:
     documented = EXAMPLE.search(kind.__doc__ or "")
-    if documented is None or kind in {Stream, NAMES["Lookup"], NAMES["TableFields"], NAMES["Function"]}:
+    if documented is None or kind in {
+        Stream,
+        NAMES["Lookup"],
+        NAMES["TableFields"],
+        NAMES["EnvelopeFields"],
+        NAMES["Function"],
+    }:
         return  # their parts are local to this test
     value = eval(documented[1], NAMES)  # noqa: S307  # our own text
     assert copy.copy(value) == value

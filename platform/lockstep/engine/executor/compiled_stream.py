@@ -18,6 +18,7 @@ from lockstep.declare.stream import Stream
 from lockstep.declare.transform import Transform, find_migration, is_overridden
 from lockstep.engine.executor.column_program import ColumnProgram, compile_columns
 from lockstep.engine.executor.difference import Replacement, find_replacement
+from lockstep.engine.executor.plain_updates import PlainUpdates, find_plain_updates
 from lockstep.engine.executor.row_copies import copy_first_rows, copy_replacement_rows, copy_rows
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.verdict import AnyGate
@@ -78,6 +79,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         replacement: The rows of a replaced table; None for a fold by hand, which emits its own.
         reads_headers: The decoder reads the headers.
         columns: A `ColumnFold` for chunks; None where messages are folded one by one.
+        plain_updates: The updates that the extension folds; None if it folds none.
         lookups: The lookup tables that the transform reads.
         examines_states: Each state is examined after each message, as a test does.
     """
@@ -98,18 +100,21 @@ class CompiledStream(msgspec.Struct, frozen=True):
     replacement: Replacement | None = None
     reads_headers: bool = False
     columns: ColumnProgram | None = None
+    plain_updates: PlainUpdates | None = None
     lookups: tuple[Lookup[Any], ...] = ()
     examines_states: bool = False
 
     @property
     def uses_extension(self) -> bool:
         """Whether `lockstep-native` encodes its rows or folds its chunks."""
-        return self.rows.is_native or (self.columns is not None and self.columns.make_table is not None)
+        makes_table = self.columns is not None and self.columns.make_table is not None
+        return self.rows.is_native or makes_table or self.plain_updates is not None
 
     def without_extension(self) -> CompiledStream:
         """The same stream without `lockstep-native`."""
         columns = None if self.columns is None else msgspec.structs.replace(self.columns, make_table=None)
-        return msgspec.structs.replace(self, rows=RowsBuilder(self.row_type, native=False), columns=columns)
+        rows = RowsBuilder(self.row_type, native=False)
+        return msgspec.structs.replace(self, rows=rows, columns=columns, plain_updates=None)
 
     def decode_again(self, source: KafkaMessage) -> object:
         """The message of a record that was decoded before."""
@@ -145,11 +150,13 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
     rules = find_inline_rules(stream.rules, transform.removal_column())
     rows, copies = RowsBuilder(types.row), may_share_objects(types.state, types.row)
     hooks = find_hooks(transform, rules, copies_rows=copies)
+    decode = build_decode(stream.decoder, registry, types.message)
+    on_update = copy_rows(check_rows(rules, transform.on_update), copies=copies)
     return CompiledStream(
-        decode=build_decode(stream.decoder, registry, types.message),
+        decode=decode,
         envelope=without_lookups(transform.envelope) if stream.lookups else transform.envelope,
         on_snapshot=copy_first_rows(check_first_rows(rules, transform.on_snapshot), copies=copies),
-        on_update=copy_rows(check_rows(rules, transform.on_update), copies=copies),
+        on_update=on_update,
         gate_for=stream.integrity.gate_for,
         hooks=_refuse_lookups(hooks) if stream.lookups else hooks,
         event_time=stream.event_time,
@@ -162,6 +169,7 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         replacement=copy_replacement_rows(find_replacement(transform, tuple(rules)), copies=copies),
         reads_headers=stream.decoder.reads_headers,
         columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
+        plain_updates=find_plain_updates(stream, decode, on_update),
         lookups=tuple(stream.lookups),
     )
 

@@ -25,6 +25,7 @@ from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldSto
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, make_origin
 from lockstep.engine.executor.sessions import Sessions, check_session
+from lockstep.engine.executor.update_run import UpdateRun
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.folds.removals import AbsentRemovals, count_removals
 from lockstep.integrity.base import PartitionTime, find_event_time
@@ -182,13 +183,16 @@ class RangeFold:
         self.chunks: ChunkFold | None = None
         if compiled.columns is not None and self._timing is None and not self._examines:
             self.chunks = ChunkFold(ColumnRange(compiled.columns, position, state, self.sessions, self.emission))
+        self._updates: UpdateRun | None = None
+        if compiled.plain_updates is not None and self._timing is None and not self._examines:
+            self._updates = UpdateRun(compiled.plain_updates, position, state, self.sessions, self.emission)
         self._bind_loop()
 
     def _bind_loop(self) -> None:
         """Look up once what the loop over messages uses: at 4 million messages a minute a look-up is a minute a day."""
         compiled, where, emission = self._compiled, self._position, self.emission
+        self._decode = self._decode_with_headers if compiled.reads_headers else compiled.decode
         self._of_stream = (
-            self._decode_with_headers if compiled.reads_headers else compiled.decode,
             compiled.message_bytes_max,
             where.topic,
             where.topic_id,
@@ -263,15 +267,35 @@ class RangeFold:
         self.judge.late.release()
 
     def _fold_chunk(self, messages: Sequence[Message]) -> None:
-        if self.chunks is None or not self.chunks.fold(messages):
-            self._fold(messages)
-        else:
+        if self.chunks is not None and self.chunks.fold(messages):
             self.emission.check_room(_offset(messages[-1]))
+        elif self._updates is not None:
+            self._fold_updates(self._updates, messages)
+        else:
+            self._fold(messages, self._decode)
+
+    def _fold_updates(self, updates: UpdateRun, messages: Sequence[Message]) -> None:
+        """Fold messages, the plain updates among them by the extension."""
+        place = 0
+        read = updates.read(messages)
+        while place < len(messages) and updates.is_usable():
+            try:
+                place = updates.fold(read, place)
+            finally:
+                self._record = updates.record
+            if self.emission.is_full:
+                self.emission.flush_chunk(_offset(messages[place - 1]))
+            elif place < len(messages):
+                until = place + updates.pause
+                self._fold(messages[place:until], updates.decode)
+                place = until
+        if place < len(messages):
+            self._fold(messages[place:], self._decode)
 
     def _fold_checked(self, message: Message) -> None:
         """Fold one message, and refuse it if the state of its session cannot be stored after it."""
         self._noted.clear()
-        self._fold([message])
+        self._fold([message], self._decode)
         for session in self._noted:
             if self._compiled.examines_states or session in self._without.unstorable:
                 self.sessions.check_storable(session)
@@ -313,11 +337,11 @@ class RangeFold:
         if isinstance(error, (EnvironmentProblem, StateError)) or not isinstance(error, Exception):
             raise error
 
-    def _fold(self, messages: Sequence[Message]) -> None:  # noqa: C901, PLR0912  # one loop: calls cost time
+    def _fold(self, messages: Sequence[Message], decode: Callable[..., object]) -> None:  # noqa: C901, PLR0912  # one loop: calls cost time
         """Fold messages one by one; methods are mapped over the chunk."""
         sessions, timing, emission, entries = self.sessions, self._timing, self.emission, self._state.entries
         load, of = sessions.load, cast("Any", type(messages[0]))
-        decode, bytes_max, topic, topic_id, partition, envelope_of, on_update = self._of_stream
+        bytes_max, topic, topic_id, partition, envelope_of, on_update = self._of_stream
         rows, proofs, take, put, prove = self._of_rows
         for at, value, message in zip(map(of.offset, messages), map(of.value, messages), messages, strict=True):
             self._record = record = Record(topic, topic_id, partition, at, message)
