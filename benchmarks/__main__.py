@@ -17,7 +17,7 @@ from rich.console import Console
 from benchmarks import goals, record, report
 from benchmarks.amplification import OpenHours, measure_amplification
 from benchmarks.compaction import SmallFiles, measure_compaction
-from benchmarks.driver import Driver, measure_driver
+from benchmarks.driver import measure_driver, plan_driver
 from benchmarks.feed import FeedIncompleteError, feed, forget_positions
 from benchmarks.growth import Growth, OtherSettingsError, measure_growth
 from benchmarks.large_state import LargeState, measure_large_state
@@ -207,11 +207,17 @@ def startup(
 
 
 @app.command()
-def driver(keep: Keep = None, results: Results = record.RESULTS) -> None:
-    """CPU time of the driver for a batch over 1,000 partitions."""
+def driver(
+    topics: Annotated[int, typer.Option(help="Topics of one partition each.", min=1)] = 1_000,
+    trigger: Annotated[float, typer.Option(help="Seconds from batch to batch.", min=0.05)] = 1.0,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """CPU time of the driver for a batch over very many topics of a real broker."""
     console = Console()
     with _prepared(keep, (), console) as (broker, output):
-        found = measure_driver(Driver(), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
+        asked = plan_driver(topics, trigger)
+        found = measure_driver(asked, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
     _keep_record(found, results, console)
 
 

@@ -15,7 +15,8 @@ from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.workload import Size
 from lockstep.features.rehearsal.process_usage import DRIVER, JVM, WORKERS, TreeMeter, TreeUsage
 
-_SIZE = Size("driver", messages=101_000, topics=1_000, sessions=1_000, rows=2)
+MESSAGES_PER_TOPIC = 101
+"""A snapshot and its updates."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,16 @@ class Driver:
         trigger_seconds: A batch every so many seconds.
     """
 
-    size: Size = _SIZE
-    rate: int = 2_000
+    size: Size
+    rate: int
     warm_seconds: int = 10
     trigger_seconds: float = 1.0
+
+
+def plan_driver(topics: int, trigger_seconds: float) -> Driver:
+    """Plan a measurement in which each topic has two messages a second."""
+    size = Size("driver", messages=MESSAGES_PER_TOPIC * topics, topics=topics, sessions=topics, rows=2)
+    return Driver(size, rate=2 * topics, trigger_seconds=trigger_seconds)
 
 
 class DriverResult(msgspec.Struct, frozen=True):

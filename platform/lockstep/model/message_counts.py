@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
 from typing import Any, Self
 
 import msgspec
@@ -62,8 +63,18 @@ class MessageCounts(msgspec.Struct, gc=False):
         del columns["refused"]
         return columns
 
+    def make_counted_columns(self) -> dict[str, int]:
+        """Return the columns of the ledger that are not zero."""
+        counts = msgspec.structs.astuple(self)
+        columns = dict(compress(zip(_NAMES, counts, strict=True), counts))
+        columns.pop("refused", None)
+        return columns
+
     @classmethod
     def add_up(cls, counts: Iterable[MessageCounts]) -> Self:
         """Return the sum of counts."""
         listed = [msgspec.structs.astuple(each) for each in counts]
         return cls(*map(sum, zip(*listed, strict=True)))
+
+
+_NAMES = MessageCounts.__struct_fields__

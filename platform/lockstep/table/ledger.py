@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
@@ -500,23 +501,25 @@ def read_clock() -> datetime:
 def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
     """The rows, column by column: a dictionary of each row costs 30 us, a batch has up to a row of each partition."""
     columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else repeat((), len(SCHEMA))
-    arrays = [_make_column(values, field.type) for field, values in zip(SCHEMA, columns, strict=True)]
+    arrays = [_make_column(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _make_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """A column. A time is mostly that of the batch, and ten times cheaper to repeat than to convert."""
+    """A column. Most hold one value in all rows of a batch, which is cheaper to repeat than to convert."""
+    if isinstance(kind, pa.ListType):
+        return pa.array(map(_to_mappings, values) if _holds_structs(kind) and any(values) else values, kind)
     count = len(values)
-    if count > REPEATED_ROWS_MIN and pa.types.is_timestamp(kind) and values.count(values[0]) == count:
-        repeated: pa.Array[Any] = pa.repeat(_make_column(values[:1], kind)[0], count)
+    if count > REPEATED_ROWS_MIN and values[0] is values[-1] and values.count(values[0]) == count:
+        one: Any = pa.array(values[:1], kind)[0]
+        repeated: pa.Array[Any] = pa.repeat(one, count)
         return repeated
-    if _holds_structs(kind) and any(values):
-        return pa.array(map(_to_mappings, values), kind)
     return pa.array(values, kind)
 
 
-def _holds_structs(kind: pa.DataType) -> bool:
-    return isinstance(kind, pa.ListType) and pa.types.is_struct(kind.value_type)
+@lru_cache
+def _holds_structs(kind: pa.ListType[Any]) -> bool:
+    return pa.types.is_struct(kind.value_type)
 
 
 def _to_mappings(items: list[msgspec.Struct] | None) -> list[dict[str, object]] | None:

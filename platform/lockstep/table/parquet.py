@@ -128,10 +128,10 @@ def _read_schema_back(schema: pa.Schema, *, store_schema: bool) -> pa.Schema:
 
 def decode_schema(schema: pa.Schema, *, keep: Container[str] = ()) -> pa.Schema:
     """The schema with texts in the place of dictionaries, except in the columns to keep."""
-    for n, field in enumerate(schema):
-        kind: Any = field.type
-        if pa.types.is_dictionary(kind) and field.name not in keep:
-            schema = schema.set(n, field.with_type(kind.value_type))
+    for n, kind in enumerate(schema.types):
+        field = schema.field(n) if pa.types.is_dictionary(kind) else None
+        if field is not None and field.name not in keep:
+            schema = schema.set(n, field.with_type(cast("pa.DictionaryType[Any, Any]", kind).value_type))
     return schema
 
 

@@ -44,22 +44,72 @@ class LedgerStamp(msgspec.Struct, frozen=True, kw_only=True):
     lookups: list[LookupVersion] | None = None
 
 
+def make_blank_row(stamp: LedgerStamp) -> LedgerRow:
+    """Return the row of a new partition that has no name yet: the rows of a batch differ from it by a few columns."""
+    return LedgerRow(
+        **msgspec.structs.asdict(stamp),
+        **MessageCounts().make_columns(),
+        topic_id="",
+        topic="",
+        partition=0,
+        start=0,
+        until=0,
+        stable_end=NO_ENDS.stable_end,
+        high_watermark=NO_ENDS.high_watermark,
+        rows=0,
+        suspended_from=0,
+        holes=[],
+        leader_epoch=None,
+        first_event_time=None,
+        last_event_time=None,
+        newest_timestamp=None,
+        cpu_seconds=0.0,
+        state_file=None,
+        state_start=None,
+        state_length=None,
+        state_bytes=0,
+    )
+
+
 def make_position_columns(position: Position) -> dict[str, Any]:
-    """Return the columns of a ledger row from which `read_position` reads the position."""
-    state = position.state
-    ending = position.ending
-    return {
+    """Return the columns from which `read_position` reads the position, without those of `make_blank_row`."""
+    columns: dict[str, Any] = {
         "topic_id": position.topic_id,
         "topic": position.topic,
         "partition": position.partition,
         "until": position.next_offset,
+        "leader_epoch": position.leader_epoch,
+        "watermark": to_event_time(position.watermark_us),
+    }
+    state = position.state
+    if state is not None:
+        columns["state_file"] = state.file
+        columns["state_start"] = state.start
+        columns["state_length"] = state.length
+    if (
+        position.suspended_from
+        or position.rows_emitted
+        or position.joined_at
+        or position.lost_before
+        or position.catching_up
+        or position.discarded_by
+        or position.suspended_sessions
+        or position.uncounted_skips
+        or position.ending is not None
+        or position.gone_since_us is not None
+    ):
+        columns |= _make_rare_columns(position)
+    return columns
+
+
+def _make_rare_columns(position: Position) -> dict[str, Any]:
+    ending = position.ending
+    return {
         "rows_emitted": position.rows_emitted,
         "suspended_from": position.suspended_from,
         "suspended_sessions": list(position.suspended_sessions),
         "catching_up": position.catching_up,
         "joined_at": position.joined_at,
-        "leader_epoch": position.leader_epoch,
-        "watermark": to_event_time(position.watermark_us),
         "gone_since": to_event_time(position.gone_since_us),
         "ending": ending.how if ending else None,
         "last_end": ending.offset if ending else None,
@@ -67,35 +117,32 @@ def make_position_columns(position: Position) -> dict[str, Any]:
         "discarded_by": position.discarded_by,
         "uncounted_skips": list(position.uncounted_skips),
         "lost_before": position.lost_before,
-        "state_file": state.file if state else None,
-        "state_start": state.start if state else None,
-        "state_length": state.length if state else None,
     }
 
 
 def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None = None) -> LedgerRow:
     """Return the row of a partition of which the batch read nothing: part of a full set of positions."""
-    seen = ends or NO_ENDS
-    return LedgerRow(
-        **msgspec.structs.asdict(stamp),
-        **make_position_columns(position),
-        **MessageCounts().make_columns(),
-        start=position.next_offset,
-        stable_end=seen.stable_end,
-        high_watermark=seen.high_watermark,
-        rows=0,
-        holes=[],
-        first_event_time=None,
-        last_event_time=None,
-        newest_timestamp=None,
-        cpu_seconds=0.0,
-        state_bytes=0,
-    )
+    return fill_unchanged_row(make_blank_row(stamp), position, ends)
+
+
+def fill_unchanged_row(blank: LedgerRow, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
+    """Return the row of a partition of which the batch read nothing, made of the batch's blank row."""
+    columns = make_position_columns(position)
+    columns["start"] = position.next_offset
+    if ends is not None:
+        columns["stable_end"] = ends.stable_end
+        columns["high_watermark"] = ends.high_watermark
+    return msgspec.structs.replace(blank, **columns)
 
 
 def make_kept_row(stamp: LedgerStamp, position: Position, *, retired: bool) -> LedgerRow:
     """Return the row of a partition that is not read."""
-    return msgspec.structs.replace(make_unchanged_row(stamp, position), retired=retired)
+    return fill_kept_row(make_blank_row(stamp), position, retired=retired)
+
+
+def fill_kept_row(blank: LedgerRow, position: Position, *, retired: bool) -> LedgerRow:
+    """Return the row of a partition that is not read, made of the batch's blank row."""
+    return msgspec.structs.replace(fill_unchanged_row(blank, position, None), retired=retired)
 
 
 def read_position(row: LedgerRow) -> Position:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
@@ -27,14 +26,14 @@ from lockstep.table.positions import (
     BEGUN_ELSEWHERE,
     DELETED,
     GROWN,
-    NO_ENDS,
     READDED,
     RECREATED_TOPIC,
     LedgerStamp,
-    make_kept_row,
+    fill_kept_row,
+    fill_unchanged_row,
+    make_blank_row,
     make_position_columns,
     make_retirement_note,
-    make_unchanged_row,
     read_position,
 )
 
@@ -50,43 +49,42 @@ TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 
 def make_ledger_row(stamp: LedgerStamp, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
     """The row of a partition that was processed."""
-    return _make_worked_row(msgspec.structs.asdict(stamp), result, ends)
+    return _fill_worked_row(make_blank_row(stamp), result, ends)
 
 
-def _make_worked_row(stamped: Mapping[str, Any], result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
-    """The row from the columns of the stamp. A batch makes one for each partition: built in one piece."""
-    seen = ends or NO_ENDS
+def _fill_worked_row(blank: LedgerRow, result: RangeResult, ends: PartitionOffsets | None) -> LedgerRow:
+    """The row of a partition that was processed. A batch makes one of each: only columns that differ are set."""
+    columns = make_position_columns(result.reached)
+    columns |= result.counts.make_counted_columns()
+    columns["start"] = result.range.position.next_offset
+    if ends is not None:
+        columns["stable_end"] = ends.stable_end
+        columns["high_watermark"] = ends.high_watermark
+    columns["rows"] = result.rows
+    columns["cpu_seconds"] = result.cpu_seconds
+    columns["state_bytes"] = result.state_bytes
+    columns["state_checksum"] = result.state_checksum
+    columns["first_event_time"] = to_event_time(result.first_event_time_us)
+    columns["last_event_time"] = to_event_time(result.last_event_time_us)
     newest_ms = result.newest_timestamp_ms
-    return LedgerRow(
-        **stamped,
-        **make_position_columns(result.reached),
-        **result.counts.make_columns(),
-        start=result.range.position.next_offset,
-        stable_end=seen.stable_end,
-        high_watermark=seen.high_watermark,
-        rows=result.rows,
-        accepted=_accepted(result),
-        holes=list(result.holes),
-        first_event_time=to_event_time(result.first_event_time_us),
-        last_event_time=to_event_time(result.last_event_time_us),
-        newest_timestamp=to_event_time(newest_ms * 1000 if newest_ms else None),
-        losses=list(result.losses),
-        cpu_seconds=result.cpu_seconds,
-        state_bytes=result.state_bytes,
-        state_checksum=result.state_checksum,
-    )
+    if newest_ms:
+        columns["newest_timestamp"] = to_event_time(newest_ms * 1000)
+    if result.holes or result.losses or result.accepted:
+        columns["holes"] = list(result.holes)
+        columns["losses"] = list(result.losses)
+        columns["accepted"] = _accepted(result)
+    return msgspec.structs.replace(blank, **columns)
 
 
 def make_ledger_rows(
-    stamp: LedgerStamp,
+    blank: LedgerRow,
     results: Iterable[RangeResult],
     quiet: Iterable[Position],
     ends: Mapping[TopicIdPartition, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
-    stamped = msgspec.structs.asdict(stamp)
-    worked = [_make_worked_row(stamped, item, ends.get(item.range.position.key)) for item in results]
-    return worked + [make_unchanged_row(stamp, position, ends.get(position.key)) for position in quiet]
+    worked = [_fill_worked_row(blank, item, ends.get(item.range.position.key)) for item in results]
+    return worked + [fill_unchanged_row(blank, position, ends.get(position.key)) for position in quiet]
 
 
 def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
@@ -478,14 +476,18 @@ class Subscription:
         """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
         worked = {item.range.position.key for item in results}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
-        rows = make_ledger_rows(stamp, results, quiet, ends)
+        blank = make_blank_row(stamp)
+        rows = make_ledger_rows(blank, results, quiet, ends)
         if full:
             kept = ((key, position) for key, position in self._others.items() if key not in worked)
-            rows += [make_kept_row(stamp, position, retired=key in self._retired) for key, position in kept]
+            rows += [fill_kept_row(blank, position, retired=key in self._retired) for key, position in kept]
         self._reported_lifecycle = tuple(row.key for row in rows)
         return [self._with_events(row, key) for row, key in zip(rows, self._reported_lifecycle, strict=True)]
 
     def _with_events(self, row: LedgerRow, key: TopicIdPartition) -> LedgerRow:
+        is_plain = key not in self._lost and key not in self._retired and key not in self._lifecycle
+        if is_plain and row.newest_timestamp is not None:
+            return row  # mostly: a batch has thousands of rows
         row = with_newest_timestamp(with_expired_range(row, self._lost.get(key)), self._newest_ms.get(key))
         if key in self._retired and not row.retired:  # its states were counted
             row = msgspec.structs.replace(row, retired=True)
