@@ -122,10 +122,10 @@ def _make_rare_columns(position: Position) -> dict[str, Any]:
 
 def make_unchanged_row(stamp: LedgerStamp, position: Position, ends: PartitionOffsets | None = None) -> LedgerRow:
     """Return the row of a partition of which the batch read nothing: part of a full set of positions."""
-    return fill_unchanged_row(make_blank_row(stamp), position, ends)
+    return make_unchanged_row_from(make_blank_row(stamp), position, ends)
 
 
-def fill_unchanged_row(blank: LedgerRow, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
+def make_unchanged_row_from(blank: LedgerRow, position: Position, ends: PartitionOffsets | None) -> LedgerRow:
     """Return the row of a partition of which the batch read nothing, made of the batch's blank row."""
     columns = make_position_columns(position)
     columns["start"] = position.next_offset
@@ -137,12 +137,12 @@ def fill_unchanged_row(blank: LedgerRow, position: Position, ends: PartitionOffs
 
 def make_kept_row(stamp: LedgerStamp, position: Position, *, retired: bool) -> LedgerRow:
     """Return the row of a partition that is not read."""
-    return fill_kept_row(make_blank_row(stamp), position, retired=retired)
+    return make_kept_row_from(make_blank_row(stamp), position, retired=retired)
 
 
-def fill_kept_row(blank: LedgerRow, position: Position, *, retired: bool) -> LedgerRow:
+def make_kept_row_from(blank: LedgerRow, position: Position, *, retired: bool) -> LedgerRow:
     """Return the row of a partition that is not read, made of the batch's blank row."""
-    return msgspec.structs.replace(fill_unchanged_row(blank, position, None), retired=retired)
+    return msgspec.structs.replace(make_unchanged_row_from(blank, position, None), retired=retired)
 
 
 def read_position(row: LedgerRow) -> Position:

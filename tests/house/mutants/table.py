@@ -255,8 +255,8 @@ PLANNER = list_mutants(
     ),
     Change(
         "a position beyond the end is not read",
-        "return max(0, end - position.next_offset)",
-        "return abs(end - position.next_offset)",
+        "if end > position.next_offset:",
+        "if end != position.next_offset:",
         "test_a_position_past_the_end_is_not_read",
     ),
     Change(

@@ -71,9 +71,11 @@ class ClusterMonitor:
         self.view = self._ask(
             lambda: self._observe(lambda: self._context.admin.view_for_commit(self._names, self.view))
         )
-        cut = {read[key].topic for key in self.check_leader_epochs(read)}
-        replaced = set(find_recreated_topics(before, self.view.topics))
-        return sorted(cut | replaced & {position.topic for position in read.values()})
+        changed = {read[key].topic for key in self.check_leader_epochs(read)}
+        replaced = find_recreated_topics(before, self.view.topics)
+        if replaced:
+            changed |= {position.topic for position in read.values()}.intersection(replaced)
+        return sorted(changed)
 
     def refresh_for_plan(self) -> ClusterView:
         """Read the offsets again; the topics, too, unless they were described a moment ago.

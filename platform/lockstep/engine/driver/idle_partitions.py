@@ -93,6 +93,8 @@ class SilentPartitions:
         """
         news: list[str] = []
         for result in results:
+            if result.trouble is None and not self._silences:
+                continue  # mostly: a batch has thousands of ranges
             position, trouble = result.range.position, result.trouble
             known = self._silences.pop(position.key, None) if self._silences else None
             if trouble is None:

@@ -321,7 +321,8 @@ class MicroBatchLoop:
     def _has_changed_logs(self, plan: BatchPlan) -> bool:
         """Whether a topic was re-created since the plan, or a log that was read may have been truncated."""
         known = self._partitions.known
-        read = {key: known[key] for group in plan.bins for item in group if (key := item.position.key) in known}
+        planned = (item.position.key for group in plan.bins for item in group)
+        read = {key: known[key] for key in planned if key in known}
         names = self._monitor.refresh_for_commit(read)
         if names:
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))

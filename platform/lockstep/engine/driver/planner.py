@@ -127,7 +127,7 @@ def pack_bins(
     bins: list[list[int]] = [[] for _ in range(count)]
     load = [0.0] * count
     befores = [bins_before.get(key(item), count) for item in items]
-    for at in sorted(range(len(items)), key=lambda at: -costs[at]):  # of equal costs in the order of their keys
+    for at in sorted(range(len(items)), key=costs.__getitem__, reverse=True):  # equal costs in the order of their keys
         chosen = befores[at]
         if chosen >= count or load[chosen] + costs[at] > most:
             chosen = load.index(min(load))
@@ -156,8 +156,7 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     """
     # 1
     positions = {position.key: position for position in given.positions}
-    waiting = {key: _waiting(key, position, given) for key, position in positions.items()}
-    lagging = {key: lag for key, lag in waiting.items() if lag > 0}
+    lagging = _find_lagging(positions, given)
     # 2, 3
     plan = _plan_by_messages if given.goal is None else _plan_full_files
     bins = plan(lagging, positions, given)
@@ -217,7 +216,7 @@ def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], positions: Positi
     if given.is_live and len(ranges) <= BEYOND_PARTITIONS_MAX:
         beyond = _count_beyond(len(ranges), messages, sum(lagging.values()), given.messages_max)
         ranges = [msgspec.structs.replace(item, beyond=beyond) for item in ranges]
-    seconds = [_seconds(item, given) for item in ranges]
+    seconds = _estimate_seconds(ranges, given)
     is_small = messages < given.tuning.small_batch_messages
     work = max(sum(seconds), messages * LEAST_SECONDS_A_MESSAGE)
     count = 1 if is_small else min(given.cores, len(ranges), max(1, round(work / given.tuning.bin_seconds)))
@@ -269,7 +268,7 @@ def _plan_full_files(lagging: Mapping[TopicIdPartition, int], positions: Positio
             return bins
     most = messages_max if each else given.messages_max
     ranges = _ranges(share_batch(lagging, most), positions, given)
-    due = goal.left_seconds <= sum(_seconds(item, given) for item in ranges)
+    due = goal.left_seconds <= sum(_estimate_seconds(ranges, given))
     return (tuple(ranges),) if ranges and (due or waiting >= most) else ()
 
 
@@ -279,30 +278,36 @@ def _key(item: PlannedRange) -> TopicIdPartition:
 
 def _ranges(admitted: Mapping[TopicIdPartition, int], positions: Positions, given: PlanInput) -> list[PlannedRange]:
     """Ranges in the order of their partitions."""
-    return [
-        PlannedRange(
-            positions[key],
-            positions[key].next_offset + admitted[key],
-            leader_epoch=given.ends[key].leader_epoch,
-            patient=key in given.patient,
-        )
-        for key in sorted(admitted)
-    ]
+    ranges = []
+    for key in sorted(admitted):
+        position = positions[key]
+        until = position.next_offset + admitted[key]
+        epoch = given.ends[key].leader_epoch
+        ranges.append(PlannedRange(position, until, leader_epoch=epoch, patient=key in given.patient))
+    return ranges
 
 
-def _waiting(key: TopicIdPartition, position: Position, given: PlanInput) -> int:
-    """Messages that a batch may read; none where the log begins after the position, which the next audit reports."""
-    ends = given.ends.get(key)
-    if ends is None or key in given.resting or position.next_offset < ends.start:
-        return 0
-    end = min(ends.stable_end, given.stop_at.get(key, ends.stable_end))
-    return max(0, end - position.next_offset)
+def _find_lagging(positions: Positions, given: PlanInput) -> dict[TopicIdPartition, int]:
+    """Messages of each partition that a batch may read, if there are any.
+
+    None of a log that begins after the position: the next audit reports it.
+    """
+    lagging: dict[TopicIdPartition, int] = {}
+    for key, position in positions.items():
+        ends = given.ends.get(key)
+        if ends is None or key in given.resting or position.next_offset < ends.start:
+            continue
+        end = min(ends.stable_end, given.stop_at.get(key, ends.stable_end))
+        if end > position.next_offset:
+            lagging[key] = end - position.next_offset
+    return lagging
 
 
-def _seconds(item: PlannedRange, given: PlanInput) -> float:
-    """Expected CPU seconds of a range, never zero: the clock may be too coarse to measure a few messages."""
-    rate = given.learned.seconds_a_message.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
-    return item.messages * max(rate, 1e-9)
+def _estimate_seconds(ranges: Iterable[PlannedRange], given: PlanInput) -> list[float]:
+    """Expected CPU seconds of ranges, never zero: the clock may be too coarse to measure a few messages."""
+    learned = given.learned.seconds_a_message
+    rates = (learned.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE) for item in ranges)
+    return [item.messages * max(rate, 1e-9) for item, rate in zip(ranges, rates, strict=True)]
 
 
 def make_batch_identity(writer: Writer, head: Head, planned_at_us: int = 0) -> BatchIdentity:

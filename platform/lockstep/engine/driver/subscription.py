@@ -29,11 +29,11 @@ from lockstep.table.positions import (
     READDED,
     RECREATED_TOPIC,
     LedgerStamp,
-    fill_kept_row,
-    fill_unchanged_row,
     make_blank_row,
+    make_kept_row_from,
     make_position_columns,
     make_retirement_note,
+    make_unchanged_row_from,
     read_position,
 )
 
@@ -77,14 +77,15 @@ def _fill_worked_row(blank: LedgerRow, result: RangeResult, ends: PartitionOffse
 
 
 def make_ledger_rows(
-    blank: LedgerRow,
+    stamp: LedgerStamp,
     results: Iterable[RangeResult],
     quiet: Iterable[Position],
     ends: Mapping[TopicIdPartition, PartitionOffsets],
 ) -> list[LedgerRow]:
     """The rows of all partitions, processed or unchanged."""
+    blank = make_blank_row(stamp)
     worked = [_fill_worked_row(blank, item, ends.get(item.range.position.key)) for item in results]
-    return worked + [fill_unchanged_row(blank, position, ends.get(position.key)) for position in quiet]
+    return worked + [make_unchanged_row_from(blank, position, ends.get(position.key)) for position in quiet]
 
 
 def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
@@ -235,7 +236,7 @@ class Subscription:
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
         """Lower bound of the time until retention deletes an unread message; the smallest of all partitions."""
         retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values()}
-        left = list[float | None]()
+        left = set[float | None]()
         for key, position in self.positions.items():
             retention_ms = retentions.get(key.topic_id)
             ends = view.ends.get(key)
@@ -243,7 +244,7 @@ class Subscription:
                 continue
             lag = compute_lag_messages(position.next_offset, ends)
             newest_ms = self._newest_retained_ms(key, ends) if lag else None
-            left.append(compute_headroom_seconds(retention_ms, lag, newest_ms, now_ms))
+            left.add(compute_headroom_seconds(retention_ms, lag, newest_ms, now_ms))
         return min((seconds for seconds in left if seconds is not None), default=None)
 
     def _newest_retained_ms(self, key: TopicIdPartition, ends: PartitionOffsets) -> int | None:
@@ -476,11 +477,11 @@ class Subscription:
         """The ledger rows of a batch; rows of all partitions ever read, when a full set is due."""
         worked = {item.range.position.key for item in results}
         quiet = [position for key, position in self.positions.items() if full and key not in worked]
-        blank = make_blank_row(stamp)
-        rows = make_ledger_rows(blank, results, quiet, ends)
+        rows = make_ledger_rows(stamp, results, quiet, ends)
         if full:
+            blank = make_blank_row(stamp)
             kept = ((key, position) for key, position in self._others.items() if key not in worked)
-            rows += [fill_kept_row(blank, position, retired=key in self._retired) for key, position in kept]
+            rows += [make_kept_row_from(blank, position, retired=key in self._retired) for key, position in kept]
         self._reported_lifecycle = tuple(row.key for row in rows)
         return [self._with_events(row, key) for row, key in zip(rows, self._reported_lifecycle, strict=True)]
 
@@ -508,32 +509,30 @@ class Subscription:
                 self._drop(key)
             self._notes.pop(key, None)
         for group in bins:
-            for item in group.ranges:
-                self._advance(item)
-            self._learn(group)
+            self._advance(group)
 
     def _drop(self, key: TopicIdPartition) -> None:
         del self._others[key]
         self._retired.discard(key)
         self._newest_ms.pop(key, None)
 
-    def _advance(self, result: RangeResult) -> None:
-        key = result.range.position.key
-        self._lost.pop(key, None)
-        if key in self.positions:
-            self.positions[key] = result.reached
-        elif key in self._others:
-            self._others[key] = result.reached
-        if result.newest_timestamp_ms:
-            self._newest_ms[key] = result.newest_timestamp_ms
-
-    def _learn(self, group: TaskResult) -> None:
-        """Measurements of a bin per partition; a small bin shows little more than its fixed costs."""
-        size, rows = sum(file.size for file in group.files), sum(file.rows for file in group.files)
-        large = sum(item.counts.messages for item in group.ranges) >= TELLING_MESSAGES
+    def _advance(self, group: TaskResult) -> None:
+        """Advance the positions of a bin, and measure it per partition; a small bin shows little but fixed costs."""
+        size = sum(file.size for file in group.files)
+        rows = sum(file.rows for file in group.files)
+        is_large = sum(item.counts.messages for item in group.ranges) >= TELLING_MESSAGES
         for item in group.ranges:
-            key, messages = item.range.position.key, item.counts.messages
-            if messages and large:
+            key = item.range.position.key
+            messages = item.counts.messages
+            if self._lost:
+                self._lost.pop(key, None)
+            if key in self.positions:
+                self.positions[key] = item.reached
+            elif key in self._others:
+                self._others[key] = item.reached
+            if item.newest_timestamp_ms:
+                self._newest_ms[key] = item.newest_timestamp_ms
+            if messages and is_large:
                 _learn(self._seconds, key, item.cpu_seconds / messages)
             if messages and size >= TELLING_BYTES:
                 _learn(self._bytes, key, item.rows * size / rows / messages)
