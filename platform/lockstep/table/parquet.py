@@ -356,9 +356,10 @@ BATCH_ROWS = 4_096
 less, and a page, which ends after a batch, could be that much larger."""
 
 LZ4_BYTES_MAX = 64 * 1024 * 1024
-"""Files of fewer decoded bytes are compressed by LZ4 (LZ4_RAW). They live until the compaction of their hour. zstd makes
-them a fifth smaller, for 1.3 to 1.6 times the CPU time to write them and to read them for the compaction (2,500 to
-100,000 rows of 26 columns, measured)."""
+"""Files of fewer decoded bytes are compressed by LZ4 (LZ4_RAW). They live until the compaction of their hour.
+
+zstd makes them a fifth smaller, for 1.3 to 1.6 times the CPU time to write them and to read them for the compaction
+(2,500 to 100,000 rows of 26 columns, measured)."""
 
 SNAPPY_ROWS = 64
 """Up to this number of rows of the ledger, Snappy is not larger than zstd: its fixed cost a column is half of the CPU
