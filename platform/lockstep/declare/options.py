@@ -307,6 +307,12 @@ def _bytes(size: object) -> int | None:
     return found if _LEAST_BYTES <= found <= _MOST_BYTES else None
 
 
+CORE_MESSAGES = 100_000
+"""Most messages of a batch for each core, by default."""
+RANGE_MESSAGES = 200_000
+"""Most messages of one partition, by default: one core folds them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits(Declaration):
     """Bounds of a stream; exceeding one is a named error or an alarm.
@@ -314,10 +320,11 @@ class Limits(Declaration):
     Example: `Limits(batch_messages=50_000)`
 
     Attributes:
-        batch_messages: Most messages in one batch. 200,000 keeps the fixed cost of a batch (one small Spark job and one
-            commit, about 0.1 CPU seconds) under half a microsecond a message; more only delays the rows. With
-            `FileSize` the size of files decides instead, up to 20 times as many messages a file. For large messages, as
-            a batch must fit the memory of its tasks, and for large files of `FileSize`.
+        batch_messages: Most messages in one batch. By default 100,000 for each core, at least 200,000, and at most
+            200,000 of one partition. 200,000 keep the fixed cost of a batch (one small Spark job and one commit, about
+            0.1 CPU seconds) under half a microsecond a message; more for a core only delays the rows. With `FileSize`
+            the size of files decides instead, up to 20 times this number a file, or 4,000,000 messages by default. For
+            large messages, as a batch must fit the memory of its tasks, and for large files of `FileSize`.
         message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB, so 8 MiB leaves room
             for raised brokers; a range is read in memory. For brokers that take messages of more than 8 MiB.
         topics: Most topics of the stream; a pattern that matches more is considered a mistake. For families of more
@@ -335,7 +342,7 @@ class Limits(Declaration):
             busy that a healthy writer is silent for longer.
     """
 
-    batch_messages: int = 200_000
+    batch_messages: int | None = None
     message_bytes: int = 8 * 1024 * 1024
     topics: int = 10_000
     batch_seconds: float = 300.0
@@ -348,7 +355,9 @@ class Limits(Declaration):
         """Refuse an empty bound."""
         for each in fields(self):
             value = getattr(self, each.name)
-            whole = isinstance(each.default, int)
+            if value is None and each.default is None:
+                continue
+            whole = each.default is None or isinstance(each.default, int)
             kinds = int if whole else (int, float)
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
                 problem = f"is not a positive {'whole number' if whole else 'number'}"
@@ -356,6 +365,15 @@ class Limits(Declaration):
         if self.quarantine_share > 1:
             problem = "is more than the whole batch, so that no batch would stop the stream"
             raise DeclarationError("Limits.quarantine_share", self.quarantine_share, problem, "0.1 for ten percent")
+
+    def find_batch_messages(self, cores: int) -> int:
+        """Most messages in a batch, whose tasks have so many cores."""
+        return self.batch_messages or max(RANGE_MESSAGES, cores * CORE_MESSAGES)
+
+    @property
+    def range_messages(self) -> int:
+        """Most messages of one partition in a batch, and of a batch that measures sizes."""
+        return self.batch_messages or RANGE_MESSAGES
 
 
 @dataclass(frozen=True, kw_only=True)

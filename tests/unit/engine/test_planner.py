@@ -253,6 +253,19 @@ def beyond(lags: dict[TopicIdPartition, int], **changed: object) -> set[int]:
     return {item.beyond for group in plan.bins for item in group}
 
 
+@given(inputs(), some.integers(1, 50_000))
+def test_no_range_takes_more_than_the_most_of_a_partition_and_the_rest_is_backlog(given: PlanInput, most: int) -> None:
+    whole = plan_batch(given)
+    plan = plan_batch(msgspec.structs.replace(given, range_messages_max=most))
+    shares = planned(whole)
+    assert planned(plan) == {key: min(share, most) for key, share in shares.items()}
+    assert plan.messages + plan.backlog == whole.messages + whole.backlog
+
+
+def test_a_live_range_goes_on_by_the_most_of_a_partition_at_most() -> None:
+    assert beyond({TopicIdPartition("a", 0): 100}, messages_max=1_000_000, range_messages_max=300) == {300}
+
+
 def test_a_live_batch_has_room_for_what_comes_until_it_is_read() -> None:
     lags = {TopicIdPartition("a", 0): 100, TopicIdPartition("b", 0): 300}
     assert beyond(lags, messages_max=1_000) == {300}

@@ -57,7 +57,7 @@ def test_options_of_a_stream_are_told_apart_from_its_defaults() -> None:
     assert found["adding.topics.pattern"].origin == "declaration"
     assert found["adding.trigger"].origin == "default"
     held = found["adding.limits.batch_messages"]
-    assert (held.value, held.default, held.origin) == ("200000", str(Limits().batch_messages), "default")
+    assert (held.value, held.default, held.origin) == ("None", str(Limits().batch_messages), "default")
 
 
 SECRETS = {

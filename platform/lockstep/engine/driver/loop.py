@@ -504,13 +504,16 @@ class MicroBatchLoop:
 
     def _plan_input(self) -> PlanInput:
         now_us = time.time_ns() // 1_000  # the planning time, by which `lockstep verify` judges the batch, too
+        limits = self._context.stream.limits
+        cores = self._context.cores()
         return PlanInput(
             batch=make_batch_identity(self._writer, self._committer.head, now_us),
             positions=tuple(self._read_positions.values()),
             ends=self._monitor.view.ends,
             stop_at=self._stop_offsets.offsets,
-            messages_max=self._context.stream.limits.batch_messages,
-            cores=self._context.cores(),
+            messages_max=limits.find_batch_messages(cores),
+            range_messages_max=limits.range_messages,
+            cores=cores,
             learned=self._partitions.learned,
             goal=self._goal(),
             tuning=self._context.launch.tuning,

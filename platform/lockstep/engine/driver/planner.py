@@ -60,6 +60,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         stop_at: Bounds for `AvailableNow`; empty without bounds.
         messages_max: Maximum number of messages in the batch.
         cores: Maximum number of bins.
+        range_messages_max: Maximum number of messages of one partition, and of a batch that measures sizes; None for
+            that of the batch.
         learned: Measurements of earlier batches.
         goal: Size and time targets, under the file-size trigger.
         silent: Watermarks to which idle partitions advance.
@@ -76,6 +78,7 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     stop_at: Mapping[TopicIdPartition, int] = {}
     messages_max: int
     cores: int
+    range_messages_max: int | None = None
     learned: LearnedRates = LearnedRates()
     goal: FileGoal | None = None
     silent: Mapping[TopicIdPartition, int] = {}
@@ -84,6 +87,11 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
     resting: frozenset[TopicIdPartition] = frozenset()
     is_live: bool = False
     uncounted: tuple[Position, ...] = ()
+
+    @property
+    def range_max(self) -> int:
+        """Maximum number of messages of one partition."""
+        return self.range_messages_max or self.messages_max
 
 
 Positions = Mapping[TopicIdPartition, Position]
@@ -211,10 +219,12 @@ def share_batch(waiting: Mapping[TopicIdPartition, int], most: int) -> dict[Topi
 
 def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], positions: Positions, given: PlanInput) -> Bins:
     """A batch of limited size, spread over the cores."""
-    ranges = _ranges(share_batch(_rotate_lagging(lagging, given), given.messages_max), positions, given)
+    shares = share_batch(_rotate_lagging(lagging, given), given.messages_max)
+    most = given.range_max
+    ranges = _ranges({key: min(share, most) for key, share in shares.items()}, positions, given)
     messages = sum(item.messages for item in ranges)
     if given.is_live and len(ranges) <= BEYOND_PARTITIONS_MAX:
-        beyond = _count_beyond(len(ranges), messages, sum(lagging.values()), given.messages_max)
+        beyond = min(most, _count_beyond(len(ranges), messages, sum(lagging.values()), given.messages_max))
         ranges = [msgspec.structs.replace(item, beyond=beyond) for item in ranges]
     seconds = _estimate_seconds(ranges, given)
     is_small = messages < given.tuning.small_batch_messages
@@ -250,15 +260,15 @@ def _floor(waiting: Mapping[TopicIdPartition, int], most: int) -> int:
 def _plan_full_files(lagging: Mapping[TopicIdPartition, int], positions: Positions, given: PlanInput) -> Bins:
     """As many full files as rows and cores suffice for; less than one when the oldest message has waited long enough.
 
-    While sizes are unknown, a batch of at most `messages_max` messages measures them. Partitions are not split, so
+    While sizes are unknown, a batch of at most `range_max` messages measures them. Partitions are not split, so
     several files have about equal sizes only while no partition is much larger than the others; otherwise one file is
-    planned, with a share of all of them. A file of `FILE_BATCHES_MAX` times `messages_max` messages is full, too.
+    planned, with a share of all of them. A file of `FILE_BATCHES_MAX` times as many messages is full, too.
     """
     goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
     usual = sum(each.values()) / len(each) if each else 0.0
     waiting, waiting_bytes = sum(lagging.values()), sum(lag * each.get(key, usual) for key, lag in lagging.items())
     full = min(given.cores, int(waiting_bytes // goal.target_bytes))
-    messages_max = FILE_BATCHES_MAX * given.messages_max
+    messages_max = FILE_BATCHES_MAX * given.range_max
     for count in range(full, 0, -1):
         most = int(min(waiting * goal.target_bytes / waiting_bytes, messages_max) * count)
         ranges = _ranges(share_batch(lagging, most), positions, given)
@@ -266,7 +276,7 @@ def _plan_full_files(lagging: Mapping[TopicIdPartition, int], positions: Positio
         bins = pack_bins(ranges, _key, sizes, count, given.learned.bins_before)
         if count == 1 or is_balanced(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
-    most = messages_max if each else given.messages_max
+    most = messages_max if each else given.range_max
     ranges = _ranges(share_batch(lagging, most), positions, given)
     due = goal.left_seconds <= sum(_estimate_seconds(ranges, given))
     return (tuple(ranges),) if ranges and (due or waiting >= most) else ()

@@ -207,7 +207,7 @@ def make_run_budget(stream: AnyStream, settings: Settings) -> CompactionBudget:
 def find_lag_hindrance(stream: AnyStream, settings: Settings) -> str:
     """Why compaction yields: a full batch and more waits for a live writer; empty for no reason, or an unknown lag."""
     facts = read_health(StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)).facts
-    lag, limit = facts.lag_messages or 0, stream.limits.batch_messages
+    lag, limit = facts.lag_messages or 0, stream.limits.range_messages
     if facts.writer_seconds is None or facts.writer_seconds > LIVE_SECONDS or lag <= limit:
         return ""
     return f"the stream lags: {lag} messages wait, and a batch takes {limit}"

@@ -329,7 +329,8 @@ class Stage:
 
     def _count_full(self, reports: list[BatchReport]) -> int:
         """Batches of nearly as many messages as the declaration allows: shares of partitions are rounded down."""
-        full = FULL_BATCH * self.stream.limits.batch_messages
+        cores = count_task_slots(self.settings.spark)
+        full = FULL_BATCH * self.stream.limits.find_batch_messages(cores)
         return sum(report.counts.messages >= full for report in reports)
 
 

@@ -153,13 +153,15 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
     """
     seen = _see(stream, settings)
     head, partitions = seen.head, seen.partitions
+    cores = _cores(settings.spark.master)
     plan = plan_batch(
         PlanInput(
             batch=make_batch_identity(Writer(epoch=head.epoch, generation=head.generation), head),
             positions=tuple(partitions.positions.values()),
             ends=seen.view.ends,
-            messages_max=stream.limits.batch_messages,
-            cores=_cores(settings.spark.master),
+            messages_max=stream.limits.find_batch_messages(cores),
+            range_messages_max=stream.limits.range_messages,
+            cores=cores,
         )
     )
     found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
