@@ -12,6 +12,10 @@ def encode_rows(
 ) -> list[Encoded | None] | None: ...
 def encode_columns(columns: list[Sequence[object]], kinds: list[str], bytes_max: int) -> list[Encoded] | None: ...
 
+def encode_origins(
+    origins: list[Any], bytes_max: int
+) -> tuple[list[Encoded], tuple[int, int] | None] | None: ...
+
 @final
 class UpdateLoop:
     """The plain updates of one range of a fold by hand."""

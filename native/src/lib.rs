@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use column_table::ColumnTable;
-use rows::{Column, Encoded};
+use rows::{Column, Encoded, Origins};
 use updates::UpdateLoop;
 
 /// The columns of rows, which are tuples. `kinds` has the type of each, with a question mark where it may be null; None
@@ -54,6 +54,21 @@ fn encode_columns<'py>(
     Ok(Some(encoded))
 }
 
+/// The origins of messages with a row each, as columns (offsets, sessions, numbers, event times), and the bounds of the
+/// event times. Returns None where a message has another number of rows, a value is of another type or does not fit, or
+/// a column has more bytes of text than `bytes_max`.
+#[pyfunction]
+#[allow(clippy::type_complexity)]
+fn encode_origins<'py>(
+    py: Python<'py>,
+    origins: &Bound<'py, PyList>,
+    bytes_max: usize,
+) -> PyResult<Option<(Vec<Encoded<'py>>, Option<(i64, i64)>)>> {
+    let Ok(made) = Origins::read(origins, bytes_max) else { return Ok(None) };
+    let columns = made.columns.iter().map(|column| column.encode(py, origins.len())).collect::<PyResult<_>>()?;
+    Ok(Some((columns, made.times)))
+}
+
 fn new_column(kind: &str, size: usize, bytes_max: usize) -> PyResult<Column> {
     Column::new(kind, size, bytes_max).ok_or_else(|| PyValueError::new_err(format!("unknown type {kind}")))
 }
@@ -66,8 +81,8 @@ fn too_large(bytes_max: usize) -> PyErr {
 mod lockstep_native {
     /// What lockstep compares with the interface that it calls; raised with each change of a signature or a meaning.
     #[pymodule_export]
-    const INTERFACE: u32 = 4;
+    const INTERFACE: u32 = 5;
 
     #[pymodule_export]
-    use super::{ColumnTable, UpdateLoop, encode_columns, encode_rows};
+    use super::{ColumnTable, UpdateLoop, encode_columns, encode_origins, encode_rows};
 }

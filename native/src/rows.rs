@@ -109,6 +109,45 @@ fn float(value: &Bound<'_, PyAny>) -> Plain<f64> {
     if (-EXACT_MAX..=EXACT_MAX).contains(&exact) { Ok(exact as f64) } else { Err(NotPlain) }
 }
 
+/// The origins of messages with a row each, as columns: their offsets, sessions, numbers and event times.
+pub struct Origins {
+    pub columns: [Column; 4],
+    /// The smallest event time and the largest; None without any.
+    pub times: Option<(i64, i64)>,
+}
+
+impl Origins {
+    /// Reads origins, which are tuples of six (`MessageOrigin`). They are not plain where a message has another number
+    /// of rows, or its rows were emitted at another offset.
+    pub fn read(origins: &Bound<'_, PyList>, bytes_max: usize) -> Plain<Self> {
+        let column = |kind| Column::new(kind, origins.len(), bytes_max).ok_or(NotPlain);
+        let mut made =
+            Self { columns: [column("int")?, column("str")?, column("int?")?, column("int?")?], times: None };
+        for (place, origin) in origins.iter().enumerate() {
+            let origin = origin.cast::<PyTuple>().map_err(|_| NotPlain)?;
+            made.push(place, origin)?;
+        }
+        Ok(made)
+    }
+
+    fn push(&mut self, place: usize, origin: &Bound<'_, PyTuple>) -> Plain<()> {
+        let get = |field| origin.get_borrowed_item(field).map_err(|_| NotPlain);
+        let (offset, rows, time, emitted) = (get(0)?, get(1)?, get(4)?, get(5)?);
+        if integer(&rows)? != 1 || integer(&offset)? != integer(&emitted)? {
+            return Err(NotPlain);
+        }
+        if !time.is_none() {
+            let time = integer(&time)?;
+            let (first, last) = self.times.unwrap_or((time, time));
+            self.times = Some((first.min(time), last.max(time)));
+        }
+        for (column, value) in self.columns.iter_mut().zip([offset, get(2)?, get(3)?, time]) {
+            column.push(place, &value)?;
+        }
+        Ok(())
+    }
+}
+
 /// Fills a column with values, which are a list or a tuple.
 pub fn fill_one(column: &mut Column, values: &Bound<'_, PyAny>) -> Plain<usize> {
     if let Ok(values) = values.cast::<PyTuple>() {

@@ -15,7 +15,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from types import ModuleType
 
-INTERFACE: Final = 4
+INTERFACE: Final = 5
 """What this version of lockstep calls; an extension with another interface is not used."""
 
 

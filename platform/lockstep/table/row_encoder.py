@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter, index, itemgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -371,6 +372,18 @@ def show_value(value: object) -> str:
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
+class PlainBatch(NamedTuple):
+    """The rows of updates.
+
+    Attributes:
+        batch: The rows with their provenance.
+        times_us: Their smallest and largest event time; None without any.
+    """
+
+    batch: pa.RecordBatch
+    times_us: tuple[int, int] | None
+
+
 class RowsBuilder:
     """Builds record batches of a row type's data file, without the commit hour."""
 
@@ -440,6 +453,29 @@ class RowsBuilder:
             _refuse_proof(proof)
             raise
         return pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema)
+
+    def build_plain(
+        self, rows: Sequence[msgspec.Struct], run: PartitionRun, origins: Sequence[object]
+    ) -> PlainBatch | None:
+        """The rows of updates that have a row each, as one record batch; None if anything needs a closer check.
+
+        Args:
+            rows: The rows of a chunk, at most `BATCH_ROWS_MAX`.
+            run: Their partition.
+            origins: Of each row offset, 1, session, sequence number, event time and offset.
+        """
+        if self._extension is None:
+            return None
+        try:
+            made = self._extension.encode_origins(origins, BATCH_BYTES_MAX)
+            arrays = None if made is None else self._encode_fast(rows, BATCH_BYTES_MAX)
+        except BatchTooLarge:
+            return None
+        if made is None or arrays is None:
+            return None
+        columns = [make_array(kind, len(rows), each[2], each[:2]) for kind, each in zip(_ORIGIN, made[0], strict=True)]
+        proven = _prove_updates(run, columns)
+        return PlainBatch(pa.RecordBatch.from_arrays([*arrays, *proven], schema=self.schema), made[1])
 
     def _encode_fast(self, rows: Sequence[msgspec.Struct], bytes_max: int) -> list[pa.Array[Any]] | None:
         """The user's columns, or None where anything needs a closer check."""
@@ -681,10 +717,36 @@ def _proof_arrays(proof: Provenance, native: ModuleType | None, bytes_max: int) 
 def make_causes(causes: Sequence[RowCause] | None, rows: int) -> pa.Array[Any]:
     """The column of causes; None: all rows are of updates."""
     if causes is None:
-        constant: Any = pa.array([RowCause.UPDATE], pa.string())
-        repeated: pa.Array[Any] = pa.repeat(constant[0], rows)
-        return repeated
+        return _repeat(RowCause.UPDATE.value, pa.string(), rows)
     return pa.array(causes, pa.string())
+
+
+def _prove_updates(run: PartitionRun, origin: list[pa.Array[Any]]) -> list[pa.Array[Any]]:
+    """The provenance columns of updates that have a row each.
+
+    Args:
+        run: Their partition.
+        origin: Offsets, sessions, sequence numbers and event times.
+    """
+    offsets, *others = origin
+    return [
+        _repeat(run.topic, pa.string(), run.rows),
+        _repeat(run.topic_id, pa.string(), run.rows),
+        _repeat(run.partition, pa.int32(), run.rows),
+        offsets,
+        offsets,
+        _repeat(0, pa.int32(), run.rows),
+        *others,
+        make_causes(None, run.rows),
+    ]
+
+
+@lru_cache(maxsize=64)
+def _repeat(value: str | int, kind: pa.DataType, rows: int) -> pa.Array[Any]:
+    """A column of equal values. Most chunks of a partition have as many rows, so that they share it."""
+    constant: Any = pa.array([value], kind)
+    repeated: pa.Array[Any] = pa.repeat(constant[0], rows)
+    return repeated
 
 
 _ORIGIN: Final[tuple[pa.DataType, ...]] = (pa.int64(), pa.string(), pa.int64(), TIMESTAMP)
@@ -721,7 +783,5 @@ def _refuse_proof(proof: Provenance) -> None:
 
 def _repeated(runs: Sequence[PartitionRun], values: Sequence[str | int], kind: pa.DataType) -> pa.Array[Any]:
     if len(runs) == 1:
-        constant: Any = pa.scalar(values[0], kind)
-        repeated: pa.Array[Any] = pa.repeat(constant, runs[0].rows)
-        return repeated
+        return _repeat(values[0], kind, runs[0].rows)
     return pa.array([value for value, run in zip(values, runs, strict=True) for _ in range(run.rows)], kind)

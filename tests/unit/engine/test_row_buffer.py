@@ -15,6 +15,7 @@ from lockstep.integrity.base import PartitionTime
 from lockstep.model.message_counts import MessageCounts
 from lockstep.model.position import Position
 from lockstep.table.row_encoder import RowRejected, RowsBuilder
+from tests.support.native import needs_extension
 
 
 class Reading(msgspec.Struct):
@@ -35,12 +36,14 @@ Messages = Sequence[tuple[int, str, int | None, int | None]]
 """Number of rows, session, sequence, event time of each message."""
 
 
-def make_buffers(ranges: Sequence[Messages], *, behind: int = 0) -> list[RowBuffer]:
+def make_buffers(
+    ranges: Sequence[Messages], *, behind: int = 0, builder: RowsBuilder = BUILDER, emitted: int = 2
+) -> list[RowBuffer]:
     """Ranges of one partition each; `behind`: rows come from so many offsets before the one that is processed."""
     buffers = []
     for partition, messages in enumerate(ranges):
-        position = Position(topic="readings", topic_id="id", partition=partition, next_offset=100, rows_emitted=2)
-        buffer = RowBuffer(BUILDER, position, MessageCounts(), PartitionTime())
+        position = Position(topic="readings", topic_id="id", partition=partition, next_offset=100, rows_emitted=emitted)
+        buffer = RowBuffer(builder, position, MessageCounts(), PartitionTime(latest_us=10**15))
         for at, (rows, session, sequence, time) in enumerate(messages):
             origin: MessageOrigin = (100 + at, rows, session, sequence, time, 100 + at + behind * (partition % 2))
             buffer.proofs.append(origin)
@@ -63,6 +66,36 @@ def test_together_they_are_what_each_would_be_alone(ranges: list[Messages], behi
     for buffer in (*together, *alone):
         buffer.flush()
     assert list(map(describe, together)) == list(map(describe, alone))
+
+
+ODD: st.SearchStrategy[Messages] = st.lists(
+    st.tuples(
+        st.sampled_from([1, 1, 1, 1, 0, 2]),
+        st.sampled_from(["a", "b", "", "\N{SNOWMAN}", "\ud800"]),
+        st.sampled_from([None, 1, 2, 2**63 - 1, 2**63, -(2**63), True]),
+        st.sampled_from([None, 0, 5, 10**9, 10**15 + 1, 2**63]),
+    ),
+    max_size=6,
+)
+
+
+@needs_extension
+@given(messages=MESSAGES | ODD, behind=st.integers(0, 1), emitted=st.sampled_from([0, 0, 2]))
+def test_the_extension_encodes_what_python_encodes(messages: Messages, behind: int, emitted: int) -> None:
+    with_a_row_each = [(1, *each[1:]) for each in messages]
+    found = []
+    for builder in (BUILDER, RowsBuilder(Reading, native=False)):
+        buffers = make_buffers([with_a_row_each, messages], behind=behind, builder=builder, emitted=emitted)
+        found.append([_flush(buffer) for buffer in buffers])
+    assert found[0] == found[1]
+
+
+def _flush(buffer: RowBuffer) -> tuple[object, ...]:
+    try:
+        buffer.flush()
+    except Exception as error:  # noqa: BLE001  # compared
+        return type(error), str(error)
+    return describe(buffer)
 
 
 def test_many_ranges_with_a_few_rows_are_few_batches() -> None:

@@ -7,7 +7,7 @@ and memory-mapped: the same Arrow batches, in pages that the system can drop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from io import BufferedWriter
 from itertools import accumulate
@@ -393,13 +393,33 @@ class RowBuffer:
         Raises:
             RowRejected: A value does not fit its column; earlier rows may be in `batches`.
         """
-        if self.rows:
+        if self.rows and not self._flush_updates():
             part = self.expand()
             for batch in self._builder.encode(part.rows, part.proof):
                 self._keep(batch, batch.get_total_buffer_size())  # whole buffers: `nbytes` costs 0.1 us a row
             self._finish_part(part)
         elif self.proofs:
             self._count(self._chunk())
+
+    def _flush_updates(self) -> bool:
+        """Encode the rows by the extension, if all are of updates that have a row each; otherwise change nothing."""
+        proofs = self.proofs
+        others = self._causes or self._extra_origins or self._continued or len(self.rows) != len(proofs)
+        if others or len(proofs) > BATCH_ROWS_MAX or self._numbering.rows_at(proofs[0][0]):
+            return False
+        where = self._position
+        run = PartitionRun(where.topic, where.topic_id, where.partition, len(proofs))
+        made = self._builder.build_plain(self.rows, run, proofs)
+        if made is None:
+            return False
+        self._keep(made.batch, made.batch.get_total_buffer_size())
+        self._numbering.next(proofs[-1][0], 1)
+        self._counts.with_rows += len(proofs)
+        if made.times_us is not None:
+            self._note_bounds(made.times_us, lambda: [time for *_, time, _ in proofs if time is not None])
+        self.rows.clear()
+        proofs.clear()
+        return True
 
     def _keep(self, batch: pa.RecordBatch, size: int) -> None:
         self.batches.append(batch)
@@ -462,9 +482,7 @@ class RowBuffer:
         self._counts.accepted_without_row += without
         self._counts.with_rows += len(rows) - without
         if times is not None:
-            bounds = [int(times.min()), int(times.max())]
-            is_plain = self._time is None or not any(map(self._time.is_implausible, bounds))
-            self._note_times(bounds if is_plain else times.tolist())
+            self._note_bounds((int(times.min()), int(times.max())), times.tolist)
         self._numbering.next(last, int(rows[-1]))
         if batch.num_rows:
             self._keep(batch, batch.get_total_buffer_size())
@@ -472,6 +490,11 @@ class RowBuffer:
     def emitted_at(self, offset: int) -> int:
         """Rows emitted at an offset so far; known for the newest only."""
         return self._numbering.rows_at(offset)
+
+    def _note_bounds(self, bounds: tuple[int, int], list_times: Callable[[], Sequence[int]]) -> None:
+        """Note event times by their bounds, unless one of them is implausible."""
+        is_plain = self._time is None or not any(map(self._time.is_implausible, bounds))
+        self._note_times(bounds if is_plain else list_times())
 
     def _note_times(self, times: Sequence[int]) -> None:
         if not times:
