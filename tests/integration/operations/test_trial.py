@@ -24,7 +24,9 @@ from lockstep import (
     TableFold,
     Topics,
 )
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.operations.inspect.trial import NothingToTry, try_stream
+from lockstep.operations.inspect.whole_tables import list_costly_streams
 from tests.support.adding_stream import POISON, adding
 from tests.support.feed import session, snapshot, update
 from tests.support.window_folds import Tumbling, Value, a_stream
@@ -64,6 +66,13 @@ class TextBook(TableFold[Levels, str, str, LevelRow]):
 
     def emit(self, message: Levels | None, key: str, new: str | None, previous: str | None) -> LevelRow:
         return LevelRow(key, new)
+
+
+class EndingBook(TextBook):
+    """A hook of it sees the table, which is saved whole for that."""
+
+    def on_end(self, state: dict[str, str]) -> Iterable[LevelRow]:
+        return [LevelRow(price, quantity) for price, quantity in state.items()]
 
 
 def test_a_stream_that_holds_is_shown_with_rows_and_costs(feed: Feed, runs: LocalRuns) -> None:
@@ -162,3 +171,26 @@ def test_a_number_that_was_a_key_in_two_spellings_is_named(feed: Feed, runs: Loc
     assert all(f"'8442.65' and '{removed}'" in line and "session 'eth'" in line for line in spellings)
     shown = "1 removal of keys" if is_same else "2 removals of keys"
     assert any(line.startswith(f"{shown} that were not there") for line in tried.advice)
+
+
+@pytest.mark.parametrize(("fold", "is_named"), [(TextBook(), False), (EndingBook(), True)], ids=["rows", "whole"])
+def test_a_large_table_that_is_saved_whole_is_named_before_and_after(
+    feed: Feed,
+    runs: LocalRuns,
+    fold: TextBook,
+    is_named: bool,  # noqa: FBT001
+) -> None:
+    levels = [(f"price {number}", "a quantity") for number in range(3_000)]
+    sent = [Levels(levels, snapshot=True), *(Levels([("price 1", str(number))]) for number in range(9))]
+    topic = feed.create("book")
+    feed.send(topic, [msgspec.json.encode(each) for each in sent], key="eth")
+    stream = Stream(name="adding", topics=Topics(pattern=feed.pattern), transform=fold, integrity=Ordered())
+    tried = try_stream(stream, runs.settings, messages_max=100)
+    named = [line for line in tried.advice if "saved whole, as EndingBook.on_end is given all of it" in line]
+    assert bool(named) is is_named
+    assert not is_named or named[0].startswith("Session 'eth' has a state of ")
+    for number in range(2):
+        assert runs.of(stream).run() is RunOutcome.ENDED
+        feed.send(topic, [msgspec.json.encode(Levels([("price 2", str(number))]))], key="eth")
+    costly = dict(list_costly_streams({"adding": stream}, runs.settings.table_root))
+    assert (list(costly), "saved whole" in costly.get("adding", "")) == (["adding"] * is_named, is_named)

@@ -17,6 +17,7 @@ from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, m
 from lockstep.operations.doctor.kafka import check_cluster, check_topics
 from lockstep.operations.doctor.object_store import check_object_store
 from lockstep.operations.inspect.undeclared import find_undeclared_tables
+from lockstep.operations.inspect.whole_tables import list_costly_streams
 from lockstep.settings import KafkaSettings, Settings
 
 
@@ -58,12 +59,15 @@ def run_diagnoses(
         "temporary folder": machine.check_temporary_folder,
         "definitions": lambda: iter(()) if workspace is None else check_definitions(workspace),
         "tables": lambda: _find_undeclared(settings.table_root, streams),
+        "states": lambda: _find_costly_states(settings.table_root, streams),
         "Kafka": lambda: _kafka(settings.kafka, streams),
     }
     found = list[Diagnosis]()
     for name, look in looks.items():
         is_lost = any(each.check == "table root" and each.level is Level.ERROR for each in found)
-        if not (name == "tables" and is_lost and is_in_object_store(settings.table_root)):  # not waited for twice
+        if not (
+            name in {"tables", "states"} and is_lost and is_in_object_store(settings.table_root)
+        ):  # not waited for twice
             found += _safely(name, look)
     return Report(settings.kafka.bootstrap_servers, tuple(found))
 
@@ -75,6 +79,11 @@ def _check_table_root(root: Path) -> Iterator[Diagnosis]:
 def _find_undeclared(root: Path, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
     for found in find_undeclared_tables(streams(), root):
         yield make_warning(f"table of {found.name}", found.problem, found.next_step)
+
+
+def _find_costly_states(root: Path, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
+    for name, problem in list_costly_streams(streams(), root):
+        yield make_warning(f"state of {name}", problem, "docs/state.md#large-tables-in-a-state-mapstate")
 
 
 def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -47,8 +47,10 @@ from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.operations.durations import format_count
 from lockstep.operations.inspect.spellings import KeySpellings
+from lockstep.operations.inspect.whole_tables import find_large_state, find_reason
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.settings import Settings
+from lockstep.state.changelog import make_state_version
 from lockstep.storage import find_storage
 from lockstep.table.commit import Writer
 from lockstep.table.head import Head
@@ -188,9 +190,11 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         batch = msgspec.structs.replace(plan.batch, lookups=pinned)
         results = [run_task(job, TaskSpec(batch, ranges)) for ranges in plan.bins]
         sample = tuple(_sample_rows(job, results))
+        large = tuple(_advise_on_state(stream, job, results))
         ranges = [each for ranges in plan.bins for each in ranges]
         read = _read(job, ranges, compile_stream(stream, job.registry), KeySpellings(stream.transform))
-    return _report(stream, results, read, sample)
+    found = _report(stream, results, read, sample)
+    return msgspec.structs.replace(found, advice=(*large, *found.advice))
 
 
 def _plan(handle: StreamHandle, messages_max: int, topic: str | None) -> BatchPlan:
@@ -367,6 +371,16 @@ def _make_partition(result: RangeResult) -> TriedPartition:
 
 def _add_counts(ranges: Iterable[RangeResult]) -> MessageCounts:
     return MessageCounts.add_up(each.counts for each in ranges)
+
+
+def _advise_on_state(stream: AnyStream, job: JobSpec, results: Sequence[TaskResult]) -> Iterator[str]:
+    """A large table that is saved whole."""
+    reason = find_reason(stream)
+    ranges = chain.from_iterable(result.ranges for result in results)
+    versions = [make_state_version(0, each.reached) for each in ranges]
+    large = None if reason is None else find_large_state(job.state, versions)
+    if large is not None:
+        yield f"Session {large.session!r} has a state of {large.bytes:,} B; {reason}"
 
 
 def _advise_on_windows(stream: AnyStream, ranges: Sequence[RangeResult]) -> Iterator[str]:
