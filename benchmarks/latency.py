@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from benchmarks.live import BARE, LOCKSTEP, LiveProgram, LiveStream, Pacer, Stage
+from benchmarks.live import BARE, LOCKSTEP, READY, LiveProgram, LiveStream, Pacer, Stage
 from benchmarks.pacer import Paced
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
 from benchmarks.workload import Size
@@ -28,6 +28,7 @@ TOPICS, SESSIONS, ROWS = 8, 200, 200
 P50_MAX_SECONDS, P99_MAX_SECONDS, IDLE_CORES_MAX = 0.3, 0.6, 0.1
 CORES_MAX = {0.25: 0.6, 1.0: 0.3}
 RATIO_MAX = 1.5
+OURS = (LOCKSTEP, READY)
 FAST_SECONDS = 0.25
 """The trigger that has goals for its latency."""
 
@@ -98,7 +99,7 @@ def measure_latency(live: Live, *, bootstrap_servers: str, folder: Path, console
     """
     conditions = Conditions.now()
     results = []
-    for number, trigger, program in product(range(live.rounds), live.triggers_seconds, (BARE, LOCKSTEP)):
+    for number, trigger, program in product(range(live.rounds), live.triggers_seconds, (BARE, *OURS)):
         output = folder / f"live-{number}-{trigger:g}-{program.module}"
         stage = Stage(bootstrap_servers, live.size(trigger), output, trigger, program)
         with console.status(f"{program.name}, {live.rate:,} messages/s, {live.seconds} s, a batch every {trigger:g} s"):
@@ -132,7 +133,7 @@ def _run(live: Live, stage: Stage) -> LiveResult:
         idle = meter.finish()
         stream.stop()  # 4
     rows, delays = stage.prove(), stage.delays().between(began, ended)
-    batch_seconds = stage.batch_seconds(began) if stage.program is LOCKSTEP else []
+    batch_seconds = stage.batch_seconds(began) if stage.program in OURS else []
     return LiveResult(
         program=stage.program.name,
         trigger_seconds=stage.trigger_seconds,
@@ -156,8 +157,10 @@ def figures(results: Sequence[LiveResult]) -> list[Figure]:
     """The promised figures, and further ones."""
     found: list[Figure] = []
     for trigger in dict.fromkeys(result.trigger_seconds for result in results):
-        bare, ours = (_of(results, trigger, program) for program in (BARE, LOCKSTEP))
-        found += _figures(trigger, bare, ours)
+        bare = _of(results, trigger, BARE)
+        for program in OURS:
+            name = "" if program is LOCKSTEP else f"{program.name}: "
+            found += _figures(f"trigger {trigger:g} s: {name}", trigger, bare, _of(results, trigger, program))
     return found
 
 
@@ -166,8 +169,8 @@ def _of(results: Sequence[LiveResult], trigger_seconds: float, program: LiveProg
     return [each for each in results if each.trigger_seconds == trigger_seconds and each.program == program.name]
 
 
-def _figures(trigger_seconds: float, bare: Sequence[LiveResult], ours: Sequence[LiveResult]) -> list[Figure]:
-    name, is_fast = f"trigger {trigger_seconds:g} s: ", trigger_seconds == FAST_SECONDS
+def _figures(name: str, trigger_seconds: float, bare: Sequence[LiveResult], ours: Sequence[LiveResult]) -> list[Figure]:
+    is_fast = trigger_seconds == FAST_SECONDS
     found = []
     for percent, seconds_max in ((50, P50_MAX_SECONDS), (99, P99_MAX_SECONDS)):
         delay = f"event to visible, p{percent}"
@@ -193,7 +196,9 @@ def _figures(trigger_seconds: float, bare: Sequence[LiveResult], ours: Sequence[
 
 def panels(live: Live, results: Sequence[LiveResult]) -> list[Panel]:
     """The delays as a cumulative curve, and the load by kind of process."""
-    curves = [Series(_label(each), [float(percent) for percent in range(101)], each.percentiles) for each in results]
+    last = results[-len(live.triggers_seconds) * (1 + len(OURS)) :]
+    percents = list(map(float, range(101)))
+    curves = [Series(_label(each), percents, each.percentiles) for each in last]
     roles = list(results[0].busy.cpu_seconds)
     labels = [_label(each) for each in results]
     loads = [

@@ -65,9 +65,13 @@ class LiveProgram:
     count_reached: Callable[[Path], int]
 
 
-LOCKSTEP = LiveProgram(
-    "lockstep", "benchmarks.live_side", f"{STREAM}/table", lambda output: reached(StreamFolders(STREAM, output).ledger)
-)
+def count_reached(output: Path) -> int:
+    """Count the messages up to the newest commit of lockstep."""
+    return reached(StreamFolders(STREAM, output).ledger)
+
+
+LOCKSTEP = LiveProgram("lockstep", "benchmarks.live_side", f"{STREAM}/table", count_reached)
+READY = LiveProgram("ready fold", "benchmarks.live_ready_side", f"{STREAM}/table", count_reached)
 BARE = LiveProgram("bare loop", "benchmarks.live_bare", live_bare.TABLE, live_bare.count_reached)
 """The reference: one Parquet file and one Delta commit every so many seconds, without any promise."""
 

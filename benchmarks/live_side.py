@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.sensors import sensors
 from lockstep import Every
+from lockstep.declare.stream import AnyStream
 from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import KafkaSettings, Settings
 
@@ -55,10 +57,10 @@ def parse_live_task() -> LiveTask:
     return LiveTask(given.bootstrap_servers, given.topics, given.output, given.trigger_seconds)
 
 
-def main() -> None:
+def main(make_stream: Callable[[str], AnyStream] = sensors) -> None:
     """Run the stream of the command line."""
     given = parse_live_task()
-    stream = replace(sensors(given.topics), trigger=Every(seconds=given.trigger_seconds))
+    stream = replace(make_stream(given.topics), trigger=Every(seconds=given.trigger_seconds))
     settings = Settings(
         kafka=KafkaSettings(bootstrap_servers=given.bootstrap_servers),
         table_root=given.output.absolute(),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Mid-tones: at least 3:1 against white and against a page of #0d1117.
 _INK, _GOAL = "#7d8590", "#d1495b"
-_COLOURS = ("#2f81f7", "#d08700", "#2da44e", "#a371f7")
+_COLOURS = ("#2f81f7", "#d08700", "#2da44e", "#a371f7", "#db61a2", "#39a0a8")
 _PANEL_INCHES = (4.6, 3.1)
 _STYLE: Any = {
     "font.size": 9,

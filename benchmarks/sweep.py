@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from rich.console import Console
 from benchmarks.record import Conditions, Figure, GoalLine, Panel, Record, Series
 from benchmarks.report import Result
 from benchmarks.rounds import Bench, Run, prove, result_of
-from benchmarks.systems import LOCKSTEP, REFERENCE
+from benchmarks.systems import LOCKSTEP, READY, REFERENCE, System
 from benchmarks.verify import expected
 from benchmarks.workload import SESSIONS, SMOKE, TOPICS, Size
 
@@ -34,6 +35,7 @@ class Sweep:
         base: The count that ratios are taken to.
         ratio_max: Goal of the last point's ratio.
         smoke: The size whose runs measure start-up.
+        systems: The bare loop, and lockstep with one fold or several.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Sweep:
     base: int
     ratio_max: float
     smoke: Size = SMOKE
+    systems: Sequence[System] = (REFERENCE, LOCKSTEP)
 
     def count(self, size: Size) -> int:
         """The position of a size on the axis."""
@@ -53,8 +56,7 @@ class Sweep:
 
 
 BY_TOPICS = Sweep("topics", TOPICS, base=8, ratio_max=1.3)
-BY_SESSIONS = Sweep("sessions", SESSIONS, base=1_000, ratio_max=2.0)
-_SYSTEMS = (REFERENCE, LOCKSTEP)
+BY_SESSIONS = Sweep("sessions", SESSIONS, base=1_000, ratio_max=2.0, systems=(REFERENCE, LOCKSTEP, READY))
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def measure_sweep(
         CommandFailedError: A system failed.
     """
     conditions = Conditions.now()
-    bench = Bench(_SYSTEMS, batch_messages, bootstrap_servers, folder, console)
+    bench = Bench(sweep.systems, batch_messages, bootstrap_servers, folder, console)
     start_up = bench.rounds(sweep.smoke, repeat)
     prove(start_up, expected(sweep.smoke))
     runs: dict[Size, dict[str, list[Run]]] = {size: defaultdict(list) for size in sweep.sizes}
@@ -105,26 +107,27 @@ def _point(size: Size, start_up: dict[str, list[Run]], runs: dict[str, list[Run]
 
 
 def figures(sweep: Sweep, points: Sequence[Point]) -> list[Figure]:
+    """The figures of each fold."""
+    folds = [system for system in sweep.systems if system is not REFERENCE]
+    return list(chain.from_iterable(_figures(sweep, points, fold) for fold in folds))
+
+
+def _figures(sweep: Sweep, points: Sequence[Point], fold: System) -> list[Figure]:
     """The cost at each point, and the ratio of each to the base; the last one has the goal."""
     cost = {sweep.count(point.size): point.per_million(sweep.smoke) for point in points}
-    base, last = cost[sweep.base][LOCKSTEP.name], max(cost)
+    base = cost[sweep.base][fold.name]
+    last = max(cost)
     rounds = len(points[0].results[0].runs)
-    found = [Figure(f"{count:,} {sweep.name}", each[LOCKSTEP.name], _UNIT) for count, each in cost.items()]
-    found += [
-        Figure(
-            f"{count:,} {sweep.name} to {sweep.base:,}",
-            each[LOCKSTEP.name] / base,
-            "",
-            sweep.ratio_max if count == last else None,
-            rounds,
-        )
-        for count, each in cost.items()
-        if count != sweep.base
-    ]
-    found += [
-        Figure(f"{count:,} {sweep.name}, lockstep to bare loop", each[LOCKSTEP.name] / each[REFERENCE.name], "")
-        for count, each in cost.items()
-    ]
+    name = "" if fold is LOCKSTEP else f"{fold.name}: "
+    found = [Figure(f"{name}{count:,} {sweep.name}", each[fold.name], _UNIT) for count, each in cost.items()]
+    for count, each in cost.items():
+        if count != sweep.base:
+            goal = sweep.ratio_max if count == last else None
+            label = f"{name}{count:,} {sweep.name} to {sweep.base:,}"
+            found.append(Figure(label, each[fold.name] / base, "", goal, rounds))
+    for count, each in cost.items():
+        label = f"{name}{count:,} {sweep.name}, lockstep to bare loop"
+        found.append(Figure(label, each[fold.name] / each[REFERENCE.name], ""))
     return found
 
 
@@ -138,6 +141,6 @@ def panel(sweep: Sweep, points: Sequence[Point]) -> Panel:
         title=f"{points[0].size.messages:,} messages over more {sweep.name}",
         x_label=sweep.name,
         y_label=_UNIT,
-        series=[Series(each.name, [point[each.name] for point in cost], counts) for each in reversed(_SYSTEMS)],
+        series=[Series(each.name, [point[each.name] for point in cost], counts) for each in reversed(sweep.systems)],
         goals=[GoalLine(f"goal: {sweep.ratio_max:g} x {sweep.base:,} {sweep.name}", "y", base * sweep.ratio_max)],
     )

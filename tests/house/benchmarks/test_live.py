@@ -42,7 +42,8 @@ def test_a_short_live_run_gives_delays_of_all_measured_messages(broker: Broker, 
     assert found["trigger 0.25 s: load"] > 0
     assert found["trigger 0.25 s: event to visible, p50, to the bare loop"] > 0
     runs = msgspec.convert(record.details["runs"], list[LiveResult])
-    assert [run.program for run in runs] == ["bare loop", "lockstep"]
+    assert found["trigger 0.25 s: ready fold: load"] > 0
+    assert [run.program for run in runs] == ["bare loop", "lockstep", "ready fold"]
     for run in runs:
         assert 0 < run.messages <= 1_200 == run.rows == run.paced.messages
 
