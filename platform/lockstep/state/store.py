@@ -321,6 +321,8 @@ class PartitionState(Generic[S]):
             StateError: The stored state is missing, damaged, of another type, or its migration failed.
             EnvironmentProblem: The local disk cannot store the local store.
         """
+        if rows_bytes := self._rows.reads.take():
+            self._budget.note_memory(self, rows_bytes)
         self._budget.enforce()
         decoded = self.find_decoded() if self._decoded is None else self._decoded
         if (found := decoded.take(session)) is not None:
@@ -538,6 +540,8 @@ class PartitionState(Generic[S]):
         self._removed.clear()
         self._encoded.clear()
         self._migrated.clear()
+        self._rows.forget()
+        self._rows.reads.take()
         self._budget.release(self)
 
     def _row_changes(self, session: str, entry: SessionEntry[S], mark: bytes) -> Iterator[Change]:

@@ -201,6 +201,23 @@ ROW_BYTES = 400
 """Objects and dict slots of a decoded row, with its key and its stored bytes, besides the bytes themselves."""
 
 
+class RowReads:
+    """Counts the rows that were read in a range.
+
+    Attributes:
+        bytes: Their encoded bytes.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def take(self) -> int:
+        """The bytes since the last call."""
+        taken = self.bytes
+        self.bytes = 0
+        return taken
+
+
 class _Stored(Generic[K, V]):
     """The stored rows of one table of one session.
 
@@ -210,8 +227,9 @@ class _Stored(Generic[K, V]):
         held_bytes: Bytes of the rows in memory, those that are known to be absent included; about.
     """
 
-    def __init__(self, field: MapField[K, V], session: bytes, entries: Entries) -> None:
+    def __init__(self, field: MapField[K, V], session: bytes, entries: Entries, reads: RowReads) -> None:
         self._field, self._entries = field, entries
+        self._reads = reads
         self.prefix = field.prefix(session)
         self.notes_reads = field.notes_reads
         self._rows: dict[bytes, bytes | None] = {}
@@ -222,9 +240,10 @@ class _Stored(Generic[K, V]):
         """Whether these are the rows under a prefix, of a range."""
         return self.prefix == prefix and self._entries is entries
 
-    def move(self, entries: Entries) -> None:
+    def move(self, entries: Entries, reads: RowReads) -> None:
         """Read from the entries of the next range; the rows in memory are the same."""
         self._entries = entries
+        self._reads = reads
 
     def note_saved(self) -> None:
         """Take the written rows for the stored ones."""
@@ -287,8 +306,10 @@ class _Stored(Generic[K, V]):
 
     def _note(self, key: bytes, row: bytes | None) -> None:
         """Record the stored bytes of a row that is in memory, by its encoded key."""
+        size = len(row or b"")
+        self._reads.bytes += len(key) + size
         before = self._rows.get(key, _NOTHING)
-        self.held_bytes += len(row or b"") - len(before or b"")
+        self.held_bytes += size - len(before or b"")
         if before is _NOTHING:
             self.held_bytes += ROW_BYTES + 2 * len(key)
         self._rows[key] = row
@@ -299,10 +320,15 @@ _NOTHING = b""
 
 
 class MapStateStore:
-    """Binds the tables of states to the stored rows, and finds their changes."""
+    """Binds the tables of states to the stored rows, and finds their changes.
+
+    Attributes:
+        reads: The rows that were read.
+    """
 
     def __init__(self, fields: tuple[MapField[Any, Any], ...], entries: Entries) -> None:
         self._fields, self._entries = fields, entries
+        self.reads = RowReads()
         self._replacing: dict[bytes, _Stored[Any, Any]] = {}
 
     def bind(self, session: bytes, state: object) -> None:
@@ -310,7 +336,7 @@ class MapStateStore:
         for field in self._fields:
             table = field.of(state)
             if isinstance(table, MapState):
-                bind(table, _Stored(field, session, self._entries))
+                bind(table, _Stored(field, session, self._entries, self.reads))
 
     def keep(self, session: bytes, state: S) -> tuple[S, int]:
         """Bind the tables of a state that has just been saved to their stored rows.
@@ -334,13 +360,17 @@ class MapStateStore:
             held_bytes += stored.held_bytes
         return state, held_bytes
 
+    def forget(self) -> None:
+        """Forget the tables of states that have moved to the local disk."""
+        self._replacing.clear()
+
     def take(self, session: bytes, state: object) -> None:
         """Let the tables of a state that an earlier range has kept read from the entries of this range."""
         for field in self._fields:
             table = field.of(state)
             stored = to_stored(table) if isinstance(table, MapState) else None
             if isinstance(stored, _Stored):
-                stored.move(self._entries)
+                stored.move(self._entries, self.reads)
 
     def _find_stored(self, table: MapState[Any, Any], prefix: bytes) -> _Stored[Any, Any] | None:
         """The rows of this range that a table is bound to; None without."""
@@ -387,7 +417,7 @@ class MapStateStore:
         self, field: MapField[K, V], session: bytes, table: Mapping[K, V], mark: bytes
     ) -> dict[bytes, bytes]:
         """The entries of a table that replaces the stored one; notes its rows for `keep`."""
-        stored = self._replacing[field.prefix(session)] = _Stored(field, session, self._entries)
+        stored = self._replacing[field.prefix(session)] = _Stored(field, session, self._entries, self.reads)
         entries: dict[bytes, bytes] = {}
         for key, row in table.items():
             field.check(key, row)

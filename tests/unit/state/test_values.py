@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from lockstep import MapState
 from lockstep.errors import DeclarationError
+from lockstep.model.map_state import TableState
 from lockstep.state.changelog import StateFileWriter, StateVersion, read_segment
 from lockstep.state.codec import MigrationFailed, StateNotOfItsType, StateSchema
 from lockstep.state.decoded_sessions import SessionEntry
@@ -356,3 +357,28 @@ def test_what_is_spilled_is_seen_by_nobody_before_the_commit_and_gone_after(tmp_
             {number: Level(number)} for number in range(20)
         ]
     assert [path.name for path in home.local_root.iterdir() if not path.name.startswith("boot-")] == []
+
+
+@pytest.mark.parametrize(("declared", "make"), [(MapState[int, str], MapState), (TableState[int, str], dict)])
+def test_rows_that_are_read_count_towards_the_memory_of_a_task(
+    tmp_path: Path, declared: object, make: Callable[[dict[int, str]], Any]
+) -> None:
+    home = Small(tmp_path / "d", tmp_path / "h", schema=StateSchema(declared), bytes_max=20_000)
+    sessions = [str(number) for number in range(40)]
+
+    def open_all(state: PartitionState[Any]) -> None:
+        for session in sessions:
+            state.entries[session] = SessionEntry(None, make(dict.fromkeys(range(100), "x" * 20)))
+
+    def read_all(state: PartitionState[Any]) -> None:
+        for session in sessions:
+            entry = state.load(session)
+            assert entry is not None
+            assert sum(map(len, entry.state.values())) == 2_000
+            entry.state[0] = "changed"
+            assert len(state.entries) <= 20_000 // 2_000
+
+    version = home.batch(home.batch(home.start(), open_all), read_all)
+    with home.open(version) as state:
+        loaded = [state.load(session) for session in sessions]
+        assert [entry and entry.state[0] for entry in loaded] == ["changed"] * len(sessions)
