@@ -1322,6 +1322,39 @@ FOLLOWER_PROOF = list_mutants(
     ),
 )
 
+STORED_ROWS = list_mutants(
+    "state/values.py",
+    "unit/state/test_layouts.py",
+    Change(
+        "a row with equal bytes is not written",
+        "if find_stored(encoded, _NOTHING) != value:",
+        "if True:",
+        "test_only_rows_that_differ_are_written",
+    ),
+    Change(
+        "a row that was read is compared if it can be changed in place",
+        "self.notes_reads = declared.has_mutable_rows",
+        "self.notes_reads = False",
+        "test_only_rows_that_differ_are_written",
+    ),
+    Change(
+        "written rows are the stored ones of the next batch",
+        "rows |= self._written",
+        "rows |= {}",
+        "test_rows_that_return_to_an_earlier_value_are_written",
+    ),
+)
+READ_ROWS = list_mutants(
+    "state/values.py",
+    "unit/state/test_values.py",
+    Change(
+        "rows that are read count towards the memory of a task",
+        "self._reads.bytes += len(key) + size",
+        "self._reads.bytes += 0",
+        "test_rows_that_are_read_count_towards_the_memory_of_a_task",
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1359,4 +1392,6 @@ MUTANTS = (
     *QUARANTINE_RETENTION,
     *FOLLOWERS,
     *FOLLOWER_PROOF,
+    *STORED_ROWS,
+    *READ_ROWS,
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.model.map_state import MapState, TableState, make_table
 from lockstep.state.codec import StateSchema, StateTypeChanged
-from lockstep.state.decoded_sessions import SessionEntry
+from lockstep.state.decoded_sessions import SessionCache, SessionEntry
 from tests.unit.state.home import Home
 
 if TYPE_CHECKING:
@@ -115,3 +115,19 @@ def test_only_rows_that_differ_are_written(tmp_path: Path) -> None:
         del entry.state[("a", 5)]
         written = sorted(msgspec.msgpack.decode(key[4:])[1] for key, _ in state.changed())
     assert written == [2, 4, 5]
+
+
+@pytest.mark.parametrize("make", [make_table, dict])
+def test_rows_that_return_to_an_earlier_value_are_written(
+    tmp_path: Path, make: Callable[[dict[Any, Any]], Any]
+) -> None:
+    """Also if the session stays decoded from batch to batch, since it was read."""
+    schema = StateSchema(TableState[Key, list[int]])
+    home = Home(tmp_path / "durable", tmp_path / "hot", schema=schema, decoded=SessionCache())
+    rows: dict[Any, Any] = {("a", number): [number] for number in range(9)}
+    version = home.batch(home.start(), put({"p": rows}, make))
+    home.decoded = SessionCache()
+    for value in ([7], [1], [7]):
+        rows[("a", 1)] = value
+        version = home.batch(version, put({"p": rows}, make))
+        assert read(dataclasses.replace(home, decoded=SessionCache(bytes_max=0)), version) == {"p": rows}
