@@ -18,27 +18,33 @@ NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%
 	$(wildcard tests/*/*/test_*.py)))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down kafka gameday test test-nightly test-all mutants check bench wheels release-check lock clean
+.PHONY: help setup environment java demo up down kafka gameday test test-nightly test-all mutants check bench wheels release-check lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | awk -F '\t' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-setup: ## Make .venv from requirements.lock (every other target does this first)
+setup: ## Make .venv, lockstep-native and the archives of Java (every other target makes what it needs of these first)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
 
-demo: setup ## Recorded order books through Kafka, Dagster, Spark and Delta, with a kill -9 on the way
+environment:
+	@PYTHON="$(PYTHON)" sh tools/setup.sh environment
+
+java:
+	@PYTHON="$(PYTHON)" sh tools/setup.sh java
+
+demo: java ## Recorded order books through Kafka, Dagster, Spark and Delta, with a kill -9 on the way
 	@$(BIN)/python -m lockstep.features.localdev.demo .
 
-up: setup ## A live platform to look at: Kafka, the Dagster UI, a feed (SPEED=30 messages/s), all streams
+up: java ## A live platform to look at: Kafka, the Dagster UI, a feed (SPEED=30 messages/s), all streams
 	@$(BIN)/python -m lockstep.features.localdev.platform up . $(if $(SPEED),--speed $(SPEED))
 
 down: ## End what `make up` started; its tables stay
 	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.features.localdev.platform down .
 
-kafka: setup ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
+kafka: java ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
 	@exec $(BIN)/python -m lockstep.features.localdev.platform kafka .
 
-gameday: setup ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7)
+gameday: java ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7)
 	@$(BIN)/python -m lockstep.features.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
@@ -54,7 +60,7 @@ test-all: setup ## Every test, in parallel
 mutants: setup ## Take a rule out of the library at a time; its near tests must fail (nightly; ONLY=planner, WORKERS=1)
 	@$(BIN)/python -m tests.house.mutants $(if $(ONLY),--only "$(ONLY)") $(if $(WORKERS),--workers $(WORKERS))
 
-check: setup ## Lint, format, types, and the house rules
+check: environment ## Lint, format, types, and the house rules
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".made-from"
+
+# Parts beside the environment, by name; each has a stamp. Without names on the command line all are made.
+EXTENSION = "extension"
+JAVA_START = "java"
+PARTS = (EXTENSION, JAVA_START)
+ENVIRONMENT_ALONE = "environment"
 TOOLS = ROOT / ".tools"
 LOCK = ROOT / "requirements.lock"
 
@@ -86,19 +92,39 @@ CAUSES = (
 UNKNOWN_LINES_MAX = 12
 
 
+class Progress:
+    """The number of the current step, for a line of progress."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.steps = 0
+
+    def start_step(self) -> str:
+        """Start the next step; returns its number of all, or nothing for a single step."""
+        self.step += 1
+        self.steps = max(self.steps, self.step)
+        return f"step {self.step} of {self.steps}: " if self.steps > 1 else ""
+
+
+PROGRESS = Progress()
+
+# The virtual environment, the packages, and the project itself.
+ENVIRONMENT_STEPS = 3
+
+
 class ProblemError(Exception):
     """Setup cannot go on; the text is one line: what is wrong, and what to do."""
 
 
 def main() -> int:
-    """Set up, or with `--lock` renew the lock; say in one line why it cannot be done."""
+    """Set up the named parts, or with `--lock` renew the lock; print one line if it cannot be done."""
+    asked = sys.argv[1:]
     try:
         with one_at_a_time():
-            if sys.argv[1:] == ["--lock"]:
+            if asked == ["--lock"]:
                 renew_lock()
             else:
-                check_java()
-                set_up()
+                set_up(find_parts(asked))
     except ProblemError as problem:
         print(f"setup: {problem}", file=sys.stderr)
         return 1
@@ -108,32 +134,54 @@ def main() -> int:
     return 0
 
 
-def set_up() -> None:
-    """Make the environment unless its stamp says that it is made.
+def find_parts(asked: list[str]) -> list[str]:
+    """The parts to make: those that are named, or all. The extension needs Rust."""
+    unknown = set(asked) - {*PARTS, ENVIRONMENT_ALONE}
+    if unknown:
+        raise ProblemError(f"{', '.join(sorted(unknown))} is none of {', '.join((ENVIRONMENT_ALONE, *PARTS))}")
+    return [part for part in PARTS if part in (asked or PARTS) and (part != EXTENSION or has_rust())]
 
-    1. Stop if the stamp fits. 2. Check the space. 3. Remove what is half made. 4. Install the lock.
-    5. Install this project. 6. Stamp. 7. Build the extension, where there is Rust. 8. Prepare Java. Whatever interrupts
-    4 or 5 leaves nothing behind; the product runs without 7 and 8.
+
+def set_up(parts: list[str]) -> None:
+    """Make the environment and some parts, each unless its stamp says that it is made. The product runs without parts.
+
+    Each target of the Makefile names the parts that it needs: checkers wait for neither Rust nor Java.
     """
+    if JAVA_START in parts:
+        check_java()
     made_from = fingerprint()
-    if stamped() == made_from:  # 1
-        return
-    check_space()  # 2
-    if not stamped().startswith(f"{ROOT} "):  # 3
+    is_made = stamped() == made_from
+    due = [part for part in parts if not is_made or read_stamp(part) != part_fingerprint(part)]
+    PROGRESS.steps = len(due) + (0 if is_made else ENVIRONMENT_STEPS - VENV.exists())
+    if not is_made:
+        make_environment(made_from)
+    for part in due:
+        if part == EXTENSION:
+            build_extension()
+        else:
+            prepare_java()
+        part_stamp(part).write_text(part_fingerprint(part))
+
+
+def make_environment(made_from: str) -> None:
+    """Make the environment. An interrupt leaves nothing behind.
+
+    1. Check the space. 2. Remove a half-made environment. 3. Install the lock. 4. Install this project. 5. Stamp.
+    """
+    check_space()  # 1
+    if not stamped().startswith(f"{ROOT} "):  # 2
         shutil.rmtree(VENV, ignore_errors=True)
     try:
         STAMP.unlink(missing_ok=True)
         uv = find_uv()
         if not VENV.exists():
             run("making .venv", [uv, "venv", "--quiet", "--python", sys.executable, str(VENV)])
-        install_lock(uv)  # 4
-        install_project(uv)  # 5
-        STAMP.write_text(made_from)  # 6
+        install_lock(uv)  # 3
+        install_project(uv)  # 4
+        STAMP.write_text(made_from)  # 5
     finally:
         if not STAMP.exists():
             shutil.rmtree(VENV, ignore_errors=True)
-    build_extension(uv)  # 7
-    prepare_java()  # 8
 
 
 def renew_lock() -> None:
@@ -155,12 +203,35 @@ def compile_lock(uv: str, lock: Path, *options: str) -> None:
 
 def fingerprint() -> str:
     """What the environment is made from, and where: the scripts in a venv name their interpreter."""
+    return f"{ROOT} {compute_digest([LOCK, ROOT / 'pyproject.toml'])}"
+
+
+def part_fingerprint(part: str) -> str:
+    """The environment in which a part is made, and the sources of the extension."""
+    sources: list[Path] = []
+    if part == EXTENSION:
+        for pattern in ("*.toml", "*.pyi", "src/*.rs"):
+            sources += sorted(NATIVE.glob(pattern))
+    return f"{fingerprint()} {compute_digest(sources)}"
+
+
+def compute_digest(files: list[Path]) -> str:
+    """SHA-256 of the content of some files."""
     digest = hashlib.sha256()
-    parts = [path for pattern in ("*.toml", "*.pyi", "src/*.rs") for path in sorted(NATIVE.glob(pattern))]
-    extension = parts if has_rust() else []
-    for part in (LOCK, ROOT / "pyproject.toml", *extension):
-        digest.update(part.read_bytes())
-    return f"{ROOT} {digest.hexdigest()}"
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def part_stamp(part: str) -> Path:
+    """The file of a part's stamp."""
+    return VENV / f".{part}-made-from"
+
+
+def read_stamp(part: str) -> str:
+    """The stamp of a part, else an empty text."""
+    stamp = part_stamp(part)
+    return stamp.read_text() if stamp.exists() else ""
 
 
 def stamped() -> str:
@@ -185,10 +256,9 @@ def install_project(uv: str) -> None:
     run("installing lockstep itself", [uv, "pip", "install", *options, "--editable", str(ROOT)])
 
 
-def build_extension(uv: str) -> None:
+def build_extension() -> None:
     """Build `lockstep-native` and install it: some of the work then takes a third of the CPU time; none needs it."""
-    if not has_rust():
-        return
+    uv = find_uv()
     options = ["--no-deps", "--build-constraints", str(BUILDERS), "--python", str(VENV)]
     try:
         run(
@@ -322,10 +392,11 @@ def show_clock(doing: str, done: threading.Event) -> None:
     """Say what is being done, and for how long, until `done`."""
     begun = time.monotonic()
     terminal = sys.stderr.isatty()
+    step = PROGRESS.start_step()
     while not done.wait(1 if terminal else QUIET_NOTE_SECONDS):
-        elapsed = f"setup: {doing} ... {time.monotonic() - begun:.0f} s"
+        elapsed = f"setup: {step}{doing} ... {time.monotonic() - begun:.0f} s"
         print(f"\r{elapsed}" if terminal else elapsed, end="" if terminal else "\n", file=sys.stderr, flush=True)
-    ended = f"setup: {doing}: {time.monotonic() - begun:.0f} s    "
+    ended = f"setup: {step}{doing}: {time.monotonic() - begun:.0f} s    "
     print(f"\r{ended}" if terminal else ended.rstrip(), file=sys.stderr)
 
 

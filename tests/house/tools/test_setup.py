@@ -60,8 +60,8 @@ def a_command(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def set_up(project: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = ["/bin/sh", "tools/setup.sh"]
+def set_up(project: Path, environment: dict[str, str], *parts: str) -> subprocess.CompletedProcess[str]:
+    command = ["/bin/sh", "tools/setup.sh", *parts]
     return subprocess.run(
         command,
         cwd=project,
@@ -139,14 +139,54 @@ def test_an_environment_without_a_stamp_is_taken_for_half_made(project: Path, en
     assert left_behind(project) == []
 
 
-def test_an_environment_with_its_stamp_is_left_alone_without_a_word(project: Path, environment: dict[str, str]) -> None:
+def make_stamped(project: Path) -> str:
+    """Make an environment whose stamp fits; returns the stamp."""
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
     made_from = (project / "requirements.lock").read_bytes() + (project / "pyproject.toml").read_bytes()
     stamp = f"{project.resolve()} {hashlib.sha256(made_from).hexdigest()}"
     (project / ".venv" / ".made-from").write_text(stamp)
+    return stamp
+
+
+def test_an_environment_and_parts_with_their_stamps_are_left_alone_without_a_word(
+    project: Path, environment: dict[str, str]
+) -> None:
+    stamp = make_stamped(project)
+    (project / ".venv" / ".java-made-from").write_text(f"{stamp} {hashlib.sha256().hexdigest()}")
     said = set_up(project, environment)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+def test_checkers_wait_for_the_environment_alone(project: Path, environment: dict[str, str]) -> None:
+    make_stamped(project)
+    said = set_up(project, {**environment, "JAVA_HOME": "/nowhere"}, "environment")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+def test_java_is_prepared_once_and_a_failure_is_not_the_end(project: Path, environment: dict[str, str]) -> None:
+    make_stamped(project)
+    said = set_up(project, environment, "java")
+    assert said.returncode == 0
+    assert "preparing Java" in said.stderr
+    assert "done all the same" in said.stderr
+    assert set_up(project, environment, "java").stderr == ""
+
+
+def test_a_part_that_is_not_known_is_refused(project: Path, environment: dict[str, str]) -> None:
+    said = set_up(project, environment, "jav")
+    assert (said.returncode, said.stderr) == (1, "setup: jav is none of environment, extension, java\n")
+
+
+def test_a_step_is_shown_with_its_number_of_all() -> None:
+    progress = runpy.run_path(str(ROOT / "tools" / "setup.py"))["Progress"]()
+    assert progress.start_step() == ""
+    progress.steps = 3
+    assert [progress.start_step(), progress.start_step(), progress.start_step()] == [
+        "step 2 of 3: ",
+        "step 3 of 3: ",
+        "step 4 of 4: ",
+    ]
 
 
 def test_an_interrupt_in_the_middle_leaves_nothing(project: Path, environment: dict[str, str]) -> None:
@@ -205,9 +245,11 @@ def test_setup_ends_well_where_the_extension_cannot_be_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a_command(tmp_path / "cargo", "echo 'cargo 1.95.0'")
-    a_command(tmp_path / "uv", "echo 'Could not resolve host: dns error'; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    runpy.run_path(str(ROOT / "tools" / "setup.py"))["build_extension"](str(tmp_path / "uv"))
+    setup = runpy.run_path(str(ROOT / "tools" / "setup.py"))
+    pinned = re.findall(r"^uv==(\S+)", (ROOT / "tools" / "uv-requirements.txt").read_text(), re.MULTILINE)[0]
+    a_command(tmp_path / "uv", f'test "$1" = --version && echo "uv {pinned}" && exit; echo "dns error"; exit 1')
+    setup["build_extension"]()
     said = capsys.readouterr().err
     assert "building lockstep-native: the package registry could not be reached" in said
     assert "done all the same: lockstep works without its extension" in said
