@@ -15,7 +15,7 @@ from lockstep.state.changelog import (
     StateVersion,
     read_segment,
 )
-from lockstep.state.entry_order import Change, is_removed, split_changes, to_prefix
+from lockstep.state.entry_order import Change, is_removed, sort_changes, split_changes, to_prefix
 
 
 def add_base(
@@ -24,7 +24,7 @@ def add_base(
     """Write entries as the base of a version, with the types of an earlier header; None where there are none."""
     if header is None or not entries:
         return None
-    packed = writer.pack(entries.items())
+    packed = writer.pack(sort_changes(entries.items()))
     base = msgspec.structs.replace(
         header,
         generation=version.generation,
@@ -34,6 +34,9 @@ def add_base(
         chain=(),
         base_bytes=packed.size,
         delta_bytes=0,
+        level=0,
+        levels=(),
+        merged=(),
         entries=packed.entries,
     )
     return writer.add(base, packed), packed

@@ -6,7 +6,8 @@ task that wrote it: no two segments have the same name.
 
 magic (8)  version (2)  header length (4)  CRC-32 of all other bytes (4)
     header: msgpack, zstd
-    blocks, each: length (4), zstd frame with content checksum of msgpack [[key, value or nil], ...]
+    index: length (4), zstd frame of msgpack [[first key in the local store, length, CRC-32], ...]: one a block
+    blocks: zstd frames with content checksum of msgpack [[key, value or nil], ...]
 
 Entries are in the order of `entry_order.py`: those that remove a prefix apply before the others.
 A header contains the segment's whole chain, so one reference leads to everything that a rebuild needs.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import struct
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -29,34 +30,39 @@ import zstandard
 from lockstep.errors import StateError
 from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
-from lockstep.state.entry_order import Change
+from lockstep.state.entry_order import Change, is_prefix_removal, make_store_key
 from lockstep.storage import PendingFile, find_fault, find_storage
 
 MAGIC = b"lockstep"
-VERSION = 1
-BLOCK_BYTES = 4 << 20
-"""Entries packed at a time: bounds memory on both sides to one block, besides the compressed segment.
-Much smaller blocks compress worse; much larger ones only cost memory."""
+VERSION = 2
+BLOCK_BYTES = 64 << 10
+"""Entries packed at a time: to read one session without a local store takes one block of the base."""
+APPLIED_BYTES = 4 << 20
+"""Entries put into a local store in one transaction: bounds memory."""
 HEADER_BYTES_MAX = 4_000_000
 """Of a header, decompressed: a chain and a few schemas have some kilobytes."""
 ANY_FRAME_BYTES, RATIO_MAX = 32_000_000, 1_000
 """A frame takes at most so many bytes of memory, or so many for each of its own: a small file cannot take gigabytes.
 A block beyond `BLOCK_BYTES` has one large value; one that compresses better is padded to this ratio."""
-BLOCK_ENTRIES_MAX = 1_500_000
+BLOCK_ENTRIES_MAX = 100_000
 """More sessions have longer keys than fit into a block."""
 ZSTD_LEVEL = 1
 """Higher levels cost several times the CPU for a few percent, on data that lives for minutes."""
 BEGIN_BYTES = 4096
 """Of a segment: a header of a usual chain is in them, and is read by one request."""
-CHAIN_MAX = 64
-"""Segments in a chain at most. A rebuild opens one file per segment (some 50 us each) and a header
-contains the whole chain (some 30 bytes each, compressed), so longer chains cost every batch; shorter
-ones copy a large, slowly changing state too often."""
+CHAIN_MAX = 32
+"""Segments in a chain at most; the newest deltas of a longer one are merged. A rebuild opens one file per segment (some
+50 us each), and a header contains the whole chain (some 30 bytes each, compressed): longer chains cost every batch,
+shorter ones merge the same entries more often."""
+MERGED_MAX = 64
+"""Segments of which a merged one knows that it replaces them."""
 
 _PREAMBLE = struct.Struct("<8sHII")
 PREAMBLE_BYTES = _PREAMBLE.size
 _LENGTH = struct.Struct("<I")
-_LONG_LIST = b"\xdd"
+_LISTS = {0xDC: 3, 0xDD: 5}
+"""Long lists in msgpack: first byte, and bytes with the number of items."""
+_FRAME_BYTES_MIN = 9
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -119,6 +125,9 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         plain: Schema of the chain's values without a type tag, where that is another than `shape`.
         older: Schemas of tagged values in the chain, other than `shape` (state/values.py).
         file: Name of the file it was written to: detects a copy of an older file in its place.
+        level: How often its entries were merged.
+        levels: The same of each segment in the chain; 0 of the base.
+        merged: Segments that it replaces in the chain, as far as it knows them: those of the last batches.
         buffers: How the integrity class that wrote it buffers messages, which the state may hold; empty if it does not.
     """
 
@@ -136,6 +145,9 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     older: tuple[StateTypeSchema, ...] = ()
     file: str = ""
     buffers: str = ""
+    level: int = 0
+    levels: tuple[int, ...] = ()
+    merged: tuple[SegmentRef, ...] = ()
 
     @property
     def is_base(self) -> bool:
@@ -147,7 +159,7 @@ class CompressedBlocks(msgspec.Struct, frozen=True):
     """Entries ready to be written.
 
     Attributes:
-        blocks: Compressed blocks, each prefixed with its length.
+        blocks: Index with its length, and compressed blocks.
         entries: Number of entries.
         size: Bytes of keys and values before compression.
     """
@@ -157,13 +169,27 @@ class CompressedBlocks(msgspec.Struct, frozen=True):
     size: int
 
 
+class BlockAddress(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One block in the index of a segment.
+
+    Attributes:
+        first: The first key, as in a local store; empty for a block of prefix removals.
+        length: Bytes.
+        checksum: CRC-32 of them.
+    """
+
+    first: bytes
+    length: int
+    checksum: int
+
+
 class Segment(msgspec.Struct, frozen=True):
     """A segment that was read and verified.
 
     Attributes:
         header: Its metadata.
         place: The file and bytes it came from, for messages.
-        body: Its compressed blocks.
+        body: Its index and compressed blocks.
     """
 
     header: SegmentHeader
@@ -172,12 +198,11 @@ class Segment(msgspec.Struct, frozen=True):
 
     def blocks(self) -> Iterator[list[Change]]:
         """The entries, block by block, so that memory holds one block at a time."""
-        decompressor, at = zstandard.ZstdDecompressor(), 0
-        while at < len(self.body):
-            (length,) = _LENGTH.unpack_from(self.body, at)
-            frame = self.body[at + _LENGTH.size : at + _LENGTH.size + length]
-            at += _LENGTH.size + length
-            yield _unpacked(decompressor, frame, self.place)
+        index, at = decode_index(self.body, len(self.body), self.place)
+        decompressor = zstandard.ZstdDecompressor()
+        for block in index:
+            yield decode_block(decompressor, self.body[at : at + block.length], self.place)
+            at += block.length
 
 
 class RestoreKind(Enum):
@@ -205,6 +230,7 @@ class RestorePlan(msgspec.Struct, frozen=True):
 
 _CHANGES = msgspec.msgpack.Decoder(list[Change])
 _HEADERS = msgspec.msgpack.Decoder(SegmentHeader)
+_INDEXES = msgspec.msgpack.Decoder(tuple[BlockAddress, ...])
 
 
 def make_empty_state(generation: int, topic_id: str, partition: int, next_offset: int) -> StateVersion:
@@ -228,31 +254,46 @@ def count_change_bytes(change: Change) -> int:
 
 
 def compress_blocks(entries: Iterable[Change], compressor: zstandard.ZstdCompressor) -> CompressedBlocks:
-    """Pack entries into compressed blocks of about `BLOCK_BYTES`."""
-    blocks: list[bytes] = []
+    """Pack entries, in their order, into compressed blocks of about `BLOCK_BYTES`."""
+    frames, index = list[bytes](), list[BlockAddress]()
     count = size = 0
-    for block, block_bytes in _sized_blocks(entries):
-        blocks.append(_block(block, compressor))
-        count, size = count + len(block), size + block_bytes
-    return CompressedBlocks(tuple(blocks), count, size)
+    for block, block_bytes in _sized_blocks(entries, BLOCK_BYTES):
+        frame = _compress_block(block, compressor)
+        first = b"" if is_prefix_removal(block[0]) else make_store_key(block[0][0])
+        index.append(BlockAddress(first, len(frame), zlib.crc32(frame)))
+        frames.append(frame)
+        count += len(block)
+        size += block_bytes
+    packed = _pad(compressor.compress(content := _ENCODER.encode(index)), content)
+    return CompressedBlocks((_LENGTH.pack(len(packed)), packed, *frames), count, size)
 
 
 def iterate_blocks(entries: Iterable[Change]) -> Iterator[list[Change]]:
-    """The entries in lists of about `BLOCK_BYTES`."""
-    return (block for block, _ in _sized_blocks(entries))
+    """The entries in lists of about `APPLIED_BYTES`."""
+    return (block for block, _ in _sized_blocks(entries, APPLIED_BYTES))
 
 
-def _sized_blocks(entries: Iterable[Change]) -> Iterator[tuple[list[Change], int]]:
-    """Blocks of entries, each with its bytes before compression."""
+def _sized_blocks(entries: Iterable[Change], bytes_max: int) -> Iterator[tuple[list[Change], int]]:
+    """Blocks of entries, each with its bytes before compression; prefix removals in their own."""
     waiting: list[Change] = []
     waiting_bytes = 0
+    removes = False
     for entry in entries:
         key, value = entry
+        if removes or not waiting:
+            was_removing = removes
+            removes = is_prefix_removal(entry)
+            if was_removing and not removes:
+                yield waiting, waiting_bytes
+                waiting = []
+                waiting_bytes = 0
         waiting.append(entry)
         waiting_bytes += len(key) if value is None else len(key) + len(value)  # `count_change_bytes`, without the call
-        if waiting_bytes >= BLOCK_BYTES:
+        if waiting_bytes >= bytes_max:
             yield waiting, waiting_bytes
-            waiting, waiting_bytes = [], 0
+            waiting = []
+            waiting_bytes = 0
+            removes = False
     if waiting:
         yield waiting, waiting_bytes
 
@@ -318,6 +359,17 @@ def check_header(header: SegmentHeader, place: str, version: StateVersion) -> No
         raise StateDamaged(place, f"state before offset {version.next_offset} or earlier", header.next_offset)
 
 
+def check_origin(header: SegmentHeader, ref: SegmentRef, place: str, version: StateVersion) -> None:
+    """Check that a segment belongs to a version, and to its address.
+
+    Raises:
+        StateDamaged: As `check_header`, or it was written to another file.
+    """
+    check_header(header, place, version)
+    if header.file != ref.file:
+        raise StateDamaged(place, f"the segment that was written as {ref.file}", header.file)
+
+
 def _checked_preamble(data: bytes, place: str) -> tuple[int, int]:
     """Length of the header and checksum of the segment."""
     if len(data) < _PREAMBLE.size:
@@ -340,12 +392,15 @@ def _header(frame: memoryview, place: str) -> SegmentHeader:
         raise StateDamaged(place, "a header as encoded", str(error)) from error
 
 
-def _block(entries: list[Change], compressor: zstandard.ZstdCompressor) -> bytes:
+def _compress_block(entries: list[Change], compressor: zstandard.ZstdCompressor) -> bytes:
     content = _ENCODER.encode(entries)
-    frame = compressor.compress(content)
+    return _pad(compressor.compress(content), content)
+
+
+def _pad(frame: bytes, content: bytes) -> bytes:
     if len(content) > compute_frame_limit(len(frame)):
-        frame = frame.ljust(-(-len(content) // RATIO_MAX), b"\0")  # a reader passes over what is behind the frame
-    return _LENGTH.pack(len(frame)) + frame
+        return frame.ljust(-(-len(content) // RATIO_MAX), b"\0")  # a reader passes over the bytes behind the frame
+    return frame
 
 
 def compute_frame_limit(length: int) -> int:
@@ -366,11 +421,46 @@ def _check_frame(frame: memoryview, limit: int, place: str) -> None:
 
 
 def _count_entries(content: bytes) -> int:
-    """The length that a list in msgpack states; 0 of a short one, and of what is no list."""
-    return int.from_bytes(content[1:5], "big") if content[:1] == _LONG_LIST else 0
+    """The length that a list in msgpack states; 0 of a short one, and of other content."""
+    return int.from_bytes(content[1 : _LISTS.get(content[0], 1)], "big") if content else 0
 
 
-def _unpacked(decompressor: zstandard.ZstdDecompressor, frame: memoryview, place: str) -> list[Change]:
+def decode_index(body: memoryview, length: int, place: str) -> tuple[tuple[BlockAddress, ...], int]:
+    """The index of a segment, and its length.
+
+    Args:
+        body: The segment behind its header, to the end of the index at least.
+        length: Bytes of the whole segment behind its header.
+        place: The segment, for messages.
+
+    Raises:
+        StateDamaged: It is damaged, or its blocks are not the rest of the segment.
+    """
+    size = count_index_bytes(body, place)
+    frame = body[_LENGTH.size : size]
+    try:
+        _check_frame(frame, compute_frame_limit(len(frame)), place)
+        content = zstandard.ZstdDecompressor().decompress(frame)
+        if (blocks := _count_entries(content)) > length // _FRAME_BYTES_MIN:
+            raise StateDamaged(place, f"blocks in {length} bytes", blocks)
+        index = _INDEXES.decode(content)
+    except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
+        raise StateDamaged(place, "an index as packed", str(error)) from error
+    if size + sum(block.length for block in index) != length or any(block.length < 0 for block in index):
+        raise StateDamaged(place, f"an index of {length - size} bytes", [block.length for block in index[:100]])
+    return index, size
+
+
+def count_index_bytes(body: memoryview, place: str) -> int:
+    """Bytes of a segment's index with its length, from the first four bytes behind the header. Raises StateDamaged."""
+    if len(body) < _LENGTH.size:
+        raise StateDamaged(place, "the length of an index", f"{len(body)} bytes")
+    (length,) = _LENGTH.unpack_from(body)
+    return _LENGTH.size + int(length)
+
+
+def decode_block(decompressor: zstandard.ZstdDecompressor, frame: memoryview, place: str) -> list[Change]:
+    """The entries of one block. Raises StateDamaged."""
     try:
         _check_frame(frame, compute_frame_limit(len(frame)), place)
         content = decompressor.decompress(frame)
@@ -455,8 +545,8 @@ def read_segment(folder: Path, ref: SegmentRef, version: StateVersion) -> Segmen
         StateDamaged: The file is missing, any byte of the segment is wrong, or it belongs to
             another partition, a later generation or a later offset than the version.
     """
-    place = _place(folder, ref)
-    _check_name(ref, place)
+    place = make_place(folder, ref)
+    check_name(ref, place)
     try:
         data = find_storage(folder).read_range(folder / ref.file, ref.start, ref.length)
     except FileNotFoundError:
@@ -464,9 +554,7 @@ def read_segment(folder: Path, ref: SegmentRef, version: StateVersion) -> Segmen
     if len(data) != ref.length:
         raise StateDamaged(place, f"{ref.length} bytes", f"{len(data)}: the file is cut short")
     segment = decode_segment(data, place)
-    check_header(segment.header, place, version)
-    if segment.header.file not in {ref.file, ""}:  # empty: tables from before 0.1.0 (tests/unit/state/fixtures) lack it
-        raise StateDamaged(place, f"what was written as {ref.file}", segment.header.file)
+    check_origin(segment.header, ref, place, version)
     return segment
 
 
@@ -476,8 +564,8 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     Raises:
         StateDamaged: The file is missing, or the segment's header is incomplete.
     """
-    place, path, storage = _place(folder, ref), folder / ref.file, find_storage(folder)
-    _check_name(ref, place)
+    place, path, storage = make_place(folder, ref), folder / ref.file, find_storage(folder)
+    check_name(ref, place)
     try:
         begin = storage.read_range(path, ref.start, min(ref.length, BEGIN_BYTES))
         size = count_header_bytes(begin[:PREAMBLE_BYTES], place)
@@ -486,7 +574,7 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
         raise StateDamaged(place, "a durable state file", "no such file") from None
 
 
-def _check_name(ref: SegmentRef, place: str) -> None:
+def check_name(ref: SegmentRef, place: str) -> None:
     """Refuse an address in another folder, or before a file: ledger and headers may be of a stranger's copy."""
     if min(ref.start, ref.length) < 0:
         raise StateDamaged(place, "bytes of the file", f"{ref.length} from {ref.start} on")
@@ -494,35 +582,60 @@ def _check_name(ref: SegmentRef, place: str) -> None:
         raise StateDamaged(place, "the name of a file of the state folder", ascii(ref.file))
 
 
-def _place(folder: Path, ref: SegmentRef) -> str:
+def make_place(folder: Path, ref: SegmentRef) -> str:
+    """The file and bytes of a segment, for messages."""
     return f"{folder / ref.file} (bytes {ref.start} to {ref.start + ref.length})"
 
 
-def restore_plan(held: SegmentRef | None, head: SegmentRef, chain: tuple[SegmentRef, ...]) -> RestorePlan:
-    """The segments to read to advance a local store from one segment's state to that of `head`.
+def restore_plan(
+    held: SegmentRef | None, whole: tuple[SegmentRef, ...], merged: Mapping[SegmentRef, tuple[SegmentRef, ...]]
+) -> RestorePlan:
+    """The segments to read to advance a local store to the state of the last segment of a chain.
+
+    A merged segment has, of each key that a segment in it changed, the newest change. So it may be applied to the state
+    after any of these: the key has the newest value then, and a key that none of them changed is as it was before.
 
     Args:
         held: The segment of the local store's state; None if unknown.
-        head: The segment of the requested state.
-        chain: The segments before `head`, from its base on.
+        whole: The chain of the requested state, from its base on, with its own segment.
+        merged: Segments that were merged, by the segment that replaces them.
     """
-    whole = (*chain, head)
-    if held not in whole:
-        return RestorePlan(RestoreKind.REBUILT, whole)
-    missing = whole[whole.index(held) + 1 :]
-    return RestorePlan(RestoreKind.ROLLED_FORWARD if missing else RestoreKind.CURRENT, missing)
+    if held in whole:
+        missing = whole[whole.index(held) + 1 :]
+        return RestorePlan(RestoreKind.ROLLED_FORWARD if missing else RestoreKind.CURRENT, missing)
+    for number, ref in enumerate(whole):
+        if held is not None and held in merged.get(ref, ()):
+            return RestorePlan(RestoreKind.ROLLED_FORWARD, whole[number:])
+    return RestorePlan(RestoreKind.REBUILT, whole)
 
 
 def is_base_due(header: SegmentHeader, size: int) -> bool:
-    """Whether the next segment is a base: deltas would outgrow the base, or the chain its limit.
+    """Whether the next segment is a base: deltas would outgrow the base.
 
     Args:
         header: Header of the newest segment.
         size: Bytes of the changes to be written, before compression.
     """
-    if header.delta_bytes + size >= header.base_bytes:
-        return True
-    return len(header.chain) + 1 >= compute_chain_limit(header.topic_id, header.partition)
+    return header.delta_bytes + size >= header.base_bytes
+
+
+def count_merged(header: SegmentHeader) -> int:
+    """The number of newest deltas to merge with the next one; 0 while the chain is below its limit.
+
+    They are those of the lowest levels, half of the chain at least: each merge makes a segment of a higher level.
+
+    Args:
+        header: Header of the newest segment.
+    """
+    limit = compute_chain_limit(header.topic_id, header.partition)
+    deltas = (*header.levels, header.level)[1:]
+    if len(deltas) + 1 < limit:
+        return 0
+    for level in sorted(set(deltas)):
+        count = len(deltas) - next(number for number, each in enumerate(deltas) if each <= level)
+        if count >= limit // 2:
+            return count
+    return len(deltas)
 
 
 def append_to_chain(header: SegmentHeader, head: SegmentHeader, head_ref: SegmentRef) -> SegmentHeader:
@@ -530,12 +643,13 @@ def append_to_chain(header: SegmentHeader, head: SegmentHeader, head_ref: Segmen
     return msgspec.structs.replace(
         header,
         chain=(*head.chain, head_ref),
+        levels=(*head.levels, head.level),
         base_bytes=head.base_bytes,
         delta_bytes=head.delta_bytes + header.base_bytes,
     )
 
 
 def compute_chain_limit(topic_id: str, partition: int) -> int:
-    """Segments after which this partition writes a base: spread, so that not all do so in one batch."""
+    """Segments after which this partition merges deltas: spread, so that not all do so in one batch."""
     spread = CHAIN_MAX // 2
     return CHAIN_MAX - zlib.crc32(f"{topic_id}/{partition}".encode()) % spread

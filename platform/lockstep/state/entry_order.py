@@ -8,7 +8,8 @@ byte.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 Change = tuple[bytes, bytes | None]
@@ -17,7 +18,7 @@ Change = tuple[bytes, bytes | None]
 KEY_BYTES_MAX = 511
 """lmdb's limit, compiled in."""
 PREFIX_REMOVED: Final = b"\xf8"
-_PLAIN: Final = b"k"
+PLAIN: Final = b"k"
 HASHED: Final = b"h"
 _SEPARATOR: Final = b"\xff"
 
@@ -25,7 +26,7 @@ _SEPARATOR: Final = b"\xff"
 def make_store_key(key: bytes) -> bytes:
     """The lmdb key of an entry: its own, or its hash when it is too long for lmdb."""
     if len(key) < KEY_BYTES_MAX:
-        return _PLAIN + key
+        return PLAIN + key
     return HASHED + hashlib.blake2b(key, digest_size=32).digest()
 
 
@@ -50,6 +51,17 @@ def split_changes(changes: Collection[Change]) -> tuple[list[Change], Collection
 def make_prefix_removal(prefix: bytes) -> Change:
     """The change that removes all entries with keys of a prefix, which ends in 0xff."""
     return PREFIX_REMOVED + prefix, None
+
+
+def take_prefixes(changes: Iterable[Change]) -> tuple[set[bytes], Iterator[Change]]:
+    """The prefix removals, which are the first of the changes, and the changes after them."""
+    newer = iter(changes)
+    removed = set[bytes]()
+    for change in newer:
+        if not is_prefix_removal(change):
+            return removed, chain((change,), newer)
+        removed.add(to_prefix(change))
+    return removed, newer
 
 
 def is_prefix_removal(change: Change) -> bool:

@@ -27,10 +27,10 @@ from lockstep.state.entry_order import (
     HASHED,
     Change,
     is_hashed,
-    is_prefix_removal,
     is_removed,
     make_store_key,
     split_changes,
+    take_prefixes,
     to_prefix,
 )
 
@@ -298,7 +298,7 @@ class LocalStore:
         Args:
             changes: In the order of `entry_order.py`.
         """
-        removed, newer = _take_prefixes(changes)
+        removed, newer = take_prefixes(changes)
         before = b""
         at, change = _next_change(newer)
         with _damage(), self.file.environment.begin() as transaction, transaction.cursor() as cursor:
@@ -438,16 +438,6 @@ def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:
 def _next_change(changes: Iterator[Change]) -> tuple[bytes, Change]:
     change = next(changes, None)
     return (_END, (b"", None)) if change is None else (make_store_key(change[0]), change)
-
-
-def _take_prefixes(changes: Iterable[Change]) -> tuple[set[bytes], Iterator[Change]]:
-    """The prefix removals, which are the first of the changes, and the changes after them."""
-    newer, removed = iter(changes), set[bytes]()
-    for change in newer:
-        if not is_prefix_removal(change):
-            return removed, chain((change,), newer)
-        removed.add(to_prefix(change))
-    return removed, newer
 
 
 def _remove_all(transaction: lmdb.Transaction, prefixes: Sequence[bytes]) -> None:

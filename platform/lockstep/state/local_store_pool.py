@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 from lockstep.addresses import make_absolute
 from lockstep.boot import read_boot_id
+from lockstep.state.chain_reader import BlockCache
 from lockstep.state.decoded_sessions import ENTRY_BYTES, SessionCache
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt, StoreFile, StoreLock, find_whole_file
 from lockstep.storage import make_private_folder, require_own_folder
@@ -71,7 +72,7 @@ class MemoryBudget:
         self._held -= self._by.pop(state, 0)
 
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 """Incremented with every change of a local store's format: older stores are then ignored."""
 STORES_MAX = 1_000
 """Stores open at once at most: 1,000 maps of 64 GiB are half of a process's address space."""
@@ -157,6 +158,7 @@ class LocalStorePool:
     Attributes:
         budget: Memory budget of all states that are opened here, together.
         decoded: Sessions that the process keeps decoded.
+        blocks: Blocks of segments that are read without a local store.
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class LocalStorePool:
         """
         require_own_folder(root)
         self.budget = MemoryBudget()
+        self.blocks = BlockCache()
         self.decoded = decoded or SessionCache(bytes_max=0)
         boot = boot or read_boot_id()
         stream = hashlib.blake2b(os.fsencode(make_absolute(durable)), digest_size=16).hexdigest()

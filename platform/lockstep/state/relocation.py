@@ -73,6 +73,8 @@ def _copy(
         segment = read_segment(source, ref, version)
         digest.update(segment.body)
         until = position.next_offset if ref == last else segment.header.next_offset
-        header = msgspec.structs.replace(segment.header, chain=tuple(refs), generation=generation, next_offset=until)
+        header = msgspec.structs.replace(
+            segment.header, chain=tuple(refs), generation=generation, next_offset=until, merged=()
+        )
         refs.append(writer.add(header, CompressedBlocks((bytes(segment.body),), header.entries, 0)))
     return refs[-1] if refs else None

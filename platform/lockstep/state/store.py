@@ -13,14 +13,18 @@ import msgspec
 
 from lockstep.model.position import SegmentRef, TopicIdPartition
 from lockstep.state.changelog import (
+    MERGED_MAX,
     CompressedBlocks,
     SegmentHeader,
+    StateDamaged,
     StateFileWriter,
     StateVersion,
     advance,
     append_to_chain,
     count_change_bytes,
+    count_merged,
     is_base_due,
+    read_header,
 )
 from lockstep.state.codec import MigrationFailed, S, StateMigrator, StateNotOfItsType, StateSchema, make_encoding_error
 from lockstep.state.decoded_sessions import DecodedSessions, SessionEntry
@@ -37,7 +41,9 @@ from lockstep.state.entry_order import (
 )
 from lockstep.state.local_store import LocalStore, LocalStoreCorrupt
 from lockstep.state.local_store_pool import LocalStorePool
+from lockstep.state.merging import merge_changes
 from lockstep.state.restore import LocalStateUnusable, Restored, SelfHealingStore, StoreVersion
+from lockstep.state.segment_reader import SegmentReader
 from lockstep.state.timers import AGENDA, CLOCK, SystemEntries
 from lockstep.state.values import BaseRewriter, MapStateStore, is_session
 
@@ -206,6 +212,27 @@ class PendingSegment(msgspec.Struct, frozen=True):
     is_rewritten: bool
 
 
+class MergedDeltas(msgspec.Struct, frozen=True):
+    """The newest deltas of a chain as one delta; the fields are those of its header.
+
+    Attributes:
+        packed: Its entries.
+    """
+
+    packed: CompressedBlocks
+    chain: tuple[SegmentRef, ...]
+    levels: tuple[int, ...]
+    level: int
+    base_bytes: int
+    delta_bytes: int
+    merged: tuple[SegmentRef, ...]
+
+    def complete(self, header: SegmentHeader) -> SegmentHeader:
+        """The header with these fields."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "packed"}
+        return msgspec.structs.replace(header, **fields)
+
+
 class SegmentWriter(Generic[S]):
     """Writes the segment that follows the one of a version."""
 
@@ -224,18 +251,45 @@ class SegmentWriter(Generic[S]):
             head: Header of the segment of the version.
         """
         migrator = StateMigrator(self._schema, head)
-        rewriter = migrator.make_rewriter()
         size = changes.size if isinstance(changes, SpillStore) else sum(map(count_change_bytes, changes))
         if head is None or self._version.segment is None or is_base_due(head, size):
-            packed = self._whole(changes, writer, rewriter)
-            header = msgspec.structs.replace(self._header(packed, next_offset), older=rewriter.older)
-        else:
-            packed = writer.pack(changes)
-            mixed = msgspec.structs.replace(
-                self._header(packed, next_offset), plain=migrator.plain, older=migrator.older
-            )
-            header = append_to_chain(mixed, head, self._version.segment)
+            return self._write_base(changes, writer, next_offset, migrator)
+        try:
+            merged = self._merge(changes, writer, head, count) if (count := count_merged(head)) else None
+        except StateDamaged:  # the local store has the state without these files
+            return self._write_base(changes, writer, next_offset, migrator)
+        packed = writer.pack(changes) if merged is None else merged.packed
+        delta = msgspec.structs.replace(self._header(packed, next_offset), plain=migrator.plain, older=migrator.older)
+        header = append_to_chain(delta, head, self._version.segment) if merged is None else merged.complete(delta)
+        return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), is_rewritten=False)
+
+    def _write_base(
+        self, changes: Changes, writer: StateFileWriter, next_offset: int, migrator: StateMigrator[S]
+    ) -> PendingSegment:
+        """Add a segment with the full new state."""
+        rewriter = migrator.make_rewriter()
+        packed = self._whole(changes, writer, rewriter)
+        header = msgspec.structs.replace(self._header(packed, next_offset), older=rewriter.older)
         return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), rewriter.is_other)
+
+    def _merge(self, changes: Changes, writer: StateFileWriter, head: SegmentHeader, count: int) -> MergedDeltas:
+        """The newest deltas of the chain and the changes of the range, as one delta. Raises StateDamaged."""
+        whole = (*head.chain, self._version.segment)
+        levels = (*head.levels, head.level)
+        kept = len(whole) - count
+        durable = self._store.durable
+        readers = [SegmentReader(durable, ref, self._version) for ref in whole[kept:] if ref is not None]
+        packed = writer.pack(merge_changes([*(reader.entries() for reader in readers), changes]))
+        merged = [*chain.from_iterable((*reader.header.merged, reader.ref) for reader in readers)]
+        return MergedDeltas(
+            packed,
+            chain=head.chain[:kept],
+            levels=levels[:kept],
+            level=1 + max(levels[kept:]),
+            base_bytes=head.base_bytes,
+            delta_bytes=read_header(durable, head.chain[kept - 1]).delta_bytes + packed.size,
+            merged=tuple(merged[-MERGED_MAX:]),
+        )
 
     def _header(self, packed: CompressedBlocks, next_offset: int) -> SegmentHeader:
         version = self._version

@@ -95,6 +95,7 @@ ONE_IMPORTER = {
     "engine.driver.retries": "what follows a failed job, apart from the loop",
     "engine.driver.stop_offsets": "the end of a bounded run, apart from the loop",
     "engine.driver.topic_changes": "topics that come and go, apart from the loop",
+    "state.filling_store": "the entries of a part of a local store and of segments, apart from the choice between them",
     "integrity.multipart": "a gate around the gates of all classes",
     "integrity.opening": "a gate around the gates of all classes",
     "kafka.leader_epochs": "one question to the brokers, which needs a consumer of its own",

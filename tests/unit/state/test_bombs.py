@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHAPE = make_type_schema(int)
-HEADER = SegmentHeader(1, "id", 0, 10, (), hash_of_type_schema(SHAPE), SHAPE, 9, 0, 1)
+HEADER = SegmentHeader(1, "id", 0, 10, (), hash_of_type_schema(SHAPE), SHAPE, 9, 0, 1, file="x.state")
 MEMORY_MAX = 160_000_000
 """Of a file of some kilobytes: a block of the smallest entries, decoded."""
 MIB = 1 << 20
@@ -53,7 +53,12 @@ def zeros(size: int) -> bytes:
 
 
 def segment_of(head: bytes, block: bytes) -> bytes:
-    rest = b"".join((head, struct.pack("<I", len(block)), block))
+    index = frame_of(msgspec.msgpack.encode([(b"", len(block), zlib.crc32(block))]))
+    return segment_with(head, index, block)
+
+
+def segment_with(head: bytes, index: bytes, block: bytes = b"") -> bytes:
+    rest = b"".join((head, struct.pack("<I", len(index)), index, block))
     checksum = zlib.crc32(rest, zlib.crc32(struct.pack("<8sHII", MAGIC, VERSION, len(head), 0)))
     return struct.pack("<8sHII", MAGIC, VERSION, len(head), checksum) + rest
 
@@ -84,6 +89,9 @@ BOMBS = {
     "a header of 1.2 GB": lambda: segment_of(zeros(1_200 * MIB), b""),
     "a header of little more than one": lambda: segment_of(zeros(-(-HEADER_BYTES_MAX // MIB) * MIB), b""),
     "entries of four bytes": lambda: segment_of(HEAD, frame_of(MANY + SMALLEST * 7 * MIB)),
+    "an index of 1.2 GB": lambda: segment_with(HEAD, zeros(1_200 * MIB)),
+    "an index of four bytes a block": lambda: segment_with(HEAD, frame_of(MANY + b"\x93\xc4\x00\x00" * 7 * MIB)),
+    "a nested index": lambda: segment_with(HEAD, frame_of(b"\x91" * 100_000)),
     "no size": lambda: segment_of(HEAD, zstandard.ZstdCompressor(write_content_size=False).compress(bytes(MIB))),
     "nested": lambda: segment_of(frame_of(b"\x91" * 100_000), b""),
     "nested entries": lambda: segment_of(HEAD, frame_of(b"\x91" * 100_000)),

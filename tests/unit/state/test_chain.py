@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lockstep.model.position import SegmentRef
 from lockstep.model.state_types import StateTypeSchema
@@ -13,6 +15,7 @@ from lockstep.state.changelog import (
     SegmentHeader,
     append_to_chain,
     compute_chain_limit,
+    count_merged,
     is_base_due,
     restore_plan,
 )
@@ -34,7 +37,7 @@ HEADER = SegmentHeader(1, "topic-id", 0, 10, (), "hash", StateTypeSchema("int"),
 def test_only_what_is_missing_is_read(
     held: SegmentRef | None, kind: RestoreKind, segments: tuple[SegmentRef, ...]
 ) -> None:
-    plan = restore_plan(held, SECOND, (BASE, FIRST))
+    plan = restore_plan(held, (BASE, FIRST, SECOND), {})
     assert (plan.kind, plan.segments) == (kind, segments)
 
 
@@ -53,11 +56,27 @@ def test_a_delta_carries_the_whole_chain_and_the_sum_of_its_bytes() -> None:
     assert not second.is_base
 
 
-def test_a_chain_ends_at_its_limit_however_small_the_deltas() -> None:
-    header, segments = HEADER, 1
-    while not is_base_due(header, 0):
-        header, segments = append_to_chain(msgspec.structs.replace(HEADER, base_bytes=0), header, BASE), segments + 1
-    assert segments == compute_chain_limit("topic-id", 0) <= CHAIN_MAX
+def test_a_store_with_a_merged_segment_reads_from_the_merged_one_on() -> None:
+    plan = restore_plan(OTHER, (BASE, FIRST, SECOND), {FIRST: (OTHER,)})
+    assert (plan.kind, plan.segments) == (RestoreKind.ROLLED_FORWARD, (FIRST, SECOND))
+
+
+@given(batches=st.integers(1, 3_000))
+def test_a_chain_stays_below_its_limit_and_its_levels_fall(batches: int) -> None:
+    limit = compute_chain_limit("topic-id", 0)
+    levels: tuple[int, ...] = ()
+    level = 0
+    for _ in range(batches):
+        header = msgspec.structs.replace(HEADER, chain=(BASE,) * len(levels), levels=levels, level=level)
+        count = count_merged(header)
+        assert count == 0 or count >= limit // 2
+        whole = (*levels, level)
+        kept = len(whole) - count
+        levels = whole[:kept]
+        level = 1 + max(whole[kept:]) if count else 0
+        assert len(levels) < limit <= CHAIN_MAX
+        assert list(levels[1:]) == sorted(levels[1:], reverse=True)
+    assert level <= 4
 
 
 def test_partitions_reach_their_limits_in_different_batches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -127,7 +128,7 @@ def test_a_newer_format_is_refused_by_its_version(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8] = 9
     path.write_bytes(data)
-    with pytest.raises(StateDamaged, match="expected format version 1, found 9"):
+    with pytest.raises(StateDamaged, match="expected format version 2, found 9"):
         read(tmp_path, ref)
 
 
@@ -156,7 +157,12 @@ def test_the_file_is_plain_zstd_and_msgpack(tmp_path: Path) -> None:
     data = (tmp_path / ref.file).read_bytes()
     header_length = int.from_bytes(data[10:14], "little")
     body = data[18 + header_length :]
-    frame = body[4 : 4 + int.from_bytes(body[:4], "little")]
+    index_length = int.from_bytes(body[:4], "little")
+    ((first, length, checksum),) = msgspec.msgpack.decode(
+        zstandard.ZstdDecompressor().decompress(body[4 : 4 + index_length])
+    )
+    frame = body[4 + index_length :]
+    assert (first, length, checksum) == (b"kkept", len(frame), zlib.crc32(frame))
     assert zstandard.get_frame_parameters(frame).has_checksum
     entries = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(frame))
     assert [(key, value) for key, value in entries] == CHANGES

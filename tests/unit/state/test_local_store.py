@@ -33,6 +33,7 @@ from lockstep.state.local_store import (
     find_whole_file,
 )
 from lockstep.state.local_store_pool import (
+    STORE_VERSION,
     STORES_MAX,
     UNUSED_SECONDS,
     IdleFiles,
@@ -158,7 +159,7 @@ def test_a_topic_id_cannot_leave_the_folder(tmp_path: Path) -> None:
     folder.open("../../../outside", 0).close()
     inside = [path for path in tmp_path.rglob("*outside*") if path.is_file()]
     assert len(inside) == 2
-    assert all(path.is_relative_to(tmp_path / "hot" / f"boot-{OTHER_BOOT}" / "v1") for path in inside)
+    assert all(path.is_relative_to(tmp_path / "hot" / f"boot-{OTHER_BOOT}" / f"v{STORE_VERSION}") for path in inside)
 
 
 def test_nobody_else_may_write_to_the_folders_whatever_the_umask(tmp_path: Path) -> None:
