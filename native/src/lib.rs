@@ -81,7 +81,7 @@ fn too_large(bytes_max: usize) -> PyErr {
 mod lockstep_native {
     /// What lockstep compares with the interface that it calls; raised with each change of a signature or a meaning.
     #[pymodule_export]
-    const INTERFACE: u32 = 5;
+    const INTERFACE: u32 = 6;
 
     #[pymodule_export]
     use super::{ColumnTable, UpdateLoop, encode_columns, encode_origins, encode_rows};

@@ -22,6 +22,10 @@ struct Declaration {
     session: Option<Py<PyString>>,
     sequence: Option<Py<PyString>>,
     time: Option<Py<PyString>>,
+    id: Option<Py<PyString>>,
+    envelope: Py<PyAny>,
+    update: Py<PyAny>,
+    accept: Py<PyAny>,
     message_bytes_max: usize,
     rows_max: usize,
     earliest_us: i64,
@@ -78,10 +82,11 @@ impl UpdateLoop {
         messages: Messages<'_>,
         from: usize,
         entries: &Bound<'_, PyDict>,
+        check: Option<Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         self.body = None;
         for place in from..messages.offsets.len() {
-            match self.apply(py, &messages, place, entries)? {
+            match self.apply(py, &messages, place, entries, check.as_ref())? {
                 Found::NotPlain => return Ok(place),
                 Found::Applied if self.is_full(py) => return Ok(place + 1),
                 Found::Applied => {}
@@ -114,6 +119,7 @@ impl UpdateLoop {
         messages: &Messages<'_>,
         place: usize,
         entries: &Bound<'_, PyDict>,
+        check: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Found> {
         let (stream, range) = (&self.stream, &self.range);
         let (at, value) = (messages.offsets.get_item(place)?, messages.values.get_item(place)?);
@@ -136,7 +142,14 @@ impl UpdateLoop {
             Some(entry) => entry,
             None => range.load.bind(py).call1((&session,))?, // None where the session is unknown
         };
-        let Some(gate) = self.follow(py, &entry, number.as_ref()) else {
+        let gate = match check {
+            Some(check) if !entry.is_none() => {
+                let envelope = self.make_envelope(py, &body, &session, number.as_ref(), time.as_ref())?;
+                self.check(py, check, &entry, envelope, &record)?
+            }
+            _ => self.follow(py, &entry, number.as_ref()),
+        };
+        let Some(gate) = gate else {
             self.body = Some(body.unbind());
             return Ok(Found::NotPlain);
         };
@@ -206,6 +219,36 @@ impl UpdateLoop {
             None => gate.is_exact_instance(self.stream.unnumbered.bind(py)).then_some(gate),
             Some(number) => (word(&gate)?.checked_add(1)? == word(number)?).then(|| number.clone()),
         }
+    }
+
+    fn make_envelope<'py>(
+        &self,
+        py: Python<'py>,
+        body: &Bound<'py, PyAny>,
+        session: &Bound<'py, PyAny>,
+        number: Option<&Bound<'py, PyAny>>,
+        time: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let id = self.stream.id.as_ref().map(|name| body.getattr(name.bind(py))).transpose()?;
+        self.stream.envelope.bind(py).call1((session, &self.stream.update, number, py.None(), time, id))
+    }
+
+    /// The state of the gate of a session after an update that it accepts; None where it does not, and is unchanged.
+    fn check<'py>(
+        &self,
+        py: Python<'py>,
+        check: &Bound<'py, PyAny>,
+        entry: &Bound<'py, PyAny>,
+        envelope: Bound<'py, PyAny>,
+        record: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let gate = entry.getattr(self.gate.bind(py))?;
+        if gate.is_none() {
+            return Ok(None);
+        }
+        let (gate, verdict): (Bound<'py, PyAny>, Bound<'py, PyAny>) =
+            check.call1((gate, envelope, record))?.extract()?;
+        Ok(verdict.is(&self.stream.accept).then_some(gate))
     }
 
     /// Takes rows that come one by one, of which a bounded number is in memory. Returns the first that is not encoded.

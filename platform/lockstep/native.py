@@ -15,7 +15,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from types import ModuleType
 
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 """What this version of lockstep calls; an extension with another interface is not used."""
 
 

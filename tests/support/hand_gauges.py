@@ -148,5 +148,5 @@ BY_HAND: dict[str, AnyStream] = {
     "timers": make_stream(Watched(), NUMBERED),
 }
 """Those whose updates are plain."""
-PLAIN = ("by key", "one by one", "by field", "no integrity", "unnumbered")
+PLAIN = ("by key", "one by one", "by field", "no integrity", "unnumbered", "once", "ids")
 """Those whose updates are plain."""

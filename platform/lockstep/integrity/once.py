@@ -28,7 +28,7 @@ IDS_MAX = 100_000
 """More would make the state of one session larger than most messages of it ever were."""
 
 
-class _Once(Gate[SeenIds]):
+class OnceGate(Gate[SeenIds]):
     """Messages by id; by number where they have no id; messages with neither pass."""
 
     def __init__(self, keep_ids: int) -> None:
@@ -105,7 +105,7 @@ class Once(IntegrityClass):
     @override
     def gate(self, time: PartitionTime) -> Gate[SeenIds]:
         del time
-        return _Once(self.keep_ids)
+        return OnceGate(self.keep_ids)
 
     @override
     def guarantee(self) -> str:

@@ -33,15 +33,16 @@ UPDATES: list[tuple[str, list[dict[str, object]]]] = [
 def compile_both(name: str) -> tuple[CompiledStream, CompiledStream]:
     """The stream with plain updates, and without any."""
     compiled = compile_stream(BY_HAND[name])
-    assert compiled.plain_updates is not None or name == "ids"
+    assert compiled.plain_updates is not None
     return compiled, compiled.without_extension()
 
 
 def require_the_same(name: str, made: dict[str, Any]) -> None:
     source = Source(make_log(made["steps"], made["faults"]), made["sizes"])
     native, python = compile_both(name)
-    if native.plain_updates is not None:  # rows are encoded between any two messages, and within one
-        native = replace(native, plain_updates=replace(native.plain_updates, rows_max=made["rows_max"]))
+    updates = native.plain_updates
+    assert updates is not None
+    native = replace(native, plain_updates=replace(updates, rows_max=made["rows_max"]))  # ends within a message, too
     with tempfile.TemporaryDirectory(prefix="lockstep-updates-") as root:
         found = process(native, source, Path(root) / "native", made["splits"])
         assert process(python, source, Path(root) / "python", made["splits"]) == found

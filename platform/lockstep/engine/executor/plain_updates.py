@@ -17,7 +17,9 @@ from lockstep.declare.stream import AnyStream
 from lockstep.declare.transform import is_overridden
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS
 from lockstep.integrity.gate_states import KnownSession
+from lockstep.integrity.verdict import ACCEPT, Verdict
 from lockstep.model.readable_times import EARLIEST_US, LATEST_US
+from lockstep.model.record import Envelope, Kind
 
 
 class PlainUpdates(msgspec.Struct, frozen=True):
@@ -30,11 +32,15 @@ class PlainUpdates(msgspec.Struct, frozen=True):
         session: Field of the session; None: it is the record's key.
         sequence: Field of the number; None without one.
         time: Field of the event time; None without one.
+        id: Field of the id; None without one.
         message_bytes_max: Larger messages are undecodable.
         rows_max: Rows encoded at once.
         earliest_us: The earliest event time that readers can return.
         latest_us: The latest.
         unnumbered: The state of the gate of a session without numbers.
+        envelope: Makes the envelope of an update, for a gate in Python.
+        update: Its kind.
+        accept: The verdict of such a gate on a plain update.
     """
 
     decode: Callable[[bytes], object]
@@ -43,11 +49,15 @@ class PlainUpdates(msgspec.Struct, frozen=True):
     session: str | None
     sequence: str | None
     time: str | None
+    id: str | None
     message_bytes_max: int
     rows_max: int = CHUNK_ROWS
     earliest_us: int = EARLIEST_US
     latest_us: int = LATEST_US
     unnumbered: type = KnownSession
+    envelope: type[Envelope] = Envelope
+    update: Kind = Kind.UPDATE
+    accept: Verdict = ACCEPT
 
 
 def find_plain_updates(
@@ -62,7 +72,7 @@ def find_plain_updates(
     """
     kind = type(stream.transform)
     declared = None if is_overridden(kind, "envelope") else kind.envelope_fields
-    if native.extension is None or declared is None or declared.id is not None or stream.decoder.reads_headers:
+    if native.extension is None or declared is None or stream.decoder.reads_headers:
         return None
     return PlainUpdates(
         decode=decode,
@@ -71,5 +81,6 @@ def find_plain_updates(
         session=declared.session,
         sequence=declared.sequence,
         time=declared.event_time_us,
+        id=declared.id,
         message_bytes_max=stream.limits.message_bytes,
     )

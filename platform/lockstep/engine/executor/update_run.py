@@ -13,6 +13,7 @@ from lockstep.engine.executor.rejects import Message
 from lockstep.engine.executor.row_buffer import RowBuffer
 from lockstep.engine.executor.sessions import Sessions
 from lockstep.integrity.best_effort import CountingGate
+from lockstep.integrity.once import OnceGate
 from lockstep.integrity.strict import Sequence as Numbers
 from lockstep.model.position import Position
 from lockstep.model.record import Record
@@ -99,6 +100,8 @@ class UpdateRun:
     def is_usable(self) -> bool:
         """Whether the gate of the range, which any other message may change, has plain updates."""
         gate = self._sessions.gate
+        if type(gate) is OnceGate:
+            return True
         return (type(gate) is Numbers or type(gate) is CountingGate) and gate.wraps_at is None
 
     def read(self, messages: Sequence[Message]) -> Messages:
@@ -114,7 +117,9 @@ class UpdateRun:
             The place after the last folded message: the next is not plain, or the rows are full. Raises as
             `on_update` does.
         """
-        place = self._loop.fold(messages, start, self._state.entries)
+        gate = self._sessions.gate
+        check = gate.check if type(gate) is OnceGate else None  # refuses an update before it changes its state
+        place = self._loop.fold(messages, start, self._state.entries, check)
         self.pause = 1 if place > start else max(1, min(2 * self.pause, PAUSE_MAX))
         return place
 
