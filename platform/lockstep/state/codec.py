@@ -242,7 +242,7 @@ class StateSchema(Generic[S]):
             table.fill(state, made)
 
     def recovered(self, session: str, gate: object, state: S) -> S:
-        """A state as loaded after it was saved: a new object.
+        """A state as loaded after it was saved: a new object; the table of a ready fold as the dict of its declaration.
 
         Raises:
             StateNotOfItsType: It cannot be saved, or is not of the declared type.
@@ -251,7 +251,7 @@ class StateSchema(Generic[S]):
         self.examine(session, state)
         _, again = self.decode(session, encoded)
         self.put_tables(again, state)
-        return again
+        return cast("S", dict(again.items())) if isinstance(again, TableState) else again
 
     def reads(self, stored_hash: str, stored: StateTypeSchema) -> bool:
         """Whether state of another schema is read as this type, without a migration."""

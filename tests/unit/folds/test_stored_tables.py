@@ -135,6 +135,7 @@ def test_rows_and_states_are_those_of_a_table_that_is_stored_whole(
     expected = run(make_stream(whole()), *sent)
     found = run(make_stream(by_row()), *sent, split=Split(size, crashes=crashes))
     assert (found.rows, found.states) == (expected.rows, expected.states)
+    assert {type(state) for state in found.states.values()} <= {dict}
 
 
 class WithTimer(Book):
