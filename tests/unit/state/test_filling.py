@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.state.changelog import RestoreKind, StateDamaged, StateVersion, read_segment
 from lockstep.state.entry_order import Change
+from lockstep.state.local_store import LocalStore
 from lockstep.state.restore import SelfHealingStore
 from lockstep.state.segment_reader import SegmentReader
 from lockstep.state.store import PartitionState
@@ -153,3 +154,35 @@ def test_a_removed_session_leaves_the_filled_part_too(tmp_path: Path, ending: st
         assert store.use(lambda entries: entries.scan_all(make_session_prefix(ending.encode()))) == []
         assert len(store.use(lambda entries: entries.scan_all(make_session_prefix(other.encode())))) == 200
         store.close()
+
+
+class KilledError(Exception):
+    """The end of the process."""
+
+
+@pytest.mark.parametrize("calls", range(1, 14))
+def test_a_kill_while_a_store_is_filled_loses_nothing(home: Home, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """At each transaction of a batch that fills the store."""
+    with small_blocks(filled_bytes=2_000):
+        version = home.batch(home.start(), put(VALUES))
+        lose_store(home)
+        version = home.batch(version, put({"1": 10}))
+        left = iter(range(calls))
+        apply = LocalStore.apply
+
+        def apply_until_kill(store: LocalStore, changes: list[Change], stamp: bytes | None) -> None:
+            if next(left, None) is None:
+                raise KilledError
+            apply(store, changes, stamp)
+
+        monkeypatch.setattr(LocalStore, "apply", apply_until_kill)
+        with suppress(KilledError):
+            home.batch(version, put({"2": 20, "1999": 30}))
+        monkeypatch.undo()
+        assert home.values(version, ["1", "2", "1999", "3"]) == {"1": 10, "2": 2, "1999": 1_999, "3": 3}
+        later = {session: value + 1 for session, value in VALUES.items()}
+        version = home.batch(version, put(later))  # as a base
+        for number in range(40):
+            version = home.batch(version, put({"4": 10_000 + number}))
+        assert home.restored(version).filled is None
+        assert home.values(version, list(VALUES)) == later | {"4": 10_039}
