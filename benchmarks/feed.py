@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -26,6 +28,7 @@ _PRODUCER = {
     "queue.buffering.max.messages": 1_000_000,
 }
 _TIMEOUT_S = 60.0
+_WAIT_S = 0.5
 _POLL_MESSAGES = 1_000
 _CREATE_AT_ONCE = 100
 
@@ -124,6 +127,7 @@ def _drop(admin: AdminClient, size: Size) -> None:
     if present:
         for done in admin.delete_topics(sorted(present), operation_timeout=_TIMEOUT_S).values():
             done.result()
+        _wait_until(lambda: not admin.list_topics(timeout=_TIMEOUT_S).topics.keys() & present)
 
 
 def _create(admin: AdminClient, size: Size) -> None:
@@ -134,6 +138,30 @@ def _create(admin: AdminClient, size: Size) -> None:
         some = wanted[first : first + _CREATE_AT_ONCE]
         for done in admin.create_topics(some, operation_timeout=_TIMEOUT_S).values():
             done.result()
+    _wait_until(lambda: set(size.topic_names()) <= _list_led_topics(admin))
+
+
+def _list_led_topics(admin: AdminClient) -> set[str]:
+    """Topics whose partitions have a leader."""
+    topics = admin.list_topics(timeout=_TIMEOUT_S).topics
+    return {name for name, topic in topics.items() if _is_led(topic)}
+
+
+def _is_led(topic: Any) -> bool:
+    return all(partition.leader >= 0 for partition in topic.partitions.values())
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a broker that answers a request before it has carried it out for thousands of topics.
+
+    Raises:
+        TimeoutError: It has not.
+    """
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"topics have not changed within {_TIMEOUT_S:g} s")
+        time.sleep(_WAIT_S)
 
 
 def produce(bootstrap_servers: str, messages: Iterable[tuple[str, bytes, bytes]]) -> None:
@@ -141,6 +169,7 @@ def produce(bootstrap_servers: str, messages: Iterable[tuple[str, bytes, bytes]]
 
     Raises:
         KafkaException: The broker refused something.
+        TimeoutError: It did not take all of them in time.
     """
     failures: list[KafkaError] = []
 
@@ -155,9 +184,11 @@ def produce(bootstrap_servers: str, messages: Iterable[tuple[str, bytes, bytes]]
             producer.poll(0)
             if failures:
                 break
-    producer.flush(_TIMEOUT_S)
+    left = producer.flush(_TIMEOUT_S)
     if failures:
         raise KafkaException(failures[0])
+    if left:
+        raise TimeoutError(f"{left:,} messages were not delivered within {_TIMEOUT_S:g} s")
 
 
 def _in_blocks(size: Size) -> Iterator[tuple[str, bytes, bytes]]:
