@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
+from benchmarks.calibration import judge_calibration, mark_doubtful, spin
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.sensors import sensors
 from lockstep import Every, Limits
@@ -210,6 +211,7 @@ class SimulatedRun:
 def measure_partitions(asked: Partitions, *, folder: Path, console: Console) -> Record:
     """Run busy batches, then quiet ones; the first of each kind does not count, as it may write all positions."""
     conditions = Conditions.now()
+    before = spin()
     seconds: dict[int, list[float]] = {asked.partitions: [], asked.few: []}
     with ThreadPoolExecutor(1) as pool:
         run = SimulatedRun(asked, folder, pool)
@@ -220,8 +222,11 @@ def measure_partitions(asked: Partitions, *, folder: Path, console: Console) -> 
             found += [run.measure_batch(changed) for _ in range(asked.batches)]
     console.print({changed: round(float(np.median(found)) * 1e3, 1) for changed, found in seconds.items()})
     details: dict[str, object] = {"seconds": {str(changed): found for changed, found in seconds.items()}}
-    made = figures(asked, seconds)
-    return conditions.record("partitions", msgspec.to_builtins(asked), made, [panel(asked, seconds)], details)
+    machine = conditions.hardware
+    doubts = judge_calibration(before, spin(), machine.load_average, machine.cores)
+    settings = {**msgspec.to_builtins(asked), "doubts": doubts}
+    record = conditions.record("partitions", settings, figures(asked, seconds), [panel(asked, seconds)], details)
+    return mark_doubtful(record, doubts)
 
 
 def figures(asked: Partitions, seconds: Mapping[int, Sequence[float]]) -> list[Figure]:
