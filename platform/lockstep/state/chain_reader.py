@@ -52,7 +52,7 @@ class BlockCache:
         cached = self._blocks.pop(place, None)
         if cached is None:
             block = dict(reader.read(number))
-            size = sum(len(key) + len(value or b"") + _ENTRY_BYTES for key, value in block.items())
+            size = reader.content_bytes + len(block) * _ENTRY_BYTES
             cached = (block, size)
             self._held += size
         self._blocks[place] = cached

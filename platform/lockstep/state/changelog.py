@@ -35,7 +35,7 @@ from lockstep.storage import PendingFile, find_fault, find_storage
 
 MAGIC = b"lockstep"
 VERSION = 2
-BLOCK_BYTES = 64 << 10
+BLOCK_BYTES = 16 << 10
 """Entries packed at a time: to read one session without a local store takes one block of the base."""
 APPLIED_BYTES = 4 << 20
 """Entries put into a local store in one transaction: bounds memory."""

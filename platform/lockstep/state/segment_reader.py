@@ -40,6 +40,7 @@ class SegmentReader:
         ref: Its address.
         header: Its metadata.
         blocks: Its index.
+        content_bytes: Bytes of the block that was read last, before compression.
     """
 
     def __init__(self, folder: Path, ref: SegmentRef, version: StateVersion) -> None:
@@ -53,6 +54,7 @@ class SegmentReader:
         self._place = make_place(folder, ref)
         self._decompressor = zstandard.ZstdDecompressor()
         self._begin = b""
+        self.content_bytes = 0
         check_name(ref, self._place)
         self._begin = self._read(0, min(ref.length, OPENED_BYTES))
         start = count_header_bytes(self._read(0, PREAMBLE_BYTES), self._place)
@@ -87,7 +89,9 @@ class SegmentReader:
         place = f"{self._place}, block {number}"
         if (found := zlib.crc32(frame)) != block.checksum:
             raise StateDamaged(place, f"checksum {block.checksum:08x}", f"{found:08x}")
-        return decode_block(self._decompressor, frame, place)
+        entries = decode_block(self._decompressor, frame, place)
+        self.content_bytes = zstandard.frame_content_size(frame)
+        return entries
 
     def _read(self, start: int, length: int) -> bytes:
         """Bytes of the segment."""
