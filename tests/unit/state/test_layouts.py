@@ -68,9 +68,13 @@ def put(
 
 
 def read(home: Home, version: StateVersion, sessions: str = "pqr") -> dict[str, dict[Any, Any]]:
-    with home.open(version) as state:
+    with open_state(home, version) as state:
         loaded = {session: state.load(session) for session in sessions}
         return {session: dict(entry.state.items()) for session, entry in loaded.items() if entry is not None}
+
+
+def open_state(home: Home, version: StateVersion) -> PartitionState[Any]:
+    return home.open(version)
 
 
 @given(STEPS)
@@ -105,7 +109,7 @@ def test_only_rows_that_differ_are_written(tmp_path: Path) -> None:
     home = Home(tmp_path / "durable", tmp_path / "hot", schema=StateSchema(TableState[Key, list[int]]))
     rows = {("a", number): [number] for number in range(100)}
     version = home.batch(home.start(), put({"p": rows}, dict))
-    with home.open(version) as state:
+    with open_state(home, version) as state:
         entry = state.load("p")
         assert entry is not None
         entry.state.get(("a", 1))
@@ -122,7 +126,7 @@ def test_rows_that_return_to_an_earlier_value_are_written(
     tmp_path: Path, make: Callable[[dict[Any, Any]], Any]
 ) -> None:
     """Also if the session stays decoded from batch to batch, since it was read."""
-    schema = StateSchema(TableState[Key, list[int]])
+    schema: StateSchema[Any] = StateSchema(TableState[Key, list[int]])
     home = Home(tmp_path / "durable", tmp_path / "hot", schema=schema, decoded=SessionCache())
     rows: dict[Any, Any] = {("a", number): [number] for number in range(9)}
     version = home.batch(home.start(), put({"p": rows}, make))
