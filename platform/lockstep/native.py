@@ -33,7 +33,7 @@ interface: Final[int | None] = None if _installed is None else _installed.INTERF
 extension: Final = _installed if interface == INTERFACE else None
 """The extension; None where it is not installed, or belongs to another version of lockstep."""
 
-WITHOUT: Final = "a ColumnFold takes 1.6 times the CPU time, a fold by hand up to 1.3 times"
+WITHOUT: Final = "a ColumnFold takes 1.6 times the CPU time, a fold by hand up to 1.4 times"
 """The cost of a run without the extension; measured: docs/benchmarks.md."""
 INSTALL: Final = 'make wheels, then pip install "CHECKOUT[native]" CHECKOUT/dist/lockstep_native-*_MACHINE.whl'
 """How to get it."""
