@@ -70,14 +70,15 @@ class EnvelopeFields(Declaration):
         declared = f"{transform}.envelope_fields"
         members = list_members(message_type)
         for member in members:
-            if not isinstance(member, type) or not issubclass(member, msgspec.Struct):
+            struct: Any = member
+            if not isinstance(struct, type) or not issubclass(struct, msgspec.Struct):
                 problem = "has messages that are no Struct, which have no fields"
                 raise DeclarationError(declared, member, problem, f"{transform}.envelope, a method")
             for part in ("session", "sequence", "event_time_us", "id"):
                 name = getattr(self, part)
-                if name is not None and name not in member.__struct_fields__:
-                    right = f"one of {', '.join(member.__struct_fields__)}"
-                    raise DeclarationError(f"{declared}.{part}", name, f"is no field of {member.__name__}", right)
+                if name is not None and name not in struct.__struct_fields__:
+                    right = f"one of {', '.join(struct.__struct_fields__)}"
+                    raise DeclarationError(f"{declared}.{part}", name, f"is no field of {struct.__name__}", right)
         for part in ("snapshot", "end"):
             kind = getattr(self, part)
             if kind is not None and kind not in members:
