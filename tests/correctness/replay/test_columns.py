@@ -21,15 +21,8 @@ from lockstep.model.position import Position
 from lockstep.state.changelog import make_state_version
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
-from tests.correctness.properties.test_chunks import (
-    DISTURBED,
-    LATEST_US,
-    STEPS,
-    Source,
-    compile_both,
-    find_columns,
-    make_log,
-)
+from tests.correctness.properties.test_chunks import compile_both, find_columns
+from tests.support.gauge_log import DISTURBED, LATEST_US, STEPS, Source, make_log
 from tests.support.gauges import Gauge, Gauges, make_gauges
 from tests.support.native import BOTH_WAYS
 

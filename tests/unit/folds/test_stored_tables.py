@@ -59,6 +59,10 @@ class Change(msgspec.Struct):
     before: str | None
 
 
+def show(level: Level | None) -> str | None:
+    return None if level is None else repr(level.sizes)
+
+
 class Book(TableFold[Sent, Key, Level, Change]):
     key = ("side", "price")
     removed = "sizes"
@@ -76,7 +80,7 @@ class Book(TableFold[Sent, Key, Level, Change]):
     def emit(self, message: Sent | None, key: Key, new: Level | None, previous: Level | None) -> Change:
         del message
         side, price = key
-        return Change(side, price, str(price), new and repr(new.sizes), previous and repr(previous.sizes))
+        return Change(side, price, str(price), show(new), show(previous))
 
 
 class WholeBook(Book):
@@ -117,7 +121,7 @@ STEPS = st.lists(
 )
 
 
-def list_sent(steps: list[tuple[str, str, list[tuple[str, str, int]]]]) -> list[SentMessage[Any]]:
+def list_sent(steps: list[tuple[str, str, list[tuple[str, str, int]]]]) -> list[SentMessage[Sent]]:
     begun: list[tuple[str, str, list[tuple[str, str, int]]]] = [("p", "snapshot", []), ("q", "snapshot", [])]
     return [SentMessage(value=Sent(at, how, levels), key=key) for at, (key, how, levels) in enumerate(begun + steps)]
 

@@ -380,5 +380,5 @@ def test_rows_that_are_read_count_towards_the_memory_of_a_task(
 
     version = home.batch(home.batch(home.start(), open_all), read_all)
     with home.open(version) as state:
-        loaded = [state.load(session) for session in sessions]
-        assert [entry and entry.state[0] for entry in loaded] == ["changed"] * len(sessions)
+        loaded: list[Any] = [state.load(session) for session in sessions]
+        assert [entry.state[0] for entry in loaded] == ["changed"] * len(sessions)
