@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import zstandard
 
+from lockstep.state.entry_order import make_store_key, sort_changes
 from lockstep.verify.report import ViolationKind as Kind
 
 if TYPE_CHECKING:
@@ -697,23 +698,27 @@ def _section(forged: Forged, row: dict[str, Any]) -> tuple[dict[str, Any], dict[
     _, _, length, _ = _PREAMBLE.unpack_from(content)
     at = _PREAMBLE.size + length
     header = msgspec.msgpack.decode(zstandard.decompress(content[_PREAMBLE.size : at]))
+    (size,) = _LENGTH.unpack_from(content, at)
+    at += _LENGTH.size
+    index = msgspec.msgpack.decode(zstandard.decompress(content[at : at + size]))
+    at += size
     entries: dict[bytes, Any] = {}
-    while at < len(content):
-        (size,) = _LENGTH.unpack_from(content, at)
-        at += _LENGTH.size
-        entries |= dict(msgspec.msgpack.decode(zstandard.decompress(content[at : at + size])))
-        at += size
+    for _, block_length, _ in index:
+        entries |= dict(msgspec.msgpack.decode(zstandard.decompress(content[at : at + block_length])))
+        at += block_length
     return header, entries
 
 
 def _encoded(header: dict[str, Any], entries: dict[bytes, Any]) -> bytes:
-    """A segment with these entries, whole by all its sums."""
+    """A segment of one block with these entries, whole by all its sums."""
     packer = zstandard.ZstdCompressor(write_checksum=True)
     told = packer.compress(msgspec.msgpack.encode(header | {"entries": len(entries), "file": FORGED}))
-    block = packer.compress(msgspec.msgpack.encode([[key, entries[key]] for key in sorted(entries)]))
-    body = told + _LENGTH.pack(len(block)) + block
-    checksum = zlib.crc32(body, zlib.crc32(_PREAMBLE.pack(b"lockstep", 1, len(told), 0)))
-    return _PREAMBLE.pack(b"lockstep", 1, len(told), checksum) + body
+    changes = sort_changes(list(entries.items()))
+    block = packer.compress(msgspec.msgpack.encode(changes))
+    index = packer.compress(msgspec.msgpack.encode([[make_store_key(changes[0][0]), len(block), zlib.crc32(block)]]))
+    body = told + _LENGTH.pack(len(index)) + index + block
+    checksum = zlib.crc32(body, zlib.crc32(_PREAMBLE.pack(b"lockstep", 2, len(told), 0)))
+    return _PREAMBLE.pack(b"lockstep", 2, len(told), checksum) + body
 
 
 METER_SEEDS: tuple[Callable[[Forged, random.Random], Found], ...] = (
