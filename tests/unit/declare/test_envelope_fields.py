@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import pytest
+from msgspec import UnsetType
 
 from lockstep import Envelope, EnvelopeFields, Kind, NoIntegrity, Record, Sequence, Stream, Strict, Topics, Transform
 from lockstep.engine.executor.compiled_stream import compile_stream
@@ -90,6 +92,30 @@ def test_a_stream_runs_by_its_fields() -> None:
 def test_a_wrong_name_or_type_is_refused(fields: EnvelopeFields | None, text: str) -> None:
     with pytest.raises(DeclarationError, match=text):
         declare(fields)
+
+
+TEXTS: tuple[object, ...] = (str, Literal["a", "b"], Annotated[str, msgspec.Meta(max_length=9)])
+NUMBERS: tuple[object, ...] = (int, Literal[1, 2], Annotated[int, msgspec.Meta(ge=0)])
+OTHERS: tuple[object, ...] = (float, bool, bytes, list[int], Any, datetime, int | UnsetType, str | float)
+OPTIONAL = tuple(kind | None for kind in (str, int))
+TAKEN: dict[str, tuple[object, ...]] = {
+    "session": TEXTS,
+    "sequence": (*NUMBERS, int | None),
+    "event_time_us": (*NUMBERS, int | None),
+    "id": (*TEXTS, *NUMBERS, *OPTIONAL, str | int),
+}
+
+
+@pytest.mark.parametrize("part", TAKEN)
+@pytest.mark.parametrize("kind", [*TEXTS, *NUMBERS, *OTHERS, *OPTIONAL, str | int], ids=str)
+def test_a_field_of_a_type_that_no_envelope_has_is_refused(part: str, kind: object) -> None:
+    made = msgspec.defstruct("Made", [("value", kind)])
+    fields: EnvelopeFields = cast("Any", EnvelopeFields)(**{part: "value"})
+    if kind in TAKEN[part]:
+        fields.check("Fold", made)
+        return
+    with pytest.raises(DeclarationError, match=rf"Fold.envelope_fields.{part} = 'value': is of type .* in Made"):
+        fields.check("Fold", made)
 
 
 class WithMethod(Room):
