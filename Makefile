@@ -42,7 +42,7 @@ down: ## End what `make up` started; its tables stay
 	@test ! -x $(BIN)/python || $(BIN)/python -m lockstep.features.localdev.platform down .
 
 kafka: java ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
-	@exec $(BIN)/python -m lockstep.features.localdev.platform kafka .
+	@exec $(BIN)/lockstep kafka
 
 gameday: java ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7)
 	@$(BIN)/python -m lockstep.features.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))

@@ -11,8 +11,8 @@ import pytest
 
 from lockstep.errors import LockstepError
 from lockstep.features.localdev import demo, platform
-from lockstep.features.localdev.platform import LocalPlatform, hold_folder_lock, open_live_platform
-from lockstep.features.localdev.processes import MARK, list_platform_processes, stop_all
+from lockstep.features.localdev.platform import LocalPlatform, open_live_platform
+from lockstep.features.localdev.processes import MARK, hold_folder_lock, list_platform_processes, stop_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

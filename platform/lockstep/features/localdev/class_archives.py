@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.broker import Broker
 from lockstep.features.localdev.producer import create_topic
-from lockstep.spark.class_archive import make_archive, name_archive
+from lockstep.spark.class_archive import find_archive, make_archive, name_archive
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 from lockstep.spark.spark_archive import make_spark_archive
@@ -28,6 +28,16 @@ def make_kafka_archive() -> Path:
     """
     jars = resolve_jars("kafka")[0].parent
     return make_archive(jars, name_archive("kafka", jars, require_java()), _train_kafka)
+
+
+def find_kafka_archive() -> Path | None:
+    """That of the local Kafka; None if it was not made.
+
+    Raises:
+        EnvironmentProblem: No Java, or no jars.
+    """
+    jars = resolve_jars("kafka")[0].parent
+    return find_archive(jars, name_archive("kafka", jars, require_java()))
 
 
 def _train_kafka(options: tuple[str, ...]) -> None:

@@ -24,7 +24,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from lockstep.errors import LockstepError
-from lockstep.features.localdev.platform import LocalPlatform, format_exports, hold_folder_lock
+from lockstep.features.localdev.platform import LocalPlatform, format_exports
+from lockstep.features.localdev.processes import hold_folder_lock
 from lockstep.features.localdev.producer import count_produced, produce
 from lockstep.features.localdev.recordings import read_recorded_days, to_sent
 from lockstep.features.localdev.seeded_bug import COPY, RULE, SOURCE, catch_bug, copy_with_bug, open_scratch

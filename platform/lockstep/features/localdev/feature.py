@@ -7,4 +7,5 @@ from lockstep.feature import Feature
 FEATURE = Feature(
     name="localdev",
     needs=("quality",),
+    commands=("lockstep.features.localdev.commands",),
 )

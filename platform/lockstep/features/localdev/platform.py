@@ -2,18 +2,15 @@
 
 python -m lockstep.features.localdev.platform up REPOSITORY --speed 30
     python -m lockstep.features.localdev.platform down REPOSITORY
-    python -m lockstep.features.localdev.platform kafka REPOSITORY
     python -m lockstep.features.localdev.platform keep REPOSITORY
 
 `up` starts `keep`, which starts servers that have died again. All files are in REPOSITORY/.live; `down` keeps them, and
-the next `up` continues. `make kafka` is Kafka alone, in REPOSITORY/.kafka, until Ctrl-C. The demo runs on the same
-`LocalPlatform`, whose processes end with it.
+the next `up` continues. The demo runs on the same `LocalPlatform`, whose processes end with it.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import math
 import os
 import shlex
@@ -41,14 +38,17 @@ from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.features.localdev import log_rotation
 from lockstep.features.localdev.broker import Broker
 from lockstep.features.localdev.feed import SPEED
+from lockstep.features.localdev.local_kafka import KAFKA_PORT
 from lockstep.features.localdev.processes import (
     MARK,
     ProcessHandle,
     find_free_ports,
+    hold_folder_lock,
     ignore_interrupts,
     is_alive,
     is_free,
     list_platform_processes,
+    observe_end_signals,
     read_process_handle,
     start_child,
     start_detached,
@@ -64,7 +64,7 @@ from lockstep.time_limit import SLOW, describe_silence, end_process
 if TYPE_CHECKING:
     from dagster_graphql import DagsterGraphQLClient
 
-KAFKA_PORT, CONSOLE_PORT, EXPORTER_PORT = 9092, 3000, 9464
+CONSOLE_PORT, EXPORTER_PORT = 3000, 9464
 """Default ports; others are chosen where these are in use."""
 LOCATION = "lockstep"
 """The code location."""
@@ -325,14 +325,14 @@ class LocalPlatform:
         return self.folder / "servers.json"
 
 
-def find_tool(name: str) -> str:
-    """A command of this environment."""
-    return str(Path(sys.executable).with_name(name))
-
-
 def format_exports(environment: Mapping[str, str]) -> str:
     """The environment as a line for a shell."""
     return "export " + " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+
+
+def find_tool(name: str) -> str:
+    """A command of this environment."""
+    return str(Path(sys.executable).with_name(name))
 
 
 def start_live(platform: LocalPlatform, speed: float) -> Iterator[str]:
@@ -521,17 +521,14 @@ SAY = Screen(highlight=False, soft_wrap=True)
 def main() -> None:
     """Run `start_platform` or `stop_platform`."""
     parser = argparse.ArgumentParser(prog="live", description="A live platform for demonstration.")
-    parser.add_argument("what", choices=["up", "down", "kafka", "keep"])
+    parser.add_argument("what", choices=["up", "down", "keep"])
     parser.add_argument("repository", type=Path)
     parser.add_argument("--speed", type=float, default=SPEED, help=f"messages a second (default {SPEED:g})")
     wanted = parser.parse_args()
     repository = wanted.repository.absolute()
     try:
-        if wanted.what == "kafka":
-            run_kafka(repository / ".kafka")
-            return
         if wanted.what == "keep":
-            keep_servers(open_live_platform(repository), _end_on_signal())
+            keep_servers(open_live_platform(repository), observe_end_signals())
             return
         with hold_folder_lock(repository / FOLDER):
             start_platform(repository, wanted.speed) if wanted.what == "up" else stop_platform(repository)
@@ -604,25 +601,6 @@ def stop_platform(repository: Path) -> None:
     SAY.print(f"down after {time.monotonic() - began:.0f} s; `make up` goes on from here, `make clean` removes it")
 
 
-def run_kafka(folder: Path) -> None:
-    """Only the bundled Kafka, until a signal; its topics stay in the folder for the next time."""
-    over = _end_on_signal()
-    with Broker.start(folder, port=KAFKA_PORT) as broker:
-        SAY.print(f"Kafka answers at {broker.bootstrap_servers}; Ctrl-C ends it, its topics stay in {folder}")
-        SAY.print(f"  {format_exports({'LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS': broker.bootstrap_servers})}")
-        while not over.wait(POLL_SECONDS):
-            if broker.pid is None:
-                raise LockstepError("Kafka has ended by itself", next_step=f"read {broker.log}")
-
-
-def _end_on_signal() -> threading.Event:
-    """Set by any signal that ends a command."""
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    return over
-
-
 def _is_whole(platform: LocalPlatform) -> bool:
     """Whether each server of an earlier start lives; the keeper is started last."""
     servers = platform.servers()
@@ -640,22 +618,6 @@ def _show(platform: LocalPlatform) -> None:
     SAY.print(f"  {format_exports(platform.environment())}")
     SAY.print("  lockstep status order_books   its alarms, and where each partition stands")
     SAY.print("  make down                     end it all; make clean removes it")
-
-
-@contextmanager
-def hold_folder_lock(folder: Path) -> Iterator[None]:
-    """Exclude a second command on a platform's folder, which would end or overwrite what belongs to this one.
-
-    Raises:
-        LockstepError: One works there.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockstepError(f"another command works in {folder}", next_step="wait for its end") from None
-        yield
 
 
 if __name__ == "__main__":

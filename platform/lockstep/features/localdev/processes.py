@@ -9,6 +9,7 @@ of a process before it sends a signal.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import signal
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
+
+from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -244,3 +247,27 @@ def _hears(pid: int, number: signal.Signals) -> bool:
         return False
     ignored = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:"))
     return not ignored >> (number - 1) & 1
+
+
+def observe_end_signals() -> threading.Event:
+    """Set by any signal that ends a command."""
+    over = threading.Event()
+    for number in _ENDS:
+        signal.signal(number, lambda *_: over.set())
+    return over
+
+
+@contextlib.contextmanager
+def hold_folder_lock(folder: Path) -> Iterator[None]:
+    """Exclude a second command on a platform's folder, which would end or overwrite its processes and files.
+
+    Raises:
+        LockstepError: Another command works there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockstepError(f"another command works in {folder}", next_step="wait for its end") from None
+        yield
