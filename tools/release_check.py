@@ -215,7 +215,7 @@ def make_project(user: User, folder: Path) -> Path:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(blocks[name])
     definitions = project / "definitions.py"
-    text = STREAMS.sub("STREAMS: tuple[AnyStream, ...] = (plant,)", definitions.read_text())
+    text = STREAMS.sub("STREAMS: tuple[AnyStream, ...] = (readings, plant)", definitions.read_text())
     definitions.write_text(text.replace("\nfrom lockstep", "\nfrom assets.plant import plant\nfrom lockstep", 1))
     user.run("python", "-c", "import definitions; definitions.defs.resolve_all_asset_keys()", cwd=project)
     return project

@@ -27,7 +27,7 @@ def init(
     ] = False,
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Write a new project: Dagster's definitions, jobs, sensors and settings, to which you add streams."""
+    """Write a new project: an example stream with its test, Dagster's definitions, jobs and sensors, and settings."""
     from lockstep.operations.doctor.doctor import with_brokers
     from lockstep.operations.project import create_project, renew_project
 
@@ -39,12 +39,19 @@ def init(
 
 
 def _project(found: CreatedProject) -> RenderableType:
+    kept = [f"{name} is yours and stays; see `lockstep init NEW-FOLDER` for what it lacks" for name in found.kept]
     return make_lines(
         make_grid(("file",), ((name,) for name in found.files)),
+        *map(style_text, kept),
         style_text(
-            f"next: put a stream into {found.folder}/assets, name it in STREAMS of definitions.py, then there:\n"
+            f"next: in {found.folder}, with a Kafka (`lockstep kafka` starts a local one):\n"
+            "  python send_readings.py\n"
+            "  lockstep try readings\n"
+            "  lockstep run readings --available-now\n"
+            "  lockstep query readings\n"
+            "and for Dagster, its types and tests:\n"
+            '  pip install -e ".[dev]" && mypy && pytest\n'
             f"  export DAGSTER_HOME={shlex.quote(found.dagster_home)}\n"
-            "  lockstep doctor\n"
             "  dagster dev -w workspace.yaml"
         ),
     )

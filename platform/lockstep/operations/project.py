@@ -9,15 +9,29 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep import __version__
 from lockstep.declare.discovery import PACKAGE
 from lockstep.errors import LockstepError
 
+FILES = Path(__file__).parent / "project_files"
+"""Files that a project begins with, and that are the user's from then on."""
 TEMPLATE = Path(__file__).parents[1] / "template"
 """In an installed package; a checkout is its own template."""
 CHECKOUT = Path(__file__).parents[3]
 DEFINITIONS, SETTINGS, DAGSTER_HOME = "definitions.py", "lockstep.toml", "dagster_home"
-_EXAMPLE_STREAMS = re.compile(r"^from assets\..*\n", re.MULTILINE)
-_DECLARED_STREAMS = re.compile(r"^(STREAMS: .*?) = \(.*\)$", re.MULTILINE)
+STARTERS = {
+    "pyproject.toml": "pyproject.toml.txt",
+    ".gitignore": "gitignore.txt",
+    "assets/readings.py": "readings.py.txt",
+    "tests/test_readings.py": "test_readings.py.txt",
+    "send_readings.py": "send_readings.py.txt",
+}
+"""Files of a new project, each with its template."""
+REPOSITORY = ("pyproject.toml", ".gitignore")
+"""Of these, the files that a repository may have before: its own stay."""
+_STREAMS_IMPORTED = re.compile(r"(?:^from assets\..*\n)+", re.MULTILINE)
+_STREAMS_NAMED = re.compile(r"^(STREAMS: .*?) = \(.*\)$", re.MULTILINE)
+_LOCATION_NAMED = re.compile(r"(location_name: ).*")
 
 
 BEFORE = ".before"
@@ -32,16 +46,18 @@ class CreatedProject(msgspec.Struct, frozen=True):
     Attributes:
         folder: The project.
         files: Its files, from the folder.
+        kept: Files of `REPOSITORY` that the folder had before; nothing was written to them.
         dagster_home: The value of `DAGSTER_HOME`.
     """
 
     folder: str
     files: tuple[str, ...]
+    kept: tuple[str, ...]
     dagster_home: str
 
 
 def create_project(folder: Path, brokers: str) -> CreatedProject:
-    """Write Dagster's wiring, its settings and those of lockstep into a folder; the streams are the user's.
+    """Write a repository into a folder: Dagster's wiring, settings, an example stream with its test.
 
     Args:
         folder: The folder; made if it is missing.
@@ -50,7 +66,10 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
     Raises:
         LockstepError: One of the files exists; nothing is written then.
     """
-    contents = _make_contents(brokers)
+    contents = {**_make_wiring(brokers, name_location(folder)), **_make_starters(brokers, folder)}
+    kept = tuple(name for name in REPOSITORY if (folder / name).exists())
+    for name in kept:
+        del contents[name]
     if found := sorted(name for name in contents if (folder / name).exists()):
         raise LockstepError(
             f"{folder / found[0]} exists, and would be replaced",
@@ -59,8 +78,13 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
     for name, text in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    (folder / PACKAGE).mkdir(exist_ok=True)
-    return CreatedProject(str(folder), tuple(sorted(contents)), str((folder / DAGSTER_HOME).absolute()))
+    return CreatedProject(str(folder), tuple(sorted(contents)), kept, str((folder / DAGSTER_HOME).absolute()))
+
+
+def name_location(folder: Path) -> str:
+    """The name of Dagster's code location: the words of the folder's name, joined by underscores."""
+    words = "_".join(re.findall(r"[a-z0-9]+", folder.absolute().name.lower()))
+    return words if words[:1].isalpha() else f"streams_{words}".rstrip("_")
 
 
 class RenewedProject(msgspec.Struct, frozen=True):
@@ -93,7 +117,7 @@ def renew_project(folder: Path) -> RenewedProject:
             f"{folder} has no {DEFINITIONS}: it is no project", next_step="begin one: lockstep init FOLDER"
         )
     added, replaced, kept = list[str](), dict[str, str](), list[str]()
-    for name, text in _make_contents("").items():
+    for name, text in _make_wiring("", name_location(folder)).items():
         path = folder / name
         before = path.read_text() if path.exists() else None
         if before == text or name == SETTINGS:
@@ -119,15 +143,28 @@ def _find_free_name(path: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _make_contents(brokers: str) -> Mapping[str, str]:
-    """The text of each file."""
+def _make_wiring(brokers: str, location: str) -> Mapping[str, str]:
+    """The text of each file that Dagster and lockstep read."""
     root = TEMPLATE if TEMPLATE.exists() else CHECKOUT
     wiring = [path for package in WIRING for path in (root / package).glob("*.py")]
-    definitions = _EXAMPLE_STREAMS.sub("", (root / DEFINITIONS).read_text())
+    definitions = _STREAMS_IMPORTED.sub(f"from {PACKAGE}.readings import readings\n", (root / DEFINITIONS).read_text())
     return {
-        DEFINITIONS: _DECLARED_STREAMS.sub(r"\1 = ()", definitions),
-        "workspace.yaml": (root / "workspace.yaml").read_text(),
+        DEFINITIONS: _STREAMS_NAMED.sub(r"\1 = (readings,)", definitions),
+        "workspace.yaml": _LOCATION_NAMED.sub(rf"\g<1>{location}", (root / "workspace.yaml").read_text()),
         SETTINGS: f'[kafka]\nbootstrap_servers = "{brokers}"\n',
         f"{DAGSTER_HOME}/dagster.yaml": (root / "deploy" / "dagster.yaml").read_text(),
         **{path.relative_to(root).as_posix(): path.read_text() for path in wiring},
     }
+
+
+def _make_starters(brokers: str, folder: Path) -> Mapping[str, str]:
+    """The text of each file of `STARTERS`."""
+    location = name_location(folder)
+    values = {"BROKERS": brokers, "LOCATION": location, "PROJECT": location.replace("_", "-"), "VERSION": __version__}
+    contents: dict[str, str] = {}
+    for name, template in STARTERS.items():
+        text = (FILES / template).read_text()
+        for word, value in values.items():
+            text = text.replace(f"@{word}@", value)
+        contents[name] = text
+    return contents

@@ -50,10 +50,10 @@ def test_the_facts_of_the_page_are_those_of_a_stream() -> None:
 
 
 def test_the_unit_tests_of_the_pages_pass_and_can_fail(project: Reader) -> None:
-    assert "7 passed" in project.does("python", "-m", "pytest", "-q", "tests")
+    assert "10 passed" in project.does("python", "-m", "pytest", "-q", "tests")
     stream = project.folder / "assets" / "machines.py"
     stream.write_text(stream.read_text().replace("max(state.highest, message.temperature)", "state.highest"))
-    assert "1 failed, 6 passed" in project.does("python", "-m", "pytest", "-q", "tests", code=1)
+    assert "1 failed, 9 passed" in project.does("python", "-m", "pytest", "-q", "tests", code=1)
 
 
 def test_the_code_passes_a_strict_type_checker(project: Reader, mypy_cache: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli.__main__ import app
 from lockstep.errors import LockstepError
-from lockstep.operations.project import RenewedProject, create_project, renew_project
+from lockstep.operations.project import RenewedProject, create_project, name_location, renew_project
 
 ROOT = Path(__file__).parents[3]
 STREAM = """
@@ -48,7 +48,8 @@ def test_an_installed_package_writes_a_project_that_loads_with_a_stream(tmp_path
     assert "adding/table" not in call("-c", LOAD, cwd=project)
     (project / "assets" / "plants.py").write_text(STREAM)
     definitions = (project / "definitions.py").read_text()
-    named = definitions.replace("= ()", "= (plants,)", 1).replace("\n\n", "\n\nfrom assets.plants import plants\n", 1)
+    named = definitions.replace("= (readings,)", "= (readings, plants)", 1)
+    named = named.replace("\n\n", "\n\nfrom assets.plants import plants\n", 1)
     (project / "definitions.py").write_text(named)
     assert {"adding/table", "adding/compaction"} <= set(call("-c", LOAD, cwd=project).split())
     assert '"kafka:9092"' in (project / "lockstep.toml").read_text()
@@ -100,3 +101,53 @@ def test_brokers_that_no_settings_take_are_refused_before_a_file_is_written(tmp_
     said = CliRunner().invoke(app, ["init", str(tmp_path / "new"), "--brokers", 'a"b'])
     assert (said.exit_code, "--brokers:" in said.stderr) == (1, True)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_new_repository_passes_its_own_checks_and_leaves_no_untracked_file(tmp_path: Path) -> None:
+    """In an empty home: strict types, tests, style, and Dagster's two ways to load it; git has nothing to report."""
+    project = tmp_path / "my-meters"
+    home = tmp_path / "home"
+    home.mkdir()
+    create_project(project, "127.0.0.1:9092")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(home),
+        "DAGSTER_HOME": str(project / "dagster_home"),
+        "PYTHONPATH": str(ROOT / "platform"),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
+
+    def call(*command: str) -> str:
+        said = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, f"{command}: {said.stdout}{said.stderr}"
+        return said.stdout
+
+    call("git", "init", "--quiet")
+    call("git", "add", "--all")
+    call("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "--quiet", "--message", "New repository")
+    assert "no issues found" in call("mypy", "--strict")
+    assert "3 passed" in call("pytest", "-q")
+    call("ruff", "check")
+    call("ruff", "format", "--check")
+    call("dagster", "definitions", "validate", "-w", "workspace.yaml")
+    assert "All definitions loaded successfully" in call("dg", "check", "defs")
+    assert call("git", "status", "--porcelain") == ""
+    assert 'code_location_name = "my_meters"' in (project / "pyproject.toml").read_text()
+    assert "location_name: my_meters" in (project / "workspace.yaml").read_text()
+
+
+def test_files_of_a_repository_that_was_there_before_stay(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("# mine\n")
+    said = CliRunner().invoke(app, ["init", str(tmp_path)])
+    assert (said.exit_code, "pyproject.toml is yours and stays" in said.stdout) == (0, True)
+    assert (tmp_path / "pyproject.toml").read_text() == "# mine\n"
+    assert (tmp_path / ".gitignore").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("plants", "plants"), ("My Plants-2", "my_plants_2"), ("7-eleven", "streams_7_eleven"), ("Größe", "gr_e")],
+)
+def test_a_code_location_has_the_name_of_its_folder(folder: str, name: str) -> None:
+    assert name_location(Path("/repositories") / folder) == name
+    assert name_location(Path("/")) == "streams"
