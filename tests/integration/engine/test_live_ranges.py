@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep import AvailableNow, Every, Limits
+from lockstep.control.live_report import find_newest_epoch, read_live_report
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -134,3 +135,21 @@ def test_a_violation_beyond_the_end_halts_there(feed: Feed, runs: LocalRuns) -> 
     assert [finding.offset for finding in lost.value.findings] == [6]
     assert ranges(runs, topic) == [(0, 6)]
     assert folded([(offset, "s", value) for offset, value in enumerate([*OPENING, LATER[0]])]) == runs.rows(topic)
+
+
+def test_the_live_report_agrees_with_the_ledger(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values", partitions=2)
+    feed.send(topic, OPENING)
+    feed.send(topic, OPENING, partition=1)
+    runs.run()
+    epoch = find_newest_epoch(runs.folders.control)
+    assert epoch is not None
+    report = read_live_report(runs.folders.control, epoch)
+    assert report is not None
+    assert [(each.topic, each.partitions, each.lag_messages) for each in report.topics] == [(topic, (0, 1), (0, 0))]
+    rows = [row for row in read_table(runs.folders.ledger).to_pylist() if row["messages"]]
+    assert sum(each.messages for each in report.batches) == sum(row["messages"] for row in rows)
+    assert sum(each.rows for each in report.batches) == sum(row["rows"] for row in rows)
+    newest_ms = {row["partition"]: int(row["newest_timestamp"].timestamp() * 1000) for row in rows}
+    assert dict(zip(report.topics[0].partitions, report.topics[0].newest_ms, strict=True)) == newest_ms
+    assert all(each.task_seconds > 0 and each.plan_seconds > 0 and each.commit_seconds > 0 for each in report.batches)

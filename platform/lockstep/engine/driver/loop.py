@@ -14,6 +14,7 @@ import msgspec
 
 from lockstep.control.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
 from lockstep.control.heartbeat import Heartbeat
+from lockstep.control.live_report import LiveReport
 from lockstep.declare.options import Every, FileSize
 from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
@@ -23,6 +24,7 @@ from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.halted_topics import HaltedTopics, TopicsHalted
 from lockstep.engine.driver.idle_partitions import BacklogClock, IdlePartitions, SilentPartitions
 from lockstep.engine.driver.kafka_patience import KafkaPatience
+from lockstep.engine.driver.live_reports import LiveReports
 from lockstep.engine.driver.log_warnings import BlockedPartitions, compute_stuck_patience_seconds, describe_hidden
 from lockstep.engine.driver.lookup_pins import LookupPins
 from lockstep.engine.driver.metrics import make_batch_report
@@ -123,6 +125,7 @@ def _run_until_done(
             batches.refuse_halted_topics()
             return RunOutcome.ENDED
         committed = plan is not None and batches.run_batch(plan)  # 2
+        batches.publish_report()
         # A bounded run pauses only if something could not be read or committed: no leader, a log that changed.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
         due = began if at_once else began + _find_pause(context, failed=plan is not None and not committed)
@@ -233,9 +236,20 @@ class MicroBatchLoop:
         lookups = LookupPins(stream.lookups, context.folders.root)
         self._runner = RetryingRunner(context.runner, lookups, context.stop)
         self._is_cut = False
+        self._live = LiveReports(context.folders.control, self._begin_report())
+        self._plan_seconds = self._task_seconds = 0.0
         self._session_partitions = SessionPartitions()
         self._backlog, self._silent = BacklogClock(), SilentPartitions(tuning)
         self._blocked = BlockedPartitions(compute_stuck_patience_seconds(trigger, tuning))
+
+    def _begin_report(self) -> LiveReport:
+        """The live report before the first batch."""
+        return LiveReport(
+            epoch=self._writer.epoch,
+            run_id=self._context.launch.run_id,
+            cause=self._claimed.cause,
+            claimed_at=time.time(),
+        )
 
     def _open(self, claimed: WriterClaim) -> None:
         """Subscribe at the positions of the ledger."""
@@ -256,6 +270,7 @@ class MicroBatchLoop:
         Raises:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
+        began = time.monotonic()
         if self._halted.resume_if_asked(self._partitions):
             self._open(self._halted.claim_again(self._claimed))
         self._audit()
@@ -265,6 +280,7 @@ class MicroBatchLoop:
         # Commit new partitions even while empty, so that they count as subscribed; also commit accepted findings, or
         # the next run would not know of them once the log has grown beyond their offsets.
         has_news = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
+        self._plan_seconds = time.monotonic() - began
         return self._runner.pin_lookups(plan) if plan.bins or has_news else None
 
     def has_backlog(self, plan: BatchPlan) -> bool:
@@ -296,6 +312,7 @@ class MicroBatchLoop:
         """
         began = time.monotonic()
         bins = self._runner.run(plan)  # 1
+        self._task_seconds = time.monotonic() - began
         self._is_cut = any(group.is_cut for group in bins or ())
         results = (item for group in bins or () for item in group.ranges)
         for news in self._silent.note(results, began, time.monotonic()):
@@ -339,6 +356,10 @@ class MicroBatchLoop:
             for item in group.ranges
         )
         return moved or self._committer.first or self._partitions.is_unsaved
+
+    def publish_report(self) -> None:
+        """Publish the newest batches and the lag of each partition next to the heartbeat."""
+        self._live.publish(lambda: self._partitions.list_topics(self._monitor.view.ends))
 
     def _halt_for_batch(self, bins: Sequence[TaskResult]) -> bool:
         """Halt on a quarantine burst or a split session; gives whether that halted topics of the batch."""
@@ -554,4 +575,7 @@ class MicroBatchLoop:
         headroom = self._partitions.headroom_seconds(self._monitor.view, time.time_ns() // 1_000_000)
         restart = self._committer.restart
         more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._blocked.stalls}
-        self._context.report(msgspec.structs.replace(report, **more))
+        phases = {"plan_seconds": self._plan_seconds, "task_seconds": self._task_seconds}
+        report = msgspec.structs.replace(report, **more, **phases)
+        self._live.note(report)
+        self._context.report(report)

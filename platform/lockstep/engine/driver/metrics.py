@@ -39,7 +39,9 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
         topics: Topics subscribed.
         lag_messages: Messages behind the high watermarks after the batch.
         freshness_seconds: Age of the newest message of the batch; None without messages.
-        batch_seconds: Wall time from plan to commit.
+        plan_seconds: Wall time of the audit and the plan.
+        task_seconds: Wall time of its tasks.
+        batch_seconds: Wall time from plan to commit, without the plan.
         cpu_seconds: CPU time of the tasks.
         state_bytes: Bytes of state written.
         epoch: Epoch of the writer.
@@ -58,6 +60,8 @@ class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
     topics: int
     lag_messages: int
     freshness_seconds: float | None
+    plan_seconds: float = 0.0
+    task_seconds: float = 0.0
     batch_seconds: float
     cpu_seconds: float
     state_bytes: int

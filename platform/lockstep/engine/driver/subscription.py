@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from lockstep.control.live_report import LiveTopic
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.protocol import LearnedRates, RangeResult, TaskResult
 from lockstep.integrity.base import IntegrityClass
@@ -232,6 +233,16 @@ class Subscription:
     def lag_messages(self, ends: Mapping[TopicIdPartition, PartitionOffsets]) -> int:
         """Offsets between the positions and the high watermarks."""
         return sum(compute_lag_messages(p.next_offset, ends[key]) for key, p in self.positions.items() if key in ends)
+
+    def list_topics(self, ends: Mapping[TopicIdPartition, PartitionOffsets]) -> tuple[LiveTopic, ...]:
+        """Lag and newest message of each partition, by topic."""
+        found: dict[str, list[tuple[int, int, int]]] = {}
+        for key, position in self.positions.items():
+            if (end := ends.get(key)) is not None:
+                lag = compute_lag_messages(position.next_offset, end)
+                newest_ms = self._newest_ms.get(key) or 0
+                found.setdefault(position.topic, []).append((key.partition, lag, newest_ms))
+        return tuple(LiveTopic(topic, *zip(*found[topic], strict=True)) for topic in sorted(found))
 
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
         """Lower bound of the time until retention deletes an unread message; the smallest of all partitions."""
