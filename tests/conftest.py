@@ -68,6 +68,7 @@ SPARK_MODULES = (
     "tests/faults/matrix/test_workers.py",
     "tests/integration/cluster/test_cancelled_jobs.py",
     "tests/integration/cluster/test_deadline.py",
+    "tests/integration/cluster/test_shared_spark.py",
     "tests/integration/cluster/test_worker_daemon.py",
     "tests/integration/security/test_listeners.py",
 )

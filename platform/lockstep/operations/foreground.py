@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockstep.declare.options import AvailableNow
@@ -46,6 +47,7 @@ def run_in_foreground(
     if available_now:
         refuse_bounded_run(StreamFolders(stream.name, settings.table_root))
     contexts, stopping = list["SparkContext"](), StopSignal()
+    launch = Launch(adopts_topics=True, tuning=tuning)
 
     def spark() -> SparkContext:
         roots = find_import_roots(stream)
@@ -60,14 +62,13 @@ def run_in_foreground(
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
             report=report,
-            launch=Launch(adopts_topics=True, tuning=tuning),
+            launch=launch,
         )
 
     try:
         patience = stream.limits.stop_timeout_seconds
-        return run_off_main_thread(
-            work, stopping, patience_seconds=patience, tick=lambda: None, abandon=lambda: _cancel(contexts)
-        )
+        abandon = partial(_cancel, contexts, launch.run_id)
+        return run_off_main_thread(work, stopping, patience_seconds=patience, tick=lambda: None, abandon=abandon)
     except Exception as error:  # the outermost edge: errors of a JVM that ends together with this process are none
         if not stopping.explains(error):
             raise
@@ -77,9 +78,9 @@ def run_in_foreground(
             stop_context(context)
 
 
-def _cancel(contexts: list[SparkContext]) -> None:
+def _cancel(contexts: list[SparkContext], run_id: str) -> None:
     for context in contexts:
-        end_jobs(context)
+        end_jobs(context, run_id)
 
 
 def format_report(batch: BatchReport) -> str:

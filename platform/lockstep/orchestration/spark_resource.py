@@ -57,10 +57,10 @@ class SparkResource(ConfigurableResource["SparkSession"]):
         self._context = start_context(settings.spark, name, import_roots=import_roots, tables=tables)
         return self._context
 
-    def cancel(self) -> None:
-        """End the session's jobs, by force if necessary."""
+    def cancel(self, group: str | None = None) -> None:
+        """End the session's jobs, or those of a job group, by force if necessary."""
         if self._context is not None:
-            end_jobs(self._context)
+            end_jobs(self._context, group)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session; the JVM ends with this process."""

@@ -389,13 +389,18 @@ class _TableRun:
                 stop=self._stopping.wanted,
                 trigger=trigger,
                 report=self._progress.add,
-                launch=find_launch(self._context.run),
+                launch=launch,
             )
 
+        launch = find_launch(self._context.run)
         patience = self._stream.limits.stop_timeout_seconds
         try:
             return run_off_main_thread(
-                work, self._stopping, patience_seconds=patience, tick=self._tick, abandon=spark.cancel
+                work,
+                self._stopping,
+                patience_seconds=patience,
+                tick=self._tick,
+                abandon=lambda: spark.cancel(launch.run_id),
             )
         except StopTimeout:
             self._context.log.warning("the batch did not end within %s s and was abandoned", patience)

@@ -142,6 +142,8 @@ def make_spark_properties(
         "spark.python.daemon.module": "lockstep.spark.worker_daemon",
         # Halves the fixed cost of a Python task (measured).
         SOCKET_FILES: str(may_use_socket_files(settings.master, settings.options)).lower(),
+        # Streams of one process get equal shares of the cores: by default the oldest job's tasks are started first.
+        "spark.scheduler.mode": "FAIR",
         # A speculative second attempt would only read the same ranges twice.
         "spark.speculation": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ STOP_SECONDS = 3.0
 """A session stops in well under a second; past this time its JVM is killed."""
 
 
-def end_jobs(context: SparkContext) -> None:
-    """Cancel all jobs; kills the JVM where it does not answer."""
-    _call(context.cancelAllJobs)
+def end_jobs(context: SparkContext, group: str | None = None) -> None:
+    """Cancel the jobs of a job group, by default all jobs; kills the JVM where it does not answer."""
+    _call(context.cancelAllJobs if group is None else partial(context.cancelJobGroup, group))
 
 
 def stop_context(context: SparkContext) -> None:
@@ -26,9 +27,19 @@ def stop_context(context: SparkContext) -> None:
     _call(context.stop)
 
 
+def is_context_alive(context: SparkContext) -> bool:
+    """Whether Spark is not stopped, and its JVM lives."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
+
+    try:
+        return not context._jsc.sc().isStopped()  # noqa: SLF001  # pyspark has no such call
+    except (Py4JError, OSError, AttributeError):  # without a JVM `_jsc` is None
+        return False
+
+
 def _call(end: Callable[[], object]) -> None:
     """Call into the JVM from a thread that may hang there."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
+    from py4j.protocol import Py4JError
 
     def call() -> None:
         with suppress(Py4JError, OSError):  # the JVM may be gone

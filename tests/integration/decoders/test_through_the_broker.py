@@ -12,6 +12,7 @@ from lockstep import Ordered
 from lockstep.declare.decoders import schema_registry
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import make_job, make_registry
+from lockstep.engine.driver.shared_spark import StreamJobs
 from lockstep.engine.driver.spark_job import SparkRunner
 from lockstep.errors import RegistryUnreachable, SettingsError
 from lockstep.features.copies.rebuild import rebuild_state
@@ -139,7 +140,7 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
     job = make_job(runs.stream, runs.settings, runs.folders)
-    through_spark = SparkRunner(cast("SparkContext", TasksInThisProcess()), job)
+    through_spark = SparkRunner(StreamJobs(cast("SparkContext", TasksInThisProcess()), "run"), job)
     schemas.refusing = [(503, b"")] * 1_000
     with pytest.raises(RegistryUnreachable) as silent:
         runs.run(around=lambda _: through_spark)

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
@@ -139,7 +140,7 @@ def test_a_run_whose_claim_another_run_overtakes_says_so(
     def no_spark() -> NoReturn:
         raise AssertionError("it ends before its first job")
 
-    monkeypatch.setattr("lockstep.engine.driver.run._warm_context", lambda *_: None)
+    monkeypatch.setattr("lockstep.engine.driver.run._warm_jobs", lambda *_: nullcontext())
     monkeypatch.setattr(WriterStartup, "claim", overtaken)
     feed.create("values")
     ended = run_stream(runs.stream, runs.settings, spark=no_spark, stop=threading.Event())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lockstep.engine.driver.spark_job import EMPTY, PLACES_MAX, SURPLUS, SURPLUS_BATCHES, WorkerPlaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.engine.driver.shared_spark import EMPTY, PLACES_MAX, SURPLUS, SURPLUS_BATCHES, WorkerPlaces
 
 ONE, TWO = [b"a"], [b"a", b"b"]
 
@@ -42,3 +45,26 @@ def test_of_many_workers_none_is_held_by_empty_tasks_and_all_too_many_are_ended(
     places.arrange([b"a"] * (many + 1), [])
     started = [places.arrange(ONE, []) for _ in range(SURPLUS_BATCHES)]
     assert [len(tasks) for tasks in started] == [*[1] * (SURPLUS_BATCHES - 1), many]
+
+
+@given(st.integers(2, 20), st.integers(1, 8), st.data())
+def test_of_several_streams_no_task_is_empty_and_a_worker_ends_only_after_as_many_batches_of_each(
+    streams: int, cores: int, data: st.DataObject
+) -> None:
+    places = WorkerPlaces(cores)
+    places.arrange([b"a"] * cores, [], streams=streams)
+    for _ in range(SURPLUS_BATCHES * streams - 1):
+        unfinished = data.draw(st.integers(0, cores - 1), label="unfinished") if cores > 1 else 0
+        ended = data.draw(st.lists(st.integers(0, cores), unique=True), label="ended")
+        assert places.arrange(ONE, ended, streams=streams, unfinished=unfinished) == [(0, b"a")]
+    last = [task for _, task in places.arrange(ONE, [], streams=streams, unfinished=0)]
+    assert last[0] == b"a"
+    assert EMPTY not in last
+
+
+def test_workers_that_several_streams_do_not_need_are_ended() -> None:
+    places = WorkerPlaces(4)
+    places.arrange([b"a"] * 4, [], streams=3)
+    started = [places.arrange(ONE, [], streams=3, unfinished=1) for _ in range(3 * SURPLUS_BATCHES)]
+    assert [len(tasks) for tasks in started] == [*[1] * (3 * SURPLUS_BATCHES - 1), 3]
+    assert [task for _, task in started[-1]] == [b"a", SURPLUS, SURPLUS]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # has none
 from pyspark import SparkContext
@@ -33,6 +33,12 @@ def test_a_jvm_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -
             end(context(answered.wait))
             assert jvm.wait(20) != 0
     answered.set()
+
+
+def test_the_jobs_of_one_group_are_ended_alone() -> None:
+    ended: list[str] = []
+    end_jobs(cast("SparkContext", SimpleNamespace(cancelJobGroup=ended.append)), "one")
+    assert ended == ["one"]
 
 
 def test_a_jvm_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,17 @@ def list_busy_executors(context: SparkContext) -> frozenset[str]:
     return frozenset(name for name, count in pairs if count != "0")
 
 
+def count_running_tasks(context: SparkContext, pool: str) -> int | None:
+    """Running tasks of a scheduler pool; None where Spark has no such pool, as without `spark.scheduler.mode=FAIR`."""
+    from py4j.protocol import Py4JError  # only runs need it
+
+    try:
+        found = context._jsc.sc().getPoolForName(pool)  # noqa: SLF001  # pyspark has no such call
+        return int(found.get().runningTasks()) if found.isDefined() else None
+    except Py4JError:
+        return None
+
+
 def renew_executor(context: SparkContext, executor: str) -> bool:
     """Ask the cluster manager to kill an executor and to start another one; gives whether it accepted the request."""
     from py4j.protocol import Py4JError  # only runs need it

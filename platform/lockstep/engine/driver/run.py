@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,11 +19,11 @@ from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
 from lockstep.engine.driver.context import RunContext
-from lockstep.engine.driver.executors import count_cores
 from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.metrics import BatchReport
+from lockstep.engine.driver.shared_spark import StreamJobs
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
 from lockstep.engine.driver.topic_history import TopicWatch
@@ -118,22 +118,22 @@ def run_stream(
             job = make_job(stream, settings, folders, _tune(launch.tuning, trigger))
             startup = WriterStartup(stream, folders, ask(admin.cluster_id), launch=launch, never_ending=never_ending)
             startup.check_topics(admin, watch.history)  # 1
-            context = _warm_context(spark, job, stop)  # 2
-            claimed = startup.claim(cancelled=stop.is_set)  # 3
-            run_context = RunContext(
-                stream=stream,
-                trigger=trigger,
-                folders=folders,
-                admin=admin,
-                group=group,
-                runner=SparkRunner(context, job, seconds_max=_deadline(stream, trigger)),
-                cores=partial(count_cores, context),
-                stop=stop,
-                report=report,
-                launch=launch,
-                history=watch.history,
-            )
-            return run_batches(run_context, claimed)
+            with _warm_jobs(spark, stream.name, job, launch.run_id, stop) as jobs:  # 2
+                claimed = startup.claim(cancelled=stop.is_set)  # 3
+                context = RunContext(
+                    stream=stream,
+                    trigger=trigger,
+                    folders=folders,
+                    admin=admin,
+                    group=group,
+                    runner=SparkRunner(jobs, job, seconds_max=_deadline(stream, trigger)),
+                    cores=jobs.count_cores,
+                    stop=stop,
+                    report=report,
+                    launch=launch,
+                    history=watch.history,
+                )
+                return run_batches(context, claimed)
     except (Fenced, NotWanted, StartCancelled) as unclaimed:
         return _end_unclaimed(unclaimed)
 
@@ -173,12 +173,15 @@ def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
     return RunOutcome.NOT_WANTED
 
 
-def _warm_context(spark: Callable[[], SparkContext], job: JobSpec, stop: threading.Event) -> SparkContext:
-    """Spark with an executor that has loaded the stream."""
+@contextmanager
+def _warm_jobs(
+    spark: Callable[[], SparkContext], stream: str, job: JobSpec, run_id: str, stop: threading.Event
+) -> Iterator[StreamJobs]:
+    """The jobs of the stream on this thread, with an executor that has loaded the stream."""
     report_slow_path()
-    context = spark()
-    warm_up(context, job.stream, job.tuning.executors_seconds_max, cancelled=stop.is_set)
-    return context
+    with StreamJobs(spark(), run_id).on_this_thread(stream) as jobs:
+        warm_up(jobs.context, job.stream, job.tuning.executors_seconds_max, cancelled=stop.is_set)
+        yield jobs
 
 
 def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:

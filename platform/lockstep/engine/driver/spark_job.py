@@ -15,7 +15,6 @@ import pickle
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
@@ -27,7 +26,6 @@ import msgspec
 from lockstep.engine.driver.executors import (
     ExecutorPresence,
     ExecutorsGone,
-    count_cores,
     count_executors,
     explain_idle,
     find_cause_line,
@@ -39,6 +37,7 @@ from lockstep.engine.driver.executors import (
     renew_executor,
 )
 from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.driver.shared_spark import EMPTY, SURPLUS, JobClock, StreamJobs
 from lockstep.engine.executor.task import run_tasks
 from lockstep.engine.protocol import JobSpec, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError
@@ -61,14 +60,6 @@ PATIENCE_FACTOR = 3
 
 POLL_SECONDS = 0.1
 """Interval at which the deadline and the stragglers of a running job are checked; a check costs microseconds."""
-EMPTY = b""
-"""An empty task, which occupies a worker's place in the order of tasks, and its result."""
-SURPLUS = b"surplus"
-"""An empty task that ends its worker."""
-PLACES_MAX = 4
-"""With more places than this, empty tasks, at some milliseconds of CPU time each, would cost more than they save."""
-SURPLUS_BATCHES = 20
-"""Workers that so many batches in a row did not need are ended; a new one is forked in some 10 ms."""
 
 
 class BatchTimeout(LockstepError):
@@ -147,12 +138,10 @@ class StragglerHistory(msgspec.Struct, frozen=True):
     Attributes:
         count: Cancellations in a row, each within `straggler_rest_seconds` after the previous one.
         at: Time of the last one, by the monotonic clock.
-        executors: The executors that ran the late tasks of the last one.
     """
 
     count: int = 0
     at: float = -math.inf
-    executors: frozenset[str] = frozenset()
 
     def compute_patience_seconds(self, tuning: Tuning, now: float) -> float:
         """Time to wait for the next late tasks: longer after each cancellation, so that merely slow tasks can end."""
@@ -160,13 +149,9 @@ class StragglerHistory(msgspec.Struct, frozen=True):
             PATIENCE_FACTOR, self.count if self._is_recent(tuning, now) else 0
         )
 
-    def add(self, executors: frozenset[str], tuning: Tuning, now: float) -> StragglerHistory:
-        """The history after one more cancellation, of late tasks on these executors."""
-        return StragglerHistory(self.count + 1 if self._is_recent(tuning, now) else 1, now, executors)
-
-    def find_repeated(self, executors: frozenset[str], tuning: Tuning, now: float) -> frozenset[str]:
-        """Executors that had late tasks the last time and have them again: those to replace."""
-        return executors & self.executors if self._is_recent(tuning, now) else frozenset()
+    def add(self, tuning: Tuning, now: float) -> StragglerHistory:
+        """The history after one more cancellation."""
+        return StragglerHistory(self.count + 1 if self._is_recent(tuning, now) else 1, now)
 
     def _is_recent(self, tuning: Tuning, now: float) -> bool:
         return now - self.at < tuning.straggler_rest_seconds
@@ -174,41 +159,6 @@ class StragglerHistory(msgspec.Struct, frozen=True):
 
 Arrived = tuple[int, int, bytes]
 """Number of a job, number of a bin, and the encoded result of its task."""
-
-
-class WorkerPlaces:
-    """The order in which the tasks of a batch are started.
-
-    A bin is started in the place in which it ended the last time: Spark assigns tasks, in their order, to the Python
-    workers in the order in which these became free. So a bin runs in the worker that has its sessions decoded. Where a
-    batch has fewer bins than an earlier one, empty tasks take the places of the missing bins; otherwise bins would
-    change their workers. A worker that no batch needs for a while is ended: two workers that become free at the same
-    time may change places.
-    """
-
-    def __init__(self, cores: int) -> None:
-        """No worker is known yet.
-
-        Args:
-            cores: Tasks that run at once.
-        """
-        self._cores, self._places, self._bins = cores, 0, deque[int](maxlen=SURPLUS_BATCHES)
-
-    def arrange(self, tasks: Sequence[bytes], ended: Sequence[int]) -> list[tuple[int, bytes]]:
-        """The tasks, each with the number of its bin, and empty ones, in the order in which they are started.
-
-        Args:
-            tasks: The bins.
-            ended: The numbers of the batch before, in the order in which their tasks ended.
-        """
-        self._bins.append(min(len(tasks), self._cores))
-        busiest = max(self._bins)
-        kept = busiest if len(self._bins) == SURPLUS_BATCHES else max(self._places, busiest)
-        surplus, self._places = max(0, self._places - kept), kept
-        empty = max(0, kept - len(tasks)) if kept <= PLACES_MAX else 0
-        place_of = {number: place for place, number in enumerate(ended)}
-        every = enumerate([*tasks, *[EMPTY] * empty, *[SURPLUS] * surplus])
-        return sorted(every, key=lambda task: place_of.get(task[0], len(place_of)))
 
 
 class _Concatenation:
@@ -234,21 +184,21 @@ class SparkRunner:
     result of a task once, however many attempts it took, and before the job ends.
     """
 
-    def __init__(self, context: SparkContext, job: JobSpec, *, seconds_max: float | None = None) -> None:
+    def __init__(self, jobs: StreamJobs, job: JobSpec, *, seconds_max: float | None = None) -> None:
         """Runs nothing yet.
 
         Args:
-            context: Runs the jobs; each on the thread that calls the runner.
+            jobs: The jobs of the stream; each runs on the thread that calls the runner.
             job: Settings that the tasks share.
             seconds_max: Hard deadline of a batch; None for none.
         """
-        self._context, self._seconds_max, self._tuning = context, seconds_max, job.tuning
-        self._is_local = is_local(str(context.master))
+        self._jobs, self._context = jobs, jobs.context
+        self._seconds_max, self._tuning = seconds_max, job.tuning
+        self._is_local = is_local(str(self._context.master))
         self._work = partial(run_tasks if self._is_local else run_tasks_remote, job)
         concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
-        self._arrived = context.accumulator(list[Arrived](), concatenation)
+        self._arrived = self._context.accumulator(list[Arrived](), concatenation)
         self._job, self._given_up, self._late = 0, StragglerHistory(), frozenset[str]()
-        self._places = WorkerPlaces(count_cores(context))
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
         """The results of the bins whose tasks ended: of all bins, unless stragglers were cancelled.
@@ -261,7 +211,7 @@ class SparkRunner:
                 every task's result arrived; all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
-        placed = self._places.arrange(tasks, [number for _, number, _ in self._arrived.value])
+        placed = self._jobs.start(tasks, [number for _, number, _ in self._arrived.value])
         self._job, self._arrived.value = self._job + 1, []
         work = partial(_report, self._work, self._arrived, self._job)
 
@@ -276,6 +226,8 @@ class SparkRunner:
             if problem is None:
                 raise
             raise problem from error
+        finally:
+            self._jobs.end()
         if outcome is CancelReason.DEADLINE:
             raise BatchTimeout(self._seconds_max or 0.0)
         if outcome is CancelReason.NO_EXECUTOR:
@@ -295,12 +247,12 @@ class SparkRunner:
         return [_decode_result(encoded) for _, encoded in sorted(ended.items())]
 
     def _give_up(self) -> None:
-        """Note which executors had late tasks; replace those that had late tasks the time before as well."""
+        """Note which executors had late tasks; replace those that had late tasks lately before."""
         now = time.monotonic()
-        for executor in sorted(self._given_up.find_repeated(self._late, self._tuning, now)):
+        for executor in sorted(self._jobs.note_late(self._late, now, self._tuning.straggler_rest_seconds)):
             done = "it is replaced" if renew_executor(self._context, executor) else "it could not be replaced"
             LOG.warning("executor %s is behind for the second time: %s", executor, done)
-        self._given_up = self._given_up.add(self._late, self._tuning, now)
+        self._given_up = self._given_up.add(self._tuning, now)
 
     def _ended(self) -> dict[int, bytes]:
         """The results of this job's tasks so far, by the number of the bin."""
@@ -320,10 +272,11 @@ class SparkRunner:
         began, finished = time.monotonic(), list[float]()
         patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
         presence = ExecutorPresence(began, self._tuning.executors_seconds_max)
+        clock = JobClock(began, lambda: bool(self._ended()) or self._jobs.are_running(1))
 
         def find_reason() -> CancelReason | None:
             now = time.monotonic()
-            elapsed = now - began
+            elapsed = clock.read(now)
             if presence.is_missed(now, self._has_executor):
                 return CancelReason.NO_EXECUTOR
             if self._seconds_max is not None and elapsed >= self._seconds_max and self._has_executor():
@@ -331,6 +284,8 @@ class SparkRunner:
             finished.extend([elapsed] * (len(self._ended()) - len(finished)))
             if not has_stragglers(finished, tasks, elapsed, patience_seconds):
                 return None
+            if not self._jobs.are_running(tasks - len(finished)):
+                return None  # they wait for cores that tasks of other streams have
             # Ask before the tasks are cancelled. A local master has its driver only, which nothing can replace.
             self._late = frozenset() if self._is_local else list_busy_executors(self._context)
             return CancelReason.STRAGGLERS

@@ -43,6 +43,9 @@ class Hooks(msgspec.Struct, frozen=True):
     pending: Callable[[object], int] | None = None
 
 
+STREAMS_MAX = 256
+"""Compiled streams kept by a worker: it has the tasks of all streams of its driver's process, and its decoded sessions
+are lost with the compiled stream."""
 EMITTING = ("on_timer", "on_late", "on_end")
 """The hooks that emit rows."""
 
@@ -137,7 +140,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         return self.integrity.buffers_messages or self.hooks.deadline is not None or idle
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=STREAMS_MAX)
 def compile_pickled(stream: bytes, registry: Registry | None = None) -> CompiledStream:
     """The compiled stream of a pickled declaration; cached in the worker, because building costs milliseconds."""
     declared = cast("Stream[object, object, msgspec.Struct]", pickle.loads(stream))  # noqa: S301  # our own driver's

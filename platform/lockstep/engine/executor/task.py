@@ -71,6 +71,9 @@ from lockstep.table.written_by import WrittenBy
 
 AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
 """A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
+CONSUMERS_MAX = 2
+"""Consumers kept by a worker: that of the installation, and the one that reads a single batch of a corrupt log. The
+streams of a driver take turns in its workers, and one with a corrupt log must not close the consumer of the others."""
 REFUSED_MAX = 8
 """Each refused message costs another fold of the range; past this number the range ends early."""
 
@@ -131,7 +134,7 @@ class RangeInProgress(msgspec.Struct):
     cpu_seconds: float = 0.0
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=CONSUMERS_MAX)
 def _cached_consumer(configuration: bytes) -> RangeConsumer:
     """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker.
 

@@ -1,0 +1,122 @@
+"""Streams of one process on one real Spark: jobs of one are cancelled or late without the jobs of the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
+
+from lockstep import AvailableNow
+from lockstep.engine.driver import run as engine_run
+from lockstep.engine.driver.executors import count_running_tasks
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.run import run_stream
+from lockstep.engine.driver.shared_spark import StreamJobs
+from lockstep.settings import KafkaSettings, Settings
+from lockstep.spark.shutdown import end_jobs
+from tests.integration.cluster.cluster_runs import wait_until
+from tests.integration.cluster.streams import catching
+from tests.support.feed import Feed, folded, session
+from tests.support.local_runs import LocalRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from lockstep.features.localdev.broker import Broker
+
+pytestmark = pytest.mark.timeout(900)
+
+CORES = 2
+
+
+def hold(folder: Path) -> object:
+    """Work of tasks that end when a file is there."""
+
+    def work(_: Iterable[int]) -> None:
+        while not (folder / "released").exists():
+            time.sleep(0.05)
+
+    return work
+
+
+@contextmanager
+def stream_with_tasks(context: SparkContext, name: str, tasks: int, folder: Path) -> Iterator[Future[None]]:
+    """A stream of this process whose tasks run until the end of the block."""
+    folder.mkdir()
+
+    def run() -> None:
+        with StreamJobs(context, name).on_this_thread(name):
+            context.parallelize(range(tasks), tasks).foreachPartition(hold(folder))  # type: ignore[arg-type]  # a function
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(run)
+        try:
+            wait_until(lambda: (count_running_tasks(context, name) or 0) >= min(tasks, CORES), f"tasks of {name}")
+            yield job
+        finally:
+            (folder / "released").touch()
+
+
+def test_the_end_of_the_jobs_of_a_stream_leaves_those_of_the_others(shared_spark: SparkSession, tmp_path: Path) -> None:
+    context = shared_spark.sparkContext
+    with (
+        stream_with_tasks(context, "one", 1, tmp_path / "one") as one,
+        stream_with_tasks(context, "other", 1, tmp_path / "other") as other,
+    ):
+        end_jobs(context, "one")
+        with pytest.raises(Py4JError, match="cancelled"):
+            one.result(60)
+        assert not other.done()
+        (tmp_path / "other" / "released").touch()
+        assert other.result(60) is None
+
+
+def test_a_batch_that_waits_for_the_cores_of_other_streams_is_not_late(
+    broker: Broker,
+    topic_family: str,
+    shared_spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_run, "warm_up", lambda *_, **__: None)  # the batch waits for cores, not the start
+    context = shared_spark.sparkContext
+    feed = Feed(broker.bootstrap_servers, topic_family)
+    deadline_seconds = 5.0
+    topic = feed.create("values")
+    first, *others = session(5)
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    settings = Settings(kafka=kafka, table_root=tmp_path / "tables", local_root=tmp_path / "local")
+    is_warm = threading.Event()
+
+    def spark() -> SparkContext:
+        is_warm.set()
+        return context
+
+    def run(batch_seconds: float) -> RunOutcome:
+        stream = catching(feed.pattern, tmp_path, batch_seconds)
+        return run_stream(stream, settings, spark=spark, stop=threading.Event(), trigger=AvailableNow())
+
+    feed.send(topic, [first])
+    assert run(300.0) is RunOutcome.ENDED  # the worker knows the stream
+    feed.send(topic, others)
+    is_warm.clear()
+    with ThreadPoolExecutor(1) as pool:
+        with stream_with_tasks(context, "busy", CORES + 1, tmp_path / "busy"):
+            running = pool.submit(run, deadline_seconds)
+            assert is_warm.wait(60)
+            time.sleep(2 * deadline_seconds)
+            assert not running.done()
+        assert running.result(120) is RunOutcome.ENDED
+    assert [each for each in caplog.records if "planning again" in each.getMessage()] == []
+    table = LocalRuns(catching(feed.pattern, tmp_path, 300.0), broker.bootstrap_servers, tmp_path)
+    assert table.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(session(5))])
