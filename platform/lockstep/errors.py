@@ -37,6 +37,7 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- IntegrityClassChanged   buffered messages in the state fit no other class (state/codec.py)
 |  |- StateNotOfItsType       a fold left a value that its state type cannot hold (state/codec.py)
 |  `- MigrationFailed         `migrate` did not make the declared type of a stored state (state/codec.py)
+|- SparkGone                  the Spark of a host has ended: all its streams end (features/host/host.py)
 |- SparkStopped               somebody stopped the Spark application of a run (engine/driver/executors.py)
 |- ExecutorsGone              the Spark application has had no executor for long (engine/driver/executors.py)
 |- BatchTimeout               a batch was cancelled at its deadline; planned again (engine/driver/spark_job.py)

@@ -26,6 +26,7 @@ INSTALLED = (
     "export",
     "health",
     "history",
+    "host",
     "localdev",
     "quality",
     "rehearsal",
@@ -73,6 +74,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         stream_checks: References to makers of a check of a stream's table: (stream, settings).
         stream_finders: References to functions that find the declaration of a stream that assets/ does not declare:
             (name, settings), None if there is no such stream.
+        starters: References to functions that start a stream in a process that runs: (stream, settings, operator); each
+            returns `Started` (operations/lifecycle.py), None without such a process.
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
         followers: References to functions that read the status of the declared followers of a kind:
             (`DeclaredFollowers`); each returns `FollowerStatus` (operations/followers.py).
@@ -107,6 +110,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     stream_assets: tuple[str, ...] = ()
     stream_checks: tuple[str, ...] = ()
     stream_finders: tuple[str, ...] = ()
+    starters: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
     followers: tuple[str, ...] = ()
     compaction_debt: tuple[str, ...] = ()

@@ -31,15 +31,18 @@ from lockstep.cli.output import (
     print_note,
     style_text,
 )
+from lockstep.feature import load_parts
 from lockstep.integrity.resume_options import SHOWN_MAX
 
 if TYPE_CHECKING:
+    from lockstep.declare.stream import AnyStream
     from lockstep.integrity.resume_options import Acceptance
-    from lockstep.operations.lifecycle import Stopped
+    from lockstep.operations.lifecycle import Started, Stopped
     from lockstep.operations.resume import ResumePreview
     from lockstep.operations.resume_cost import OptionCost
     from lockstep.operations.retire import RetiredTopic
     from lockstep.orchestration.launch import Launched
+    from lockstep.settings import Settings
     from lockstep.table.follower_positions import FollowerName
 
 
@@ -84,18 +87,37 @@ def _run_ended(ended: RunEnded) -> RenderableType:
 
 @register_command("start order_books", Panel.RUN)
 def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Start a stream through Dagster, and wait until it writes.
+    """Start a stream, and wait until it writes.
 
-    Launches the stream's job and sets its desired state to running.
-    Needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when the run
-    fails or does not begin.
+    Sets its desired state to running. A live `lockstep host` of its group starts it; without a host the stream's job is
+    launched, which needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the
+    reason, when the run fails or does not begin.
     """
-    from lockstep.orchestration.launch import start_stream
+    declared = find_stream_or_exit(stream)
+    settings = load_settings_or_exit()
+    who = getpass.getuser()
+    if (started := _start_in_process(declared, settings, who)) is not None:
+        print_answer(started, _started, as_json=as_json)
+        return
+    from lockstep.orchestration.launch import start_stream  # loads Dagster
 
-    launched = start_stream(
-        find_stream_or_exit(stream), load_settings_or_exit(), Path.cwd(), who=getpass.getuser(), say=print_note
-    )
+    launched = start_stream(declared, settings, Path.cwd(), who=who, say=print_note)
     print_answer(launched, describe_launch, as_json=as_json)
+
+
+def _start_in_process(stream: AnyStream, settings: Settings, who: str) -> Started | None:
+    """Start the stream in a process of several streams that runs; None without one."""
+    results = (start(stream, settings, who) for start in load_parts("starters"))
+    return next((result for result in results if result is not None), None)
+
+
+def _started(found: Started) -> RenderableType:
+    if found.was_running:
+        return style_text(f"{found.stream}: epoch {found.epoch} is writing already; nothing was started")
+    return make_lines(
+        style_text(f"{found.stream}: {found.by} writes it under epoch {found.epoch}"),
+        style_text(f"see it: lockstep status {found.stream} --watch"),
+    )
 
 
 @register_command('stop order_books --why "maintenance of the disk"', Panel.RUN)

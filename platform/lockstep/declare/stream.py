@@ -155,6 +155,8 @@ class Stream(Declaration, Generic[M, S, R]):
         rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md). For owners of
             the data who promise more than completeness and order.
         lookups: Other Delta tables that the transform reads (docs/lookups.md). For folds that need reference data.
+        host_group: Streams of one group run in one process where `lockstep host` runs them (docs/host.md); None keeps
+            a stream out of each host. For streams that need a driver for themselves, and for several hosts.
         description: A sentence for people, shown in the asset catalog. For teams that share a catalog.
 
     Raises:
@@ -175,6 +177,7 @@ class Stream(Declaration, Generic[M, S, R]):
     export: Export | None = None
     rules: Sequence[Rule] = ()
     lookups: Sequence[Lookup[Any]] = ()
+    host_group: str | None = "default"
     description: str = ""
 
     def __post_init__(self) -> None:
@@ -183,6 +186,8 @@ class Stream(Declaration, Generic[M, S, R]):
         _check_parts(self)
         if not NAME.fullmatch(self.name):
             raise DeclarationError("Stream.name", self.name, NO_NAME, "for example 'order_books'")
+        if self.host_group is not None and not NAME.fullmatch(self.host_group):
+            raise DeclarationError("Stream.host_group", self.host_group, NO_NAME, "for example 'markets', or None")
         _check_start(self)
         _check_on_snapshot(type(self.transform))
         _check_envelope(type(self.transform), self.types.message)

@@ -72,6 +72,22 @@ class StartCheck(msgspec.Struct, frozen=True):
     desired_version: int = 0
 
 
+class Started(msgspec.Struct, frozen=True):
+    """Result of a start in a process that runs several streams.
+
+    Attributes:
+        stream: Name of the stream.
+        by: The process, for example "host default".
+        epoch: The epoch that writes.
+        was_running: Whether it wrote before: nothing was started.
+    """
+
+    stream: str
+    by: str
+    epoch: int
+    was_running: bool
+
+
 def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_seconds: float) -> Stopped:
     """Stop or hold a stream until an operator starts it again.
 

@@ -30,6 +30,7 @@ from lockstep.features.erase.commit import ErasureOvertaken
 from lockstep.features.export.dataset import ExportMismatch
 from lockstep.features.history.rewind import RewindReason
 from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged
+from lockstep.features.host.host import SparkGone
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
 from lockstep.features.retention.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
@@ -139,6 +140,7 @@ EVERY: tuple[LockstepError, ...] = (
     ExecutorsGone("spark://master.example:7077"),
     JobCancelled("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group 9 SQLSTATE: XXKDA"),
     SparkStopped("spark://master.example:7077"),
+    SparkGone("markets", "Cannot call methods on a stopped SparkContext"),
     RowRejected(RowOrigin("books.eth", 0, 120, 1, 5), "size", 2**64, "does not fit into int64"),
     RecordingError(Path("spot.jsonl"), 12, "not a recorded message"),
     NoTable("books", Path("tables")),

@@ -1,0 +1,1 @@
+"""Many streams in one driver process, with one Spark and a thread for each stream."""

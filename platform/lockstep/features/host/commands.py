@@ -1,0 +1,41 @@
+"""The host on the command line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from lockstep.cli.app import AsJson, Panel, list_all_streams, load_settings_or_exit, register_command
+from lockstep.cli.output import make_lines, print_answer, print_note, style_text
+from lockstep.features.host.host import Host, HostEnded, choose_streams
+
+
+@register_command("host --group default", Panel.RUN)
+def host(
+    group: Annotated[str, typer.Option(help="Run the streams that declare this host_group.")] = "default",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
+    """Run all continuous streams of a group in this process, with one Spark, without Dagster.
+
+    A stream that halts, fails or is stopped leaves the others running. Stopped, held and halted streams wait; they
+    start here when `lockstep start` or `lockstep resume` sets them to running. Ctrl-C and SIGTERM end each stream at
+    its next batch boundary.
+    """
+    from lockstep.operations.foreground import format_report  # loads the engine
+
+    chosen = choose_streams(list_all_streams().values(), group)
+    hosted = Host(
+        group,
+        chosen,
+        load_settings_or_exit(),
+        report=lambda stream, batch: print_note(f"{stream}: {format_report(batch)}"),
+    )
+    print_note(f"host {group}: {', '.join(stream.name for stream in chosen)}")
+    print_answer(hosted.run(), _ended, as_json=as_json)
+
+
+def _ended(found: HostEnded) -> RenderableType:
+    abandoned = f"; abandoned: {', '.join(found.abandoned)}" if found.abandoned else ""
+    return make_lines(style_text(f"host {found.host}: ended ({found.reason}), {len(found.streams)} streams{abandoned}"))

@@ -1,0 +1,230 @@
+"""Runs many streams in this process, with one Spark and a thread for each stream.
+
+Each stream keeps its epoch, claim, heartbeat, requests, desired state and halts, as in a separate process. Driver and
+JVM are shared fate: without them the host ends with an error, and its next start brings all streams back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep.declare.options import AvailableNow
+from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
+from lockstep.engine.driver.run import find_import_roots
+from lockstep.errors import LockstepError, format_some
+from lockstep.features.host.keeper import HostContext, StreamKeeper
+from lockstep.features.host.start import show_host
+from lockstep.model.tuning import DEFAULT_TUNING, Tuning
+from lockstep.spark.session import start_context
+from lockstep.spark.shutdown import end_jobs, is_context_alive, stop_context
+from lockstep.table.layout import require_root
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.metrics import BatchReport
+    from lockstep.settings import Settings, SparkSettings
+
+LOG = logging.getLogger("lockstep")
+JOIN_SECONDS = 0.5
+STOP_SECONDS_SPARE = 5.0
+"""Time for the last streams to end after their jobs were cancelled."""
+
+
+class HostEnded(msgspec.Struct, frozen=True):
+    """The end of a host.
+
+    Attributes:
+        host: Its name.
+        streams: Names of its streams.
+        abandoned: Names of the streams whose batch did not end in time; nothing of these batches is visible.
+        reason: Why it ended.
+    """
+
+    host: str
+    streams: tuple[str, ...]
+    abandoned: tuple[str, ...]
+    reason: str
+
+
+class SparkGone(LockstepError):
+    """The Spark of a host cannot run jobs any more: all its streams end.
+
+    Attributes:
+        host: Name of the host.
+    """
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(
+            f"the Spark of host {host} is gone: {reason}",
+            next_step=f"start it again: lockstep host --group {host}; each stream continues from its last commit",
+        )
+        self.host = host
+
+
+class SharedContext:
+    """The Spark of the process: started by the first stream that needs it."""
+
+    def __init__(self, settings: SparkSettings, name: str, import_roots: tuple[Path, ...]) -> None:
+        """Nothing is started yet.
+
+        Args:
+            settings: Master, memory and options.
+            name: Of the application.
+            import_roots: Folders from which workers import the modules of all streams.
+        """
+        self._settings = settings
+        self._name = name
+        self._import_roots = import_roots
+        self._lock = threading.Lock()
+        self._has_failed = False
+        self._context: SparkContext | None = None
+
+    def start(self) -> SparkContext:
+        """Start Spark once, and return it.
+
+        Raises:
+            EnvironmentProblem: Spark does not start with these settings.
+        """
+        with self._lock:
+            if self._context is None:
+                try:
+                    self._context = start_context(self._settings, self._name, import_roots=self._import_roots)
+                except LockstepError:
+                    self._has_failed = True
+                    raise
+            return self._context
+
+    def is_alive(self) -> bool:
+        """Whether it can run jobs, or has not been started; False also after a start that failed."""
+        return not self._has_failed if self._context is None else is_context_alive(self._context)
+
+    def end_jobs(self, group: str | None = None) -> None:
+        """Cancel the jobs of a run, by default all jobs."""
+        if self._context is not None:
+            end_jobs(self._context, group)
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self._context is not None:
+            stop_context(self._context)
+
+
+class Host:
+    """Streams that run in this process, each on a thread."""
+
+    def __init__(
+        self,
+        name: str,
+        streams: Sequence[AnyStream],
+        settings: Settings,
+        *,
+        report: Callable[[str, BatchReport], None] = lambda *_: None,
+        tuning: Tuning = DEFAULT_TUNING,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            name: Name of the host.
+            streams: The streams, one at least; none ends by itself.
+            settings: Addresses of Kafka and the tables, and Spark.
+            report: Receives the name of a stream and the report of each of its batches, on the stream's thread.
+            tuning: Intervals, attempts and sizes of all runs.
+        """
+        self._name = name
+        self._root = settings.table_root
+        self._stopping = StopSignal()
+        self._errors = list[Exception]()
+        roots = dict.fromkeys(chain.from_iterable(map(find_import_roots, streams)))
+        self._spark = SharedContext(settings.spark, f"lockstep host {name}", tuple(roots))
+        context = HostContext(
+            name=name,
+            settings=settings,
+            spark=self._spark.start,
+            stopping=self._stopping,
+            report=report,
+            tuning=tuning,
+            fail=self._fail,
+            is_spark_alive=self._spark.is_alive,
+        )
+        self._keepers = [StreamKeeper(stream, context) for stream in streams]
+        self._abandoned = dict[str, None]()
+
+    def run(self) -> HostEnded:
+        """Run the streams until a signal ends the host; each ends at its batch boundary, or after its stop_timeout.
+
+        Raises:
+            SparkGone: Spark cannot run jobs any more.
+            TableRootMissing: The table root was named in the settings, and does not exist.
+        """
+        longest = max(keeper.stream.limits.stop_timeout_seconds for keeper in self._keepers)
+        require_root(self._root)
+        try:
+            with show_host(self._root, self._name):
+                run_off_main_thread(
+                    self._work,
+                    self._stopping,
+                    patience_seconds=longest + STOP_SECONDS_SPARE,
+                    tick=self._abandon_late,
+                    abandon=self._spark.end_jobs,
+                )
+        except StopTimeout:
+            LOG.warning("host %s did not end in time: the rest of its streams is abandoned", self._name)
+            self._abandoned |= dict.fromkeys(each.stream.name for each in self._list_running())
+        finally:
+            self._spark.stop()
+        if self._errors:
+            raise SparkGone(self._name, str(self._errors[0])) from self._errors[0]
+        names = tuple(keeper.stream.name for keeper in self._keepers)
+        return HostEnded(self._name, names, tuple(self._abandoned), self._stopping.reason)
+
+    def _work(self) -> None:
+        for keeper in self._keepers:
+            keeper.start()
+        for keeper in self._keepers:
+            while not keeper.has_ended(JOIN_SECONDS):
+                pass
+
+    def _fail(self, error: Exception) -> None:
+        self._errors.append(error)
+        self._stopping.ask("Spark is gone")
+
+    def _abandon_late(self) -> None:
+        """Cancel the jobs of each stream that has not ended within its own time after the stop."""
+        stopping_seconds = self._stopping.seconds()
+        for keeper in self._list_running() if stopping_seconds else ():
+            name = keeper.stream.name
+            is_late = stopping_seconds > keeper.stream.limits.stop_timeout_seconds
+            if is_late and name not in self._abandoned and keeper.launch is not None:
+                LOG.warning("stream %s: the batch did not end in time and is abandoned", name)
+                self._abandoned[name] = None
+                self._spark.end_jobs(keeper.launch.run_id)
+
+    def _list_running(self) -> list[StreamKeeper]:
+        return [keeper for keeper in self._keepers if not keeper.has_ended(0)]
+
+
+def choose_streams(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream, ...]:
+    """The continuous streams of a group, by name.
+
+    Raises:
+        LockstepError: The group has none.
+    """
+    declared = tuple(declared)
+    chosen = [each for each in declared if each.host_group == group and not isinstance(each.trigger, AvailableNow)]
+    if not chosen:
+        groups = sorted({each.host_group for each in declared if each.host_group is not None})
+        raise LockstepError(
+            f"no continuous stream declares host_group={group!r}",
+            next_step=f"declare it, or choose one of the declared groups: {format_some(groups) if groups else 'none'}; "
+            "streams with the trigger AvailableNow end by themselves and run by lockstep run STREAM",
+        )
+    return tuple(sorted(chosen, key=lambda stream: stream.name))

@@ -1,0 +1,165 @@
+"""Keeps one stream running, on a thread of the host."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lockstep.control.heartbeat import is_run_counting, read_run_heartbeats
+from lockstep.engine.driver.loop import RunOutcome
+from lockstep.engine.driver.run import run_stream
+from lockstep.errors import LockstepError
+from lockstep.features.host.start_policy import LASTING_SECONDS, compute_pause_seconds, decide_start
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.operations.stream_table import try_read_head
+from lockstep.storage import find_storage
+from lockstep.table.layout import StreamFolders
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from lockstep.declare.stream import AnyStream
+    from lockstep.engine.driver.main_thread import StopSignal
+    from lockstep.engine.driver.metrics import BatchReport
+    from lockstep.engine.driver.startup import Launch
+    from lockstep.model.tuning import Tuning
+    from lockstep.settings import Settings
+
+LOG = logging.getLogger("lockstep")
+POLL_SECONDS = 2.0
+"""Interval at which the head of a stream that waits is read."""
+
+
+class HostContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Shared parts of the streams of a host.
+
+    Attributes:
+        name: Name of the host, for causes and messages.
+        settings: Addresses of Kafka and the tables.
+        spark: Starts the Spark of this process once, and returns it.
+        stopping: Whether the host stops.
+        report: Called after each committed batch with the name of the stream, on the stream's thread.
+        tuning: Intervals, attempts and sizes of all runs.
+        fail: Ends the host with an error that all streams share.
+        is_spark_alive: Whether the Spark of this process can run jobs, or has not been started.
+    """
+
+    name: str
+    settings: Settings
+    spark: Callable[[], SparkContext]
+    stopping: StopSignal
+    report: Callable[[str, BatchReport], None]
+    tuning: Tuning
+    fail: Callable[[Exception], None]
+    is_spark_alive: Callable[[], bool]
+
+
+class StreamKeeper:
+    """Runs a stream again and again, as its desired state demands.
+
+    A halt, a stop or a failure of the stream ends its run, and no other one.
+
+    Attributes:
+        stream: The declaration.
+        launch: Of the newest run; None before the first.
+    """
+
+    def __init__(self, stream: AnyStream, context: HostContext) -> None:
+        """Nothing runs yet."""
+        self.stream = stream
+        self.launch: Launch | None = None
+        self._context = context
+        self._folders = StreamFolders(stream.name, context.settings.table_root)
+        self._was_taken = False
+        self._failures = 0
+        self._told = ""
+        self._thread = threading.Thread(target=self._keep, name=f"stream {stream.name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def has_ended(self, timeout_seconds: float) -> bool:
+        """Whether the thread ends within a time, after a stop of the host."""
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _keep(self) -> None:
+        stop = self._context.stopping.wanted
+        while not stop.is_set():
+            try:
+                pause_seconds = self._attempt()
+            except Exception as error:  # noqa: BLE001  # the outermost edge of a stream: the others go on
+                if stop.is_set() and self._context.stopping.explains(error):
+                    break
+                pause_seconds = self._note_error(error)
+            stop.wait(pause_seconds)
+
+    def _attempt(self) -> float:
+        """Run the stream if it is to run; return the seconds until the next read of its head."""
+        head = try_read_head(self._folders)
+        is_elsewhere = self._was_taken and self._is_run_elsewhere()
+        decision = decide_start(head, self._context.name, is_elsewhere=is_elsewhere)
+        poll_seconds = POLL_SECONDS * find_storage(self._folders.table).poll_factor
+        if decision.launch is None:
+            self._tell(decision.reason)
+            return poll_seconds
+        began = time.monotonic()
+        self.launch = msgspec.structs.replace(decision.launch, tuning=self._context.tuning)
+        try:
+            outcome = self._run(self.launch)
+        finally:
+            if time.monotonic() - began >= LASTING_SECONDS:
+                self._failures = 0
+        self._failures = 0
+        self._told = ""
+        self._was_taken = outcome in {RunOutcome.HANDED_OVER, RunOutcome.FENCED}
+        LOG.info("stream %s: %s", self.stream.name, outcome.value)
+        return poll_seconds if outcome is not RunOutcome.STOPPED else 0.0
+
+    def _is_run_elsewhere(self) -> bool:
+        """Whether another run writes the stream or is about to claim it; polls for some seconds."""
+        control = self._folders.control
+        return any(is_run_counting(control, run_id) for run_id in read_run_heartbeats(control))
+
+    def _run(self, launch: Launch) -> RunOutcome:
+        name = self.stream.name
+        return run_stream(
+            self.stream,
+            self._context.settings,
+            spark=self._context.spark,
+            stop=self._context.stopping.wanted,
+            report=lambda batch: self._context.report(name, batch),
+            launch=launch,
+        )
+
+    def _note_error(self, error: Exception) -> float:
+        """Report the error that ended a run; return the seconds until the next start."""
+        if not self._context.is_spark_alive():
+            self._context.fail(error)
+            return 0.0
+        if isinstance(error, StreamHalted):
+            self._tell(str(error.without_sessions()))
+            return POLL_SECONDS
+        self._failures += 1
+        pause_seconds = compute_pause_seconds(self._failures)
+        is_known = isinstance(error, LockstepError)
+        LOG.error(
+            "stream %s failed: %s; the next start is in %g s, the other streams go on",
+            self.stream.name,
+            error if is_known else f"{type(error).__name__}: {error}",
+            pause_seconds,
+            exc_info=None if is_known else error,
+        )
+        return pause_seconds
+
+    def _tell(self, reason: str) -> None:
+        """Log why the stream waits, once."""
+        if reason != self._told:
+            self._told = reason
+            LOG.warning("stream %s waits: %s", self.stream.name, reason)

@@ -1,0 +1,109 @@
+"""Eight streams in one host, with a real Kafka: kills, halts, stops and restarts of one leave the others whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.control.handover import StopRequest
+from lockstep.features.host.start import start_in_host
+from lockstep.integrity.resume_options import suggest_option
+from lockstep.operations.lifecycle import stop_stream
+from lockstep.operations.resume import resume_stream
+from lockstep.table.head import Desired
+from tests.features.host.hosted import WAIT_SECONDS, Hosted
+from tests.support.feed import session, update
+from tests.support.installation import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.feed import Feed
+
+pytestmark = pytest.mark.timeout(900)
+
+STREAMS = 8
+HALTED = 0
+STOPPED = 1
+OTHERS = range(2, STREAMS)
+WHY = StopRequest("the disk is changed", "an operator")
+
+
+def read_desired(hosted: Hosted, number: int) -> Desired | None:
+    head = hosted.head(number)
+    return None if head is None else head.desired
+
+
+def read_epoch(hosted: Hosted, number: int) -> int:
+    head = hosted.head(number)
+    return 0 if head is None else head.epoch
+
+
+def halt_one(hosted: Hosted) -> None:
+    """A gap halts one stream; the others continue."""
+    hosted.feed.send(f"{hosted.feed.family}.{HALTED}", [update(1_000, a=1)])
+    wait_until(lambda: read_desired(hosted, HALTED) is Desired.HALTED, "the halt", WAIT_SECONDS)
+    for number in hosted.numbers[1:]:
+        hosted.send_updates(number, 3)
+    hosted.wait_until_whole(*hosted.numbers[1:])
+    assert [read_desired(hosted, number) for number in hosted.numbers[1:]] == [Desired.RUNNING] * (STREAMS - 1)
+
+
+def restart_stopped(hosted: Hosted) -> None:
+    """A stopped stream waits; its start is a request to the host, which claims a new epoch in the same process."""
+    folders = hosted.runs(STOPPED).folders
+    epoch = read_epoch(hosted, STOPPED)
+    assert stop_stream(folders, WHY, patience_seconds=60).ended_by == "the writer"
+    hosted.send_updates(STOPPED, 2)
+    hosted.send_updates(OTHERS[0], 2)
+    hosted.wait_until_whole(OTHERS[0])
+    assert not hosted.is_whole(STOPPED)
+    runs = hosted.runs(STOPPED)
+    started = start_in_host(runs.stream, runs.settings, "an operator")
+    assert started is not None
+    assert not started.was_running
+    hosted.wait_until_whole(STOPPED)
+    again = start_in_host(runs.stream, runs.settings, "an operator")
+    assert again is not None
+    assert (again.epoch, again.was_running) == (started.epoch, True)
+    assert read_epoch(hosted, STOPPED) > epoch + 1
+
+
+def resume_halted(hosted: Hosted) -> None:
+    """A resumed stream starts again."""
+    folders = hosted.runs(HALTED).folders
+    head = hosted.head(HALTED)
+    assert head is not None
+    options = [suggest_option(finding) for finding in head.findings]
+    resume_stream(folders, why="the producer lost it", who="an operator", accepted=options)
+    epoch = read_epoch(hosted, HALTED)
+    wait_until(lambda: read_epoch(hosted, HALTED) > epoch, "the start after the resumption", WAIT_SECONDS)
+    assert read_desired(hosted, HALTED) is Desired.RUNNING
+
+
+def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_and_a_resumption(
+    feed: Feed, tmp_path: Path
+) -> None:
+    hosted = Hosted.make(feed, tmp_path, STREAMS)
+    for number in hosted.numbers:
+        hosted.send(number, *session(5))
+    with hosted.host() as first:
+        hosted.wait_until_whole(*hosted.numbers)
+        for number in hosted.numbers:
+            hosted.send_updates(number, 200)
+        wait_until(lambda: any(map(hosted.is_whole, hosted.numbers)), "a stream ahead of the others", WAIT_SECONDS)
+        for number in hosted.numbers:
+            hosted.send_updates(number, 200)
+        first.kill()
+    with hosted.host() as second:
+        hosted.wait_until_whole(*hosted.numbers)
+        assert {read_epoch(hosted, number) for number in hosted.numbers} == {2}
+        halt_one(hosted)
+        restart_stopped(hosted)
+        resume_halted(hosted)
+        output = second.stop()
+    assert "ended (SIGTERM), 8 streams" in output
+    assert {read_desired(hosted, number) for number in hosted.numbers} == {Desired.RUNNING}
+    for number in hosted.numbers:
+        hosted.prove(number)
