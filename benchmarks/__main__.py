@@ -20,6 +20,7 @@ from benchmarks.compaction import SmallFiles, measure_compaction
 from benchmarks.driver import measure_driver, plan_driver
 from benchmarks.feed import FeedIncompleteError, feed, forget_positions
 from benchmarks.growth import Growth, OtherSettingsError, measure_growth
+from benchmarks.host import HostedStreams, measure_host
 from benchmarks.large_state import LargeState, measure_large_state
 from benchmarks.latency import Live, measure_latency
 from benchmarks.live import LiveRunError
@@ -203,6 +204,22 @@ def startup(
         found = measure_startup(
             Startup(repeat), bootstrap_servers=broker.bootstrap_servers, folder=output, console=console
         )
+    _keep_record(found, results, console)
+
+
+@app.command()
+def host(
+    streams: Annotated[int, typer.Option(help="Streams of one topic each.", min=1)] = 50,
+    rate: Annotated[int, typer.Option(help="Messages a second of each stream.", min=1)] = 200,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement.", min=1.0)] = 60.0,
+    keep: Keep = None,
+    results: Results = record.RESULTS,
+) -> None:
+    """Memory and CPU time of many streams in one process, without and with messages."""
+    console = Console()
+    hosted = HostedStreams(streams, rate, seconds)
+    with _prepared(keep, (), console) as (broker, output):
+        found = measure_host(hosted, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
     _keep_record(found, results, console)
 
 

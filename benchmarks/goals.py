@@ -17,7 +17,7 @@ FIGURES = ("<!-- figures: `python -m benchmarks plots` writes this -->", "<!-- e
 SUMMARY = ("<!-- summary: `python -m benchmarks plots` writes this -->", "<!-- end of summary -->")
 ORDER = (
     *("pairs", "main", "peers", "topics", "sessions", "latency", "restart", "state", "startup", "driver"),
-    *("live-shape", "partitions"),
+    *("live-shape", "partitions", "host"),
     *("strictness", "growth-1s", "growth-5s", "growth-300s", "compaction", "amplification", "quality"),
 )
 CPU_MAX, RATE_MIN, RATIO_MAX = 4.5, 350_000, 1.25
