@@ -107,3 +107,28 @@ def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_and_a_re
     assert {read_desired(hosted, number) for number in hosted.numbers} == {Desired.RUNNING}
     for number in hosted.numbers:
         hosted.prove(number)
+
+
+def test_a_second_host_takes_the_streams_and_the_first_has_them_again_after_its_kill(
+    feed: Feed, tmp_path: Path
+) -> None:
+    hosted = Hosted.make(feed, tmp_path, 3)
+    for number in hosted.numbers:
+        hosted.send(number, *session(5))
+    with hosted.host() as first:
+        hosted.wait_until_whole(*hosted.numbers)
+        with hosted.host() as second:
+            for number in hosted.numbers:
+                wait_until(lambda: read_epoch(hosted, number) == 2, "the handover", WAIT_SECONDS)  # noqa: B023  # at once
+            for number in hosted.numbers:
+                hosted.send_updates(number, 50)
+            hosted.wait_until_whole(*hosted.numbers)
+            assert {read_epoch(hosted, number) for number in hosted.numbers} == {2}
+            second.kill()
+        for number in hosted.numbers:
+            hosted.send_updates(number, 50)
+        hosted.wait_until_whole(*hosted.numbers)
+        assert {read_epoch(hosted, number) for number in hosted.numbers} == {3}
+        first.stop()
+    for number in hosted.numbers:
+        hosted.prove(number)

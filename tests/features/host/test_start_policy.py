@@ -13,16 +13,13 @@ def make_head(desired: Desired, epoch: int = 3, version: int = 7) -> Head:
     return Head(stream="s", cluster_id="c", epoch=epoch, desired=desired, desired_version=version, reason="why")
 
 
-@given(st.sampled_from(Desired), st.integers(0, 5), st.integers(0, 9), st.booleans())
+@given(st.sampled_from(Desired), st.integers(0, 5), st.integers(0, 9))
 def test_a_host_starts_what_is_to_run_and_only_people_change_the_desired_state(
-    desired: Desired,
-    epoch: int,
-    version: int,
-    is_elsewhere: bool,  # noqa: FBT001
+    desired: Desired, epoch: int, version: int
 ) -> None:
-    decision = decide_start(make_head(desired, epoch, version), "default", is_elsewhere=is_elsewhere)
+    decision = decide_start(make_head(desired, epoch, version), "default")
     is_new = epoch == 0 or desired is Desired.BOUNDED
-    starts = is_new or (desired is Desired.RUNNING and not is_elsewhere)
+    starts = is_new or desired is Desired.RUNNING
     assert (decision.launch is not None) is starts
     assert bool(decision.reason) is not starts
     if decision.launch is not None:

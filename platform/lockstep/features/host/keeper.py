@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.control.heartbeat import is_run_counting, read_run_heartbeats
+from lockstep.control.heartbeat import forget_run, is_run_counting, read_run_heartbeats
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.errors import LockstepError
@@ -75,7 +75,6 @@ class StreamKeeper:
         self.launch: Launch | None = None
         self._context = context
         self._folders = StreamFolders(stream.name, context.settings.table_root)
-        self._was_taken = False
         self._failures = 0
         self._told = ""
         self._thread = threading.Thread(target=self._keep, name=f"stream {stream.name}", daemon=True)
@@ -103,11 +102,13 @@ class StreamKeeper:
     def _attempt(self) -> float:
         """Run the stream if it is to run; return the seconds until the next read of its head."""
         head = try_read_head(self._folders)
-        is_elsewhere = self._was_taken and self._is_run_elsewhere()
-        decision = decide_start(head, self._context.name, is_elsewhere=is_elsewhere)
+        decision = decide_start(head, self._context.name)
         poll_seconds = POLL_SECONDS * find_storage(self._folders.table).poll_factor
         if decision.launch is None:
             self._tell(decision.reason)
+            return poll_seconds
+        if self.launch is not None and self._is_run_elsewhere():
+            self._tell("another run writes it, or is about to; it starts here again after the end of that run")
             return poll_seconds
         began = time.monotonic()
         self.launch = msgspec.structs.replace(decision.launch, tuning=self._context.tuning)
@@ -118,14 +119,17 @@ class StreamKeeper:
                 self._failures = 0
         self._failures = 0
         self._told = ""
-        self._was_taken = outcome in {RunOutcome.HANDED_OVER, RunOutcome.FENCED}
         LOG.info("stream %s: %s", self.stream.name, outcome.value)
         return poll_seconds if outcome is not RunOutcome.STOPPED else 0.0
 
     def _is_run_elsewhere(self) -> bool:
         """Whether another run writes the stream or is about to claim it; polls for some seconds."""
         control = self._folders.control
-        return any(is_run_counting(control, run_id) for run_id in read_run_heartbeats(control))
+        for run_id in read_run_heartbeats(control):
+            if is_run_counting(control, run_id):
+                return True
+            forget_run(control, run_id)  # of a killed process: the next read does not poll it again
+        return False
 
     def _run(self, launch: Launch) -> RunOutcome:
         name = self.stream.name

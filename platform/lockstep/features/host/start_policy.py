@@ -26,16 +26,14 @@ class StartDecision(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def decide_start(head: Head | None, host: str, *, is_elsewhere: bool = False) -> StartDecision:
+def decide_start(head: Head | None, host: str) -> StartDecision:
     """Decide whether to start a stream.
 
-    A stream that has never run continuously starts. A stream that runs elsewhere when the host starts is handed over
-    at a batch boundary; a stream that another run takes from the host starts here again after the end of that run.
+    A stream that has never run continuously starts, as by hand. Otherwise its desired state decides, and stays.
 
     Args:
         head: The head of the table; None while there is none.
         host: Name of the host, for the cause of the start.
-        is_elsewhere: Whether a run that took the stream from the host lives.
     """
     cause = f"host {host}"
     if head is None or head.epoch == 0 or head.desired is Desired.BOUNDED:
@@ -46,8 +44,6 @@ def decide_start(head: Head | None, host: str, *, is_elsewhere: bool = False) ->
         return StartDecision(None, f"halted: lockstep status {name} has the findings, lockstep resume {name} ends it")
     if head.desired is not Desired.RUNNING:
         return StartDecision(None, f"{head.desired.value} ({head.reason}): lockstep start {name} starts it here")
-    if is_elsewhere:
-        return StartDecision(None, f"another run writes it (epoch {head.epoch})")
     return StartDecision(Launch(cause=cause, adopts_topics=True, automatic=True))
 
 
