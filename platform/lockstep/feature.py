@@ -27,6 +27,7 @@ INSTALLED = (
     "health",
     "history",
     "host",
+    "inference",
     "localdev",
     "quality",
     "rehearsal",

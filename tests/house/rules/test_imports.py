@@ -41,9 +41,10 @@ LAYERS = (
     ("operations",),
     ("orchestration",),
     ("cli",),
-    ("features",),
-    ("dagster", "decoders", "derived", "extensions", "rules", "windows"),
+    ("decoders",),
     ("testing",),
+    ("features",),
+    ("dagster", "derived", "extensions", "rules", "windows"),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 

@@ -31,6 +31,8 @@ from lockstep.features.export.dataset import ExportMismatch
 from lockstep.features.history.rewind import RewindReason
 from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged
 from lockstep.features.host.host import SparkGone
+from lockstep.features.inference.new_stream import NewStreamRefused
+from lockstep.features.inference.sample import NothingToInfer
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
 from lockstep.features.retention.housekeeping import HousekeepingFailed, HousekeepingResult, StepResult
@@ -150,6 +152,8 @@ EVERY: tuple[LockstepError, ...] = (
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     NothingToTry("books", "topic books.eth"),
+    NothingToInfer("books.eth", "none of its first 10 messages is JSON"),
+    NewStreamRefused("books", "assets/books.py exists", "choose another name, or move the file away"),
     WrongQuery("SELECT x", "No field named x", {}),
     NoSuchSession("books", StateFilter("books.eth", 0, "eth"), "1 of 4"),
     NotRetained("books", 3, 7, 90),

@@ -36,19 +36,12 @@ END_SECONDS = 20.0
 Report = Callable[[str], None]
 
 
-class PortInUse(EnvironmentProblem):
-    """The port for clients cannot be used.
-
-    Attributes:
-        port: Its number.
-    """
-
-    def __init__(self, port: int) -> None:
-        super().__init__(
-            f"port {port} of 127.0.0.1 cannot be used: {_describe_user(port)}",
-            next_step=f"end that process, or choose another port: lockstep kafka --port {port + 1}",
-        )
-        self.port = port
+def make_port_in_use(port: int) -> EnvironmentProblem:
+    """The error of a port for clients that cannot be used; it names the process that listens there."""
+    return EnvironmentProblem(
+        f"port {port} of 127.0.0.1 cannot be used: {_describe_user(port)}",
+        next_step=f"end that process, or choose another port: lockstep kafka --port {port + 1}",
+    )
 
 
 def _describe_user(port: int) -> str:
@@ -93,11 +86,11 @@ def run_kafka(folder: Path, port: int, show: Callable[[LocalKafka], None], repor
     """
     with hold_folder_lock(folder):  # 1
         if not is_free(port):
-            raise PortInUse(port)
+            raise make_port_in_use(port)
         _prepare_archive(report)  # 2
         with Broker.start(folder, port=port) as broker:  # 3
             if broker.ports.clients != port:  # taken between the check and the start
-                raise PortInUse(port)
+                raise make_port_in_use(port)
             over = observe_end_signals()  # Ctrl-C before this ends a download, too
             show(LocalKafka(broker.bootstrap_servers, str(folder)))
             with _archive_spark(folder / "spark_archive.log", report) as archiver:  # 4

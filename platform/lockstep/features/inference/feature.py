@@ -1,0 +1,10 @@
+"""The feature as the core sees it."""
+
+from __future__ import annotations
+
+from lockstep.feature import Feature
+
+FEATURE = Feature(
+    name="inference",
+    commands=("lockstep.features.inference.commands",),
+)
