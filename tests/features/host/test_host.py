@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lockstep.control.handover import StopRequest
+from lockstep.features.host.keeper import POLL_SECONDS
 from lockstep.features.host.start import start_in_host
 from lockstep.integrity.resume_options import suggest_option
 from lockstep.operations.lifecycle import stop_stream
@@ -123,6 +125,7 @@ def test_a_second_host_takes_the_streams_and_the_first_has_them_again_after_its_
             for number in hosted.numbers:
                 hosted.send_updates(number, 50)
             hosted.wait_until_whole(*hosted.numbers)
+            time.sleep(5 * POLL_SECONDS)  # the first host reads the heads meanwhile, and leaves the streams
             assert {read_epoch(hosted, number) for number in hosted.numbers} == {2}
             second.kill()
         for number in hosted.numbers:

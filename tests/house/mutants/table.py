@@ -1355,6 +1355,23 @@ READ_ROWS = list_mutants(
     ),
 )
 
+SHARED_SPARK = list_mutants(
+    "engine/driver/shared_spark.py",
+    "unit/engine/test_shared_spark.py",
+    Change(
+        "one of several streams leaves a core",
+        "return max(1, cores - 1) if self.is_shared else cores",
+        "return cores",
+        "test_one_of_several_streams_leaves_a_core_to_the_others",
+    ),
+    Change(
+        "an executor of several streams is replaced for two of them only",
+        "if not others or recent[each].run_id != run_id",
+        "if others or recent[each].run_id != run_id",
+        "test_the_executor_of_one_stream_is_replaced_when_it_is_late_twice_lately",
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1394,4 +1411,5 @@ MUTANTS = (
     *FOLLOWER_PROOF,
     *STORED_ROWS,
     *READ_ROWS,
+    *SHARED_SPARK,
 )
