@@ -20,6 +20,7 @@ import msgspec
 
 import lockstep
 import lockstep.decoders
+import lockstep.delivery
 import lockstep.derived
 import lockstep.rules
 import lockstep.testing
@@ -52,6 +53,7 @@ MODULES = (
     lockstep.rules,
     lockstep.windows,
     lockstep.derived,
+    lockstep.delivery,
     lockstep.testing,
 )
 SECTIONS = ("Attributes:", "Args:", "Returns:", "Raises:", "Yields:")
@@ -75,9 +77,9 @@ COLUMNS: dict[str, Any] = {
 HEAD = (
     "# Reference\n\n"
     "Every public name, from its docstring. A stream module imports from `lockstep` and the modules of its themes: "
-    "`lockstep.decoders`, `lockstep.rules`, `lockstep.windows`, `lockstep.derived`. Tests of a stream also import "
-    "`lockstep.testing`. This page is made by `.venv/bin/python tools/reference.py > docs/reference.md`, "
-    "and a test compares it.\n"
+    "`lockstep.decoders`, `lockstep.rules`, `lockstep.windows`, `lockstep.derived`, `lockstep.delivery`. Tests "
+    "of a stream also import `lockstep.testing`. This page is made by "
+    "`.venv/bin/python tools/reference.py > docs/reference.md`, and a test compares it.\n"
 )
 
 

@@ -21,6 +21,7 @@ from lockstep.errors import LockstepError, SettingsError
 INSTALLED = (
     "compaction",
     "copies",
+    "delivery",
     "derived",
     "erase",
     "export",
@@ -80,6 +81,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
         followers: References to functions that read the status of the declared followers of a kind:
             (`DeclaredFollowers`); each returns `FollowerStatus` (operations/followers.py).
+        follower_proofs: References to functions with which `lockstep verify` compares the results of followers with the
+            table: (stream, folders, `KafkaSettings`); each returns `FollowerProof` values (verify/report.py).
         compaction_debt: References to functions that measure files waiting for compaction: (folders, head, time now,
             bytes of a large file).
         kept_rows: References to functions that find copies of rows outside of the stream's tables: they take
@@ -114,6 +117,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     starters: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
     followers: tuple[str, ...] = ()
+    follower_proofs: tuple[str, ...] = ()
     compaction_debt: tuple[str, ...] = ()
     kept_rows: tuple[str, ...] = ()
     copied_since: tuple[str, ...] = ()
@@ -127,7 +131,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_declared_by(self, stream: object) -> bool:
         """Whether a stream has the assets and jobs of this feature."""
-        return not self.option or getattr(stream, self.option) is not None
+        return not self.option or bool(getattr(stream, self.option))
 
 
 @cache

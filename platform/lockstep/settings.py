@@ -357,6 +357,7 @@ class ScheduleSettings(_Refusing):
         checks: Checks of the table. For checks that are too expensive for every hour.
         export: Export, of streams that declare one; after housekeeping, which moves the rewind floor. For readers that
             expect hours at another time.
+        delivery: Delivery, of streams that declare one. For consumers that can wait longer.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -366,6 +367,7 @@ class ScheduleSettings(_Refusing):
     housekeeping: Cron = "20 * * * *"
     checks: Cron = "30 * * * *"
     export: Cron = "40 * * * *"
+    delivery: Cron = "* * * * *"
 
 
 class HealthSettings(_Refusing):

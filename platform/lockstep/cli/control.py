@@ -379,7 +379,7 @@ def _closed(found: Closed) -> RenderableType:
 
 @register_command("forget derived book_activity", Panel.MAINTAIN)
 def forget(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of follower: derived, export.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of follower: delivery, derived, export.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; of an export, that of the stream.")],
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
+from lockstep.declare.delivery import Delivery, check_deliveries
 from lockstep.declare.lookup import Lookup, check_lookups
 from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.options import (
@@ -152,6 +153,8 @@ class Stream(Declaration, Generic[M, S, R]):
         quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
             personal data in refused messages.
         export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
+        deliveries: Targets outside of the table that receive the rows, exactly once (docs/deliver.md). For consumers of
+            a Kafka topic, or of a system of your own.
         rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md). For owners of
             the data who promise more than completeness and order.
         lookups: Other Delta tables that the transform reads (docs/lookups.md). For folds that need reference data.
@@ -175,6 +178,7 @@ class Stream(Declaration, Generic[M, S, R]):
     retention: timedelta | None = None
     quarantine_retention: timedelta | None = None
     export: Export | None = None
+    deliveries: Sequence[Delivery] = ()
     rules: Sequence[Rule] = ()
     lookups: Sequence[Lookup[Any]] = ()
     host_group: str | None = "default"
@@ -202,6 +206,7 @@ class Stream(Declaration, Generic[M, S, R]):
         _check_types(self.types, self.decoder)
         find_replay_key(self.transform, self.types.state, self.types.row)
         _check_export(self.export, self.types)
+        check_deliveries(self.deliveries, self.topics)
         check_rules(self.rules, self.types.row)
         _check_quarantine(self.rules, self.integrity)
         check_field_types(self)  # last: the checks before it know better what would be right
@@ -221,8 +226,8 @@ class Stream(Declaration, Generic[M, S, R]):
         return pickle.dumps(self)
 
     def __getstate__(self) -> dict[str, object]:
-        """Exclude values computed from the fields."""
-        return {name: value for name, value in self.__dict__.items() if name != "types"}
+        """Exclude values computed from the fields, and the deliveries: executors need neither."""
+        return {name: value for name, value in self.__dict__.items() if name not in {"types", "deliveries"}}
 
 
 _PARTS: Mapping[str, tuple[type | UnionType, str]] = {

@@ -6,7 +6,8 @@ A feature adds a kind of follower in four steps:
    inside `record_failure`, so that a failed run is an alarm.
 2. `Feature.followers` names a function that reads the status of the declared followers of this kind.
 3. A follower keeps its rows after a rewind or an erasure, or its next run replaces them (`FollowerPosition.rebuilds`).
-   One that keeps them names those rows as obstacles of an erasure (`Feature.kept_rows`).
+   One that keeps them names those rows as obstacles or notes of an erasure (`Feature.kept_rows`). One whose rows can
+   be read back compares them with the table (`Feature.follower_proofs`).
 4. Its asset is in `Feature.stream_assets` or `Feature.derived_assets`, its command in `Feature.commands`.
 
 The core does the rest for all kinds: status, alarm, metrics, proof, the plans of rewind, promotion and erasure, and
@@ -249,6 +250,8 @@ def make_effect_records(effects: Iterable[FollowerEffect]) -> Records:
 def _describe_effect(position: FollowerPosition, stream: str, undone_after: int | None) -> str:
     if position.rebuilds:
         return "its next run rebuilds it; until then it shows the previous rows"
+    if undone_after is None and position.reads is Reads.COMMITS:
+        return "keeps its rows: those of the session are to be erased in its target"
     if undone_after is None:
         return "keeps its rows: the erasure is refused if they are of the session"
     read = position.find_source(stream)

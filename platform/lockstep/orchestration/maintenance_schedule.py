@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from lockstep.orchestration.dagster_types import AssetJob
 
 
+IN_PROGRESS = (
+    *(DagsterRunStatus.NOT_STARTED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED),
+    DagsterRunStatus.CANCELING,
+)
+
+
 def make_maintenance_schedule(
     job: AssetJob | JobDefinition,
     cron_schedule: str,
@@ -33,6 +39,7 @@ def make_maintenance_schedule(
     name: str | None = None,
     description: str | None = None,
     request: Callable[[], RunRequest | SkipReason] = RunRequest,
+    is_alone: bool = False,
 ) -> ScheduleDefinition:
     """A schedule that is on by default, in UTC.
 
@@ -42,12 +49,15 @@ def make_maintenance_schedule(
         name: Its name; by default Dagster's, `<job>_schedule`.
         description: Its description; by default that of the job.
         request: What it requests where no run waits.
+        is_alone: Request nothing while a run is in progress either: the new run would end it.
     """
+    statuses = [DagsterRunStatus.QUEUED, *(IN_PROGRESS if is_alone else ())]
 
     def evaluate(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
-        of_job = RunsFilter(job_name=job.name, statuses=[DagsterRunStatus.QUEUED])
+        of_job = RunsFilter(job_name=job.name, statuses=statuses)
         if waiting := context.instance.get_run_ids(of_job, limit=1):
-            return SkipReason(f"run {waiting[0][:8]} of {job.name} still waits in Dagster's queue")
+            where = "waits or is in progress" if is_alone else "still waits in Dagster's queue"
+            return SkipReason(f"run {waiting[0][:8]} of {job.name} {where}")
         return request()
 
     return ScheduleDefinition(

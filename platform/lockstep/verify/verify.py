@@ -437,6 +437,8 @@ def _prove_stream(
             proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
             proving.replay_rows(found)  # 6
         followers = tuple(check_followers(positions, folders.table, stored.head, stored.version))  # 7
+        for prove in load_parts("follower_proofs"):
+            followers += tuple(prove(stream, folders, kafka))
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
     report = make_summary(stream.name, stored, work, violations, time.process_time() - began)
     return add_followers(report, followers)

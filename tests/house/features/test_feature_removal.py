@@ -26,6 +26,7 @@ COPIED = (
 )
 WIRING = {
     "compaction": ("jobs/compaction.py", ("compaction_schedules",)),
+    "delivery": ("jobs/delivery.py", ("delivery_schedules",)),
     "derived": ("jobs/derived.py", ("derived_schedule",)),
     "export": ("jobs/export.py", ("export_schedules",)),
     "health": ("sensors/health.py", ("health_sensor",)),

@@ -10,7 +10,7 @@ import types
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -35,10 +35,12 @@ from lockstep import (
 from lockstep.control.handover import ResumeRequest, RetireRequest, StopRequest
 from lockstep.control.heartbeat import HeartbeatRecord, RunHeartbeat
 from lockstep.control.start_request import StartRequest
+from lockstep.declare.delivery_target import DeliveryToken
 from lockstep.features.copies.backup import BackupManifest
 from lockstep.features.copies.copied_files import BegunCopy
 from lockstep.features.copies.mirror import PositionEvidence
 from lockstep.features.copies.relocate import ExportedPositions, SavepointManifest
+from lockstep.features.delivery.events import DeliveryHistory
 from lockstep.features.derived.derive import CheckpointNote
 from lockstep.features.export.dataset import ExportOptions, ExportSource, HourManifest
 from lockstep.integrity.base import PartitionTime
@@ -65,6 +67,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
     *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
+    *(DeliveryHistory, DeliveryToken),
 )
 """Files of JSON, the head in the log among them."""
 PACKED: tuple[type[msgspec.Struct], ...] = (SegmentHeader, BufferedMessage)
@@ -91,6 +94,8 @@ def fill(kind: Any, depth: int = 0) -> object:
         return {fill(arguments[0], depth): fill(arguments[1], depth)}
     if origin in {list, tuple}:
         return _fill_array(origin, arguments, depth)
+    if hasattr(kind, "_fields"):  # a named tuple
+        return kind(*(fill(each, depth) for each in get_type_hints(kind).values()))
     return fill_plain(kind)
 
 

@@ -8,6 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lockstep import errors
+from lockstep.declare.delivery_target import (
+    DeliveryFenced,
+    RowIdentity,
+    RowUndeliverable,
+    TargetInterrupted,
+    TargetRefused,
+)
 from lockstep.declare.discovery import ModuleBroken
 from lockstep.declare.lookup import LookupNotBound
 from lockstep.declare.rules import RuleViolated
@@ -25,6 +32,8 @@ from lockstep.features.compaction.rewrite import BinRefused
 from lockstep.features.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.features.copies.backup import BackupOvertaken
 from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress
+from lockstep.features.delivery.deliver import UnknownDelivery
+from lockstep.features.delivery.position import DeliveryHalted, HaltReason
 from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.features.erase.commit import ErasureOvertaken
 from lockstep.features.export.dataset import ExportMismatch
@@ -161,6 +170,12 @@ EVERY: tuple[LockstepError, ...] = (
     ExportRefused(Path("refused.jsonl"), "it is there already"),
     NoMessage("books", Place("books.eth", 0, 120)),
     NotHalted("books", "running"),
+    DeliveryFenced("large_moves"),
+    DeliveryHalted("large_moves", HaltReason.DROPPED, "those of batches 3 to 7", next_step="lockstep deliver --accept"),
+    RowUndeliverable(RowIdentity("id", 0, 120, 1), "its message is too large", next_step="let Delivery.select cut it"),
+    TargetInterrupted("large_moves", "the coordinator of transactions gave no producer id"),
+    TargetRefused("large_moves", "topic moves does not exist", next_step="create it"),
+    UnknownDelivery("large_move", ["large_moves"]),
     DeriveFailed("book_activity", "integer division or modulo by zero"),
     DeriveInProgress("book_activity"),
     UnknownDerived("book_activty", ["trades", "book_activity"]),

@@ -43,7 +43,7 @@ Convert = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
-class Target:
+class MessageTarget:
     """The message type of a stream.
 
     Attributes:
@@ -73,7 +73,7 @@ class Target:
         return _to(struct)
 
 
-def find_target(message_type: object) -> Target:
+def find_target(message_type: object) -> MessageTarget:
     """The target of a message type: a Struct, or a union of Structs.
 
     Raises:
@@ -91,7 +91,7 @@ def find_target(message_type: object) -> Target:
         raise _unfit(message_type, f"messages cannot be decoded to {foreign[0].__qualname__}")
     classes = cast("tuple[type[msgspec.Struct], ...]", structs)
     by_name = {str(one.__struct_config__.tag or one.__name__): one for one in classes}
-    return Target(by_name, classes[0].__struct_config__.tag_field if len(classes) > 1 else None, tuple(fields))
+    return MessageTarget(by_name, classes[0].__struct_config__.tag_field if len(classes) > 1 else None, tuple(fields))
 
 
 def _unfit(message_type: object, problem: str) -> DeclarationError:
@@ -156,7 +156,7 @@ class Avro(FramedDecoder):
         return own
 
 
-def _make_reader(target: Target, own: Schema | None, registered: RegisteredSchema, start: int) -> Decode:
+def _make_reader(target: MessageTarget, own: Schema | None, registered: RegisteredSchema, start: int) -> Decode:
     """The function that reads frames of one schema, whose message starts at a position.
 
     Raises:
@@ -175,7 +175,7 @@ def _make_reader(target: Target, own: Schema | None, registered: RegisteredSchem
 class _SchemaReader:
     """Makes the function that decodes messages of one schema to the stream's message type."""
 
-    def __init__(self, target: Target, own: Schema | None, writers: Schema) -> None:
+    def __init__(self, target: MessageTarget, own: Schema | None, writers: Schema) -> None:
         """See the class.
 
         Raises:

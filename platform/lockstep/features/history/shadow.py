@@ -192,7 +192,8 @@ class NotAShadow(LockstepError):
 def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
     """The declaration of a shadow: the stream of its name, the stream's, or the only one; renamed.
 
-    It neither exports nor drops rows: the dataset is the stream's, and a promotion needs all rows.
+    It neither exports nor delivers nor drops rows: dataset and targets are the stream's, and a promotion needs all
+    rows.
 
     Args:
         code: The folder of a checkout, a file, or the name of a module.
@@ -214,7 +215,7 @@ def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
 
 def name_shadow(stream: AnyStream, name: str) -> AnyStream:
     """The declaration as that of a shadow."""
-    return dataclasses.replace(stream, name=name, export=None, retention=None, quarantine_retention=None)
+    return dataclasses.replace(stream, name=name, export=None, deliveries=(), retention=None, quarantine_retention=None)
 
 
 def find_shadow(name: str, settings: Settings) -> AnyStream | None:

@@ -29,7 +29,7 @@ import msgspec
 from rich.console import Console
 
 from lockstep.errors import KafkaError
-from lockstep.features.localdev.producer import ANSWER_TIMEOUT_S, Delivery, create_topic
+from lockstep.features.localdev.producer import ANSWER_TIMEOUT_S, SentMessages, create_topic
 from lockstep.features.localdev.recordings import (
     read_betting_market,
     read_checksummed_books,
@@ -201,7 +201,7 @@ def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed:
 
 
 def _send(messages: Iterator[NextMessage], kafka: KafkaSettings, stop: threading.Event) -> None:
-    delivery, known = Delivery(kafka), set[str]()
+    delivery, known = SentMessages(kafka), set[str]()
     began = time.monotonic()
     for due in messages:
         late = time.monotonic() - began - due.at_seconds

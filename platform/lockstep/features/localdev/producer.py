@@ -70,7 +70,7 @@ def produce(cluster: Cluster, topic: str, messages: Iterable[Outgoing], partitio
         KafkaError: The topic could not be created, or a message was refused or not acknowledged.
     """
     create_topic(cluster, topic, partitions)
-    delivery = Delivery(cluster)
+    delivery = SentMessages(cluster)
     for message in messages:
         delivery.send(topic, message)
     return delivery.finish()
@@ -117,7 +117,7 @@ def count_produced(cluster: Cluster, topic: str) -> int:
     return sum(ends.high_watermark for ends in admin.view([topic]).ends.values())
 
 
-class Delivery:
+class SentMessages:
     """One run of a producer: counts the messages written and stores the first refusal."""
 
     def __init__(self, cluster: Cluster) -> None:

@@ -1,0 +1,1 @@
+"""Deliveries: committed rows of streams written to targets outside of their tables."""

@@ -1,0 +1,61 @@
+"""The asset of a stream's deliveries, for streams that declare some."""
+
+import threading
+from collections.abc import Sequence
+
+from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
+
+from lockstep.declare.stream import AnyStream
+from lockstep.errors import LockstepError
+from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
+from lockstep.orchestration.dagster_types import RawMetadataValue
+from lockstep.orchestration.names import make_part_key, make_table_key
+from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.settings import Settings
+
+KINDS = {"kafka"}
+RUN_SECONDS = 45.0
+"""After this time a run ends behind the write in progress: the next one, a minute later, continues."""
+
+
+def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
+    """The asset `<stream>/delivery`: runs while the stream writes, without Spark."""
+    declared = tuple(list_deliveries([stream]).values())
+    names = ", ".join(f"`{each.delivery.name}` to {each.delivery.target.address}" for each in declared)
+
+    @asset(
+        key=make_part_key(stream, "delivery"),
+        deps=[make_table_key(stream)],
+        group_name=stream.name,
+        description=(
+            f"Committed rows of {stream.name} outside of its table, exactly once: {names}. A run delivers the batches "
+            "that are new, and ends; `lockstep deliver NAME --follow` delivers each batch within a second."
+        ),
+        kinds=KINDS,
+        owners=owners,
+    )
+    def delivery(context: AssetExecutionContext) -> MaterializeResult[None]:
+        done = list[DeliveryRun]()
+        failed = list[LockstepError]()
+        stop = threading.Event()
+        limit = threading.Timer(RUN_SECONDS, stop.set)
+        limit.start()
+        for each in declared:
+            try:
+                done.append(run_delivery(each, settings, stop=stop))
+            except LockstepError as error:
+                context.log.warning("%s", error)
+                failed.append(error)
+        limit.cancel()
+        if failed:  # the others had their turn
+            raise report_failure(failed[0]) from failed[0]
+        return MaterializeResult(metadata=_describe(done))
+
+    return delivery
+
+
+def _describe(done: Sequence[DeliveryRun]) -> dict[str, RawMetadataValue]:
+    shown = dict[str, RawMetadataValue]()
+    for each in done:
+        shown |= {f"{each.name}_rows": each.rows, f"{each.name}_batch": each.batch}
+    return shown

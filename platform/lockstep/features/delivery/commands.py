@@ -1,0 +1,115 @@
+"""Deliveries on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import RenderableType
+
+from lockstep.cli.app import (
+    FAILED,
+    AsJson,
+    Panel,
+    list_all_streams,
+    load_settings_or_exit,
+    register_command,
+    show_error,
+)
+from lockstep.cli.output import print_answer, render_descriptions
+from lockstep.errors import LockstepError
+
+if TYPE_CHECKING:
+    from lockstep.features.delivery.deliver import DeclaredDelivery, DeliveryRun
+    from lockstep.features.delivery.events import DeliveryHistory
+    from lockstep.features.delivery.status import DeliveryPlan
+
+T = TypeVar("T")
+STOP_SECONDS = 90.0
+"""Time for the write in progress to end after Ctrl-C; a write that is killed is undone or completed by the next run."""
+
+
+@register_command("deliver large_moves --follow", Panel.RUN)
+def deliver(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a delivery; all by default.")] = None,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for further batches, until Ctrl-C.")] = False,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Continue after a halt; the rows that it names stay as they are.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show how far it is behind, and its next run.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="Show its newest events.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver committed rows to the targets of deliveries, exactly once. Dagster does so every minute.
+
+    A run continues from the token in the target. A newer run of the same delivery fences an older run.
+    A delivery whose table was rewound before its position halts by name. Without a name, a delivery that fails leaves
+    the others their turn; exit code 1 follows.
+    """
+    from lockstep.features.delivery.deliver import choose_deliveries, list_deliveries
+    from lockstep.features.delivery.events import read_history
+    from lockstep.features.delivery.status import plan_delivery
+
+    chosen = choose_deliveries(name, list_deliveries(list_all_streams().values()))
+    root = load_settings_or_exit().table_root
+    if follow and (name is None or plan or history):
+        raise typer.BadParameter("names one delivery, without --plan and --history", param_hint="--follow")
+    if accept and name is None:
+        raise typer.BadParameter("names one delivery", param_hint="--accept")
+    if history:
+        print_answer([read_history(root, each.delivery.name) for each in chosen], _histories, as_json=as_json)
+        return
+    if plan:
+        planned, failed = _act_on_each(chosen, lambda each: plan_delivery(each, root))
+        print_answer(planned, _plans, as_json=as_json)
+    else:
+        done, failed = _act_on_each(chosen, lambda each: _run(each, follows=follow, accepts=accept))
+        print_answer(done, _runs, as_json=as_json)
+    for error in failed:
+        show_error(error)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _run(declared: DeclaredDelivery, *, follows: bool, accepts: bool) -> DeliveryRun:
+    """Run a delivery; Ctrl-C and SIGTERM end it after the write in progress."""
+    from lockstep.engine.driver.main_thread import StopSignal, run_off_main_thread
+    from lockstep.features.delivery.deliver import run_delivery
+
+    stopping = StopSignal()
+    settings = load_settings_or_exit()
+    return run_off_main_thread(
+        lambda: run_delivery(declared, settings, stop=stopping.wanted, follows=follows, accepts=accepts),
+        stopping,
+        patience_seconds=STOP_SECONDS,
+        tick=lambda: None,
+        abandon=lambda: None,
+    )
+
+
+def _act_on_each(
+    chosen: Sequence[DeclaredDelivery], act: Callable[[DeclaredDelivery], T]
+) -> tuple[list[T], list[LockstepError]]:
+    """The results, and the errors of those that failed: none keeps the others from their turn."""
+    done = list[T]()
+    failed = list[LockstepError]()
+    for each in chosen:
+        try:
+            done.append(act(each))
+        except LockstepError as error:
+            failed.append(error)
+    return done, failed
+
+
+def _plans(found: list[DeliveryPlan]) -> RenderableType:
+    return render_descriptions(found)
+
+
+def _runs(found: list[DeliveryRun]) -> RenderableType:
+    return render_descriptions(found)
+
+
+def _histories(found: list[DeliveryHistory]) -> RenderableType:
+    return render_descriptions(found)

@@ -1,0 +1,119 @@
+"""The messages of a delivery to a Kafka topic: key, value, headers, and the partition of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from lockstep.declare.delivery_target import DeliveredRow, RowIdentity
+
+ROW = "lockstep.row"
+"""Header with the identity of the row: `<table id>/<generation>/<topic id>/<partition>/<emit offset>/<row>`."""
+BATCH = "lockstep.batch"
+"""Header with its batch, the digest of the functions and the source topic: `<batch>/<code>/<topic>`."""
+KEYS_CACHED = 100_000
+_MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+
+Header = tuple[str, bytes]
+
+
+class OutgoingMessage(NamedTuple):
+    """A message to produce."""
+
+    key: bytes
+    value: bytes
+    partition: int
+    headers: list[Header]
+
+
+class RowHeaders(NamedTuple):
+    """The headers of a message, decoded.
+
+    Attributes:
+        table_id: Delta's id of the table.
+        generation: The generation that wrote the row.
+        identity: The identity of the row inside the generation.
+        batch: Its batch.
+        code: Digest of the functions that chose and made it.
+    """
+
+    table_id: str
+    generation: int
+    identity: RowIdentity
+    batch: int
+    code: str
+
+
+class _Run(NamedTuple):
+    """What rows of one batch and partition share."""
+
+    batch: int
+    generation: int
+    topic_id: str
+    partition: int
+
+
+class MessageEncoder:
+    """Encodes the rows of one table for a topic."""
+
+    def __init__(self, table_id: str, code: str, partitions: int) -> None:
+        self._encoder = msgspec.json.Encoder()
+        self._table_id = table_id
+        self._code = code
+        self._partitions = partitions
+        self._run = _Run(0, 0, "", 0)
+        self._prefix = b""
+        self._of_batch: Header = (BATCH, b"")
+
+    def encode(self, row: DeliveredRow) -> OutgoingMessage:
+        """Encode a row. Raises TypeError or ValueError for a value that JSON cannot hold."""
+        origin = row.origin
+        run = _Run(origin.batch, origin.generation, origin.topic_id, origin.partition)
+        if run != self._run:
+            self._run = run
+            self._prefix = f"{self._table_id}/{origin.generation}/{origin.topic_id}/{origin.partition}/".encode()
+            self._of_batch = (BATCH, f"{origin.batch}/{self._code}/{origin.topic}".encode())
+        key, digest = _encode_key(origin.session)
+        identity = b"%b%d/%d" % (self._prefix, origin.emit_offset, origin.row)
+        value = self._encoder.encode(row.value)
+        return OutgoingMessage(key, value, digest % self._partitions, [(ROW, identity), self._of_batch])
+
+
+def decode_headers(headers: Mapping[str, bytes]) -> RowHeaders:
+    """Decode the headers of a message. Raises KeyError or ValueError for a message that no delivery wrote."""
+    history, partition, emit_offset, row = headers[ROW].decode().rsplit("/", 3)
+    table_id, generation, topic_id = history.split("/", 2)  # a topic id may have slashes
+    batch, code, _ = headers[BATCH].decode().split("/")
+    identity = RowIdentity(topic_id, int(partition), int(emit_offset), int(row))
+    return RowHeaders(table_id, int(generation), identity, int(batch), code)
+
+
+@lru_cache(KEYS_CACHED)
+def _encode_key(session: str) -> tuple[bytes, int]:
+    """The key of a session, and its positive hash."""
+    key = session.encode()
+    return key, _hash(key) & 0x7FFFFFFF
+
+
+def choose_partition(key: bytes, partitions: int) -> int:
+    """The partition of a key among so many, as the default partitioner of Kafka's Java producer chooses it."""
+    return (_hash(key) & 0x7FFFFFFF) % partitions
+
+
+def _hash(key: bytes) -> int:
+    """MurmurHash2 of 32 bits, with the seed of Kafka's Java producer."""
+    whole = len(key) & ~3
+    state = _SEED ^ len(key)
+    for at in range(0, whole, 4):
+        word = int.from_bytes(key[at : at + 4], "little") * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        state = (state * _MULTIPLIER & _MASK) ^ word
+    if whole < len(key):
+        state = (state ^ int.from_bytes(key[whole:], "little")) * _MULTIPLIER & _MASK
+    state = (state ^ state >> 13) * _MULTIPLIER & _MASK
+    return state ^ state >> 15

@@ -1,0 +1,270 @@
+"""Delivery to a Kafka topic, exactly once for consumers with isolation.level=read_committed.
+
+Rows and token are in one transaction. The transactional id belongs to the topic, so a new run fences the one before,
+whose open transaction the broker then aborts, or completes if it was being committed. After that the newest committed
+token is the position: it settles an unknown outcome.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import msgspec
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.cimpl import NewTopic
+
+from lockstep.declare.delivery import KafkaTopic
+from lockstep.declare.delivery_target import (
+    DeliveredRow,
+    DeliveryFenced,
+    DeliveryToken,
+    RowUndeliverable,
+    TargetConnection,
+    TargetInterrupted,
+    TargetRefused,
+)
+from lockstep.errors import KafkaError, KafkaUnreachable, LockstepError
+from lockstep.features.delivery.kafka_message import MessageEncoder, decode_headers
+from lockstep.features.delivery.kafka_tokens import TokenTopic
+from lockstep.kafka.admin import ClusterAdmin, Topic, read_topic_settings
+from lockstep.kafka.client import ClusterClient, make_admin_client, make_producer_configuration
+from lockstep.kafka.secrets import with_secrets
+from lockstep.model.decoding import decode_json
+from lockstep.settings import KafkaSettings
+from lockstep.time_limit import describe_silence
+
+TRANSACTION_MS = 60_000
+"""After this time without an end the broker aborts a transaction, so that it blocks readers no longer."""
+COMMIT_SECONDS = 60.0
+_TOO_LARGE = (ClientError.MSG_SIZE_TOO_LARGE, ClientError.RECORD_LIST_TOO_LARGE)
+_FENCED = (
+    *(ClientError._FENCED, ClientError.INVALID_PRODUCER_EPOCH),  # noqa: SLF001  # the client's name
+    ClientError.PRODUCER_FENCED,
+)
+_NO_TRANSACTIONS = {
+    ClientError.INVALID_TRANSACTION_TIMEOUT: (
+        f"the brokers allow no transactions of {TRANSACTION_MS // 1000} s",
+        f"set transaction.max.timeout.ms of the brokers to {TRANSACTION_MS} at least",
+    ),
+    ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "this user may not use its transactional id",
+        "grant WRITE and DESCRIBE on the transactional ids with the prefix lockstep.delivery.",
+    ),
+    ClientError._UNSUPPORTED_FEATURE: (  # noqa: SLF001  # the client's name
+        "the brokers have no transactions",
+        "deliver to a cluster with transactions: Kafka 0.11 or later",
+    ),
+}
+
+
+class _TargetState(msgspec.Struct, frozen=True):
+    """The topic to which a token belongs."""
+
+    topic_id: str
+    partitions: int
+
+
+class KafkaConnection(TargetConnection):
+    """A claimed topic."""
+
+    def __init__(self, delivery: str, target: KafkaTopic, settings: KafkaSettings) -> None:
+        """Claim the topic.
+
+        1. Find topic and token topic; create the latter if it does not exist.
+        2. Fence earlier runs: their transactions end.
+        3. Read the token up to the end of the token topic as of then.
+        4. Refuse a topic that is not as the token has it.
+
+        Raises:
+            TargetRefused: The topic is missing, was re-created or grew, belongs to another delivery, or Kafka refuses
+                transactions.
+            TargetInterrupted: Kafka did not answer in time.
+        """
+        self._delivery = delivery
+        self._target = target
+        self._settings = settings
+        client = make_admin_client(settings)
+        self._admin = ClusterAdmin(client, settings.timeout_seconds)
+        self._refused = list[LockstepError]()
+        self._encoder: MessageEncoder | None = None
+        try:
+            self._topic = self._find_topic(client)  # 1
+            self._tokens = TokenTopic(delivery, target, self._admin, settings)
+            self._producer = self._fence_earlier()  # 2
+            self._token = self._tokens.read_settled()  # 3
+        except KafkaUnreachable as error:
+            raise TargetInterrupted(delivery, error.problem) from error
+        except KafkaError as error:
+            raise TargetRefused(delivery, error.problem, next_step=error.next_step) from error
+        self._state = _TargetState(self._topic.topic_id, self._topic.partitions)
+        self._epoch = 1 if self._token is None else self._token.epoch + 1
+        if self._token is not None:
+            self._check_topic(self._token)  # 4
+
+    @property
+    def token(self) -> DeliveryToken | None:
+        """The newest committed token."""
+        return self._token
+
+    def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
+        """Write rows and token in one transaction. Raises as `TargetConnection.write`."""
+        state = msgspec.json.encode(self._state).decode()
+        stamped = msgspec.structs.replace(token, epoch=self._epoch, target_state=state)
+        if self._encoder is None:
+            self._encoder = MessageEncoder(token.table_id, token.code, self._topic.partitions)
+        try:
+            self._producer.begin_transaction()
+            self._produce(rows, self._encoder)
+            self._produce_one(self._target.tokens, self._target.topic.encode(), msgspec.json.encode(stamped), 0, [])
+            self._commit()
+        except KafkaException as error:
+            raise self._explain(error.args[0]) from error
+        self._token = stamped
+
+    def close(self) -> None:
+        """Abort the open transaction, if any."""
+        with suppress(KafkaException):
+            self._producer.abort_transaction(self._settings.timeout_seconds)
+
+    def _produce(self, rows: Sequence[DeliveredRow], encoder: MessageEncoder) -> None:
+        """Produce to pinned partitions: a topic that grows keeps the order of its keys until the next claim."""
+        topic = self._topic.name
+        for row in rows:
+            try:
+                key, value, partition, headers = encoder.encode(row)
+            except (TypeError, ValueError) as error:
+                step = "let Delivery.select make a value that JSON can hold"
+                raise RowUndeliverable(row.origin.identity, f"JSON cannot hold it: {error}", next_step=step) from error
+            try:
+                self._produce_one(topic, key, value, partition, headers)
+            except KafkaException as error:
+                if error.args[0].code() in _TOO_LARGE:
+                    raise _make_too_large(row.origin.identity, len(value)) from error
+                raise
+
+    def _produce_one(self, topic: str, key: bytes, value: bytes, partition: int, headers: list[Any]) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, headers=headers)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def _note_refusal(self, error: ClientError | None, message: Message) -> None:
+        """Note a row that the broker refuses; all other failures end the transaction, and it is tried again."""
+        if error is not None and error.code() in _TOO_LARGE and message.topic() == self._topic.name:
+            identity = decode_headers(cast("dict[str, bytes]", dict(message.headers() or []))).identity
+            self._refused.append(_make_too_large(identity, len(message.value() or b"")))
+
+    def _commit(self) -> None:
+        self._producer.commit_transaction(COMMIT_SECONDS)
+
+    def _explain(self, error: ClientError) -> LockstepError:
+        if self._refused:
+            return self._refused[0]
+        if error.code() in _FENCED and self._was_overtaken():
+            return DeliveryFenced(self._delivery)
+        return TargetInterrupted(self._delivery, error.str())
+
+    def _was_overtaken(self) -> bool:
+        """Whether a newer run has claimed the topic: a broker fences a transaction that it timed out, too."""
+        with suppress(LockstepError):
+            newest = self._tokens.read_newest()
+            return newest is not None and newest.epoch > self._epoch
+        return False
+
+    def _find_topic(self, client: ClusterClient) -> Topic:
+        name = self._target.topic
+        tokens = self._target.tokens
+        topics = self._admin.topics([name, tokens])
+        if name not in topics:
+            step = f"create it, with the number of partitions that it keeps: kafka-topics.sh --create --topic {name}"
+            raise TargetRefused(self._delivery, f"topic {name} does not exist", next_step=step)
+        if tokens not in topics:
+            self._create_tokens(client)
+        elif topics[tokens].partitions != 1:
+            problem = f"the token topic {tokens} has {topics[tokens].partitions} partitions, not one"
+            raise TargetRefused(self._delivery, problem, next_step="name another one: KafkaTopic(tokens=...)")
+        (kept,) = read_topic_settings(client, [tokens], self._settings.timeout_seconds)
+        if kept.settings.get("cleanup.policy") != "compact":
+            problem = f"the token topic {tokens} has cleanup.policy {kept.settings.get('cleanup.policy')}: Kafka would "
+            step = f"set cleanup.policy=compact on {tokens}"
+            raise TargetRefused(self._delivery, f"{problem}delete the position of the delivery", next_step=step)
+        return topics[name]
+
+    def _create_tokens(self, client: ClusterClient) -> None:
+        """Create the token topic, with as many replicas as the topic of the rows has."""
+        (kept,) = read_topic_settings(client, [self._target.topic], self._settings.timeout_seconds)
+        options = {"cleanup.policy": "compact", "segment.ms": "3600000", "segment.bytes": "16777216"}
+        wanted = NewTopic(self._target.tokens, 1, kept.replicas, config=options)
+        made = client.create_topics([wanted], request_timeout=self._settings.timeout_seconds)
+        try:
+            made[self._target.tokens].result(self._settings.timeout_seconds)
+        except KafkaException as error:
+            if error.args[0].code() != ClientError.TOPIC_ALREADY_EXISTS:
+                step = f"create {self._target.tokens} with one partition and cleanup.policy=compact"
+                problem = f"the token topic cannot be created: {error.args[0].str()}"
+                raise TargetRefused(self._delivery, problem, next_step=step) from error
+        self._await_tokens()
+
+    def _await_tokens(self) -> None:
+        """Wait until the cluster shows the new topic with its leader."""
+        deadline = time.monotonic() + self._settings.timeout_seconds
+        while not self._admin.view([self._target.tokens]).ends:
+            if time.monotonic() > deadline:
+                silence = describe_silence("Kafka", self._settings.timeout_seconds, self._target.tokens)
+                raise TargetInterrupted(self._delivery, silence)
+            time.sleep(0.1)
+
+    def _fence_earlier(self) -> Producer:
+        options = {
+            "transactional.id": f"lockstep.delivery.{self._target.topic}",
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "delivery.timeout.ms": TRANSACTION_MS,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "allow.auto.create.topics": False,
+            "log_level": 2,
+            # Reports of all messages would cost more than their encoding.
+            "delivery.report.only.error": True,
+            "on_delivery": self._note_refusal,
+        }
+        producer = Producer({**with_secrets(make_producer_configuration(self._settings)), **options})
+        try:
+            producer.init_transactions(self._settings.timeout_seconds)
+        except KafkaException as error:
+            found = error.args[0]
+            problem, step = _NO_TRANSACTIONS.get(found.code(), ("", ""))
+            if problem:
+                raise TargetRefused(self._delivery, f"{problem}: {found.str()}", next_step=step) from error
+            problem = f"the coordinator of transactions gave no producer id ({found.str()})"
+            raise TargetInterrupted(self._delivery, problem) from error
+        return producer
+
+    def _check_topic(self, token: DeliveryToken) -> None:
+        name = self._target.topic
+        if token.delivery != self._delivery:
+            problem = f"topic {name} is the target of delivery {token.delivery}, whose rows it has"
+            step = f"name another topic; or continue that delivery by its name, {token.delivery}"
+            raise TargetRefused(self._delivery, problem, next_step=step)
+        had = decode_json(token.target_state, _TargetState)
+        if had.topic_id != self._state.topic_id:
+            problem = f"topic {name} was deleted and created again: the rows that were delivered are gone"
+            step = "deliver to a topic of another name, from the first row on"
+            raise TargetRefused(self._delivery, problem, next_step=step)
+        if had.partitions != self._state.partitions:
+            problem = f"topic {name} had {had.partitions} partitions, and has {self._state.partitions}: keys would move"
+            step = "deliver to a new topic with that number, from the first row on"
+            raise TargetRefused(self._delivery, problem, next_step=step)
+
+
+def _make_too_large(row: Any, size: int) -> RowUndeliverable:
+    step = (
+        "raise max.message.bytes of the topic and message.max.bytes of kafka.options, or let Delivery.select shorten it"
+    )
+    return RowUndeliverable(row, f"its message of {size} bytes is larger than Kafka takes", next_step=step)

@@ -1,0 +1,187 @@
+"""The position of a delivery in the history of its table: continue, or halt by name. Pure.
+
+| change of the past | default |
+|---|---|
+| compaction, vacuum, closed hours, added columns | continues: a row belongs to the range of its batch |
+| rewind or promotion behind the position | continues: the undone batches were not delivered |
+| rewind or promotion before the position | halts (`UNDONE`); `--accept` continues after the last common batch |
+| retention of delivered rows | continues: they stay in the target |
+| retention of rows that are not delivered | halts (`DROPPED`); `--accept` continues after them |
+| erasure of a session | continues; the history names the rows in the target, which the operator erases |
+| another table, or one restored from an older copy | halts (`REPLACED`) |
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+
+from lockstep.declare.delivery import Delivery, FirstRows
+from lockstep.declare.delivery_target import DeliveryToken
+from lockstep.errors import LockstepError
+from lockstep.table.commit import Base
+from lockstep.table.follower_positions import find_generation
+from lockstep.table.head import Head
+
+
+class HaltReason(StrEnum):
+    """Why a delivery halts until an operator acts."""
+
+    UNDONE = "batches that it has delivered were undone"
+    REPLACED = "the table is not the one that it has delivered"
+    DROPPED = "retention has dropped rows that it has not delivered"
+    INCOMPLETE = "the table and its ledger count different rows"
+    ROW = "a row cannot be delivered"
+
+
+class DeliveryHalted(LockstepError):
+    """A delivery has halted; the target keeps its rows, and each run halts again until an operator acts.
+
+    Attributes:
+        delivery: Name of the delivery.
+        reason: Why.
+    """
+
+    def __init__(self, delivery: str, reason: HaltReason, evidence: str, *, next_step: str) -> None:
+        super().__init__(f"delivery {delivery} has halted: {reason.value}: {evidence}", next_step=next_step)
+        self.delivery = delivery
+        self.reason = reason
+
+
+class HaltFound(msgspec.Struct, frozen=True):
+    """A reason to halt, with its evidence and remedy."""
+
+    reason: HaltReason
+    evidence: str
+    next_step: str
+
+
+class VersionRead(msgspec.Struct, frozen=True):
+    """The version of a table that a delivery reads.
+
+    Attributes:
+        base: Version and head.
+        entry: Token of the version's log entry; empty if it is unknown.
+    """
+
+    base: Base
+    entry: str
+
+
+def make_first_token(delivery: Delivery, stream: str, read: VersionRead) -> DeliveryToken:
+    """The position of a delivery that starts. Pure."""
+    head = read.base.head
+    dropped = 0 if head.retention is None else head.retention.batch
+    batch = head.batch if delivery.first_rows is FirstRows.NEW else dropped
+    return move_token(
+        DeliveryToken(
+            delivery=delivery.name,
+            stream=stream,
+            table_id=head.table_id,
+            generation=head.generation,
+            erasure=0 if head.erasure is None else head.erasure.batch,
+            version=read.base.version,
+            entry=read.entry,
+            since=batch,
+            batch=0,
+            batch_generation=0,
+            step_batch=0,
+            step_generation=0,
+            last=None,
+            rows=0,
+            delivered=0,
+            valid=head.valid_batches,
+            epoch=0,
+            code=delivery.digest_code(),
+            target_state="",
+            written_at=datetime.now(UTC),
+        ),
+        batch,
+        find_generation(head, batch),
+    )
+
+
+def move_token(token: DeliveryToken, batch: int, generation: int) -> DeliveryToken:
+    """The token between two steps, after a batch. Pure."""
+    return msgspec.structs.replace(
+        token,
+        batch=batch,
+        batch_generation=generation,
+        step_batch=batch,
+        step_generation=generation,
+        last=None,
+        rows=0,
+        written_at=datetime.now(UTC),
+    )
+
+
+def mark_version(token: DeliveryToken, read: VersionRead, code: str) -> DeliveryToken:
+    """The token with the version of the table that is read now. Pure."""
+    head = read.base.head
+    return msgspec.structs.replace(
+        token,
+        generation=head.generation,
+        erasure=0 if head.erasure is None else head.erasure.batch,
+        version=read.base.version,
+        entry=read.entry,
+        valid=head.valid_batches,
+        code=code,
+    )
+
+
+def find_halt(token: DeliveryToken, head: Head, entry_now: str) -> HaltFound | None:
+    """Find a reason to halt in the history of the table. Pure.
+
+    Args:
+        token: The position.
+        head: The head of the table.
+        entry_now: Token of the log entry that the table has at the version of the position; empty if it is unknown.
+    """
+    restart = "deliver by another name to another target, from the first row on"
+    if token.table_id != head.table_id:
+        return HaltFound(HaltReason.REPLACED, f"its id is {head.table_id}, not {token.table_id}", restart)
+    is_ahead = token.generation > head.generation or (
+        token.step_generation == head.generation and token.step_batch > head.batch
+    )
+    if is_ahead or (token.entry and entry_now and token.entry != entry_now):
+        evidence = f"version {token.version}, which it has read, is another one or missing: it was restored from a copy"
+        return HaltFound(HaltReason.REPLACED, evidence, restart)
+    accept = f"lockstep deliver {token.delivery} --accept"
+    common = find_common_batch(token, head)
+    if token.step_batch > common:
+        evidence = (
+            f"it has rows of batches {common + 1} to {token.step_batch}, and the table continues after batch {common} "
+            f"in generation {head.generation}"
+        )
+        step = f"they stay in the target, with their generation: {accept} continues after batch {common}; or "
+        return HaltFound(HaltReason.UNDONE, evidence, step + restart)
+    dropped = 0 if head.retention is None else head.retention.batch
+    if dropped > token.batch:
+        evidence = f"those of batches {token.batch + 1} to {dropped}"
+        return HaltFound(HaltReason.DROPPED, evidence, f"{accept} continues after batch {dropped}, without them")
+    return None
+
+
+def find_common_batch(token: DeliveryToken, head: Head) -> int:
+    """The last batch up to which the delivered rows and those of the table are the same batches. Pure."""
+    now = head.valid_batches
+    delivered = token.valid | {token.step_generation: token.step_batch}
+    return max((min(last, now[each]) for each, last in delivered.items() if each in now), default=0)
+
+
+def accept_halt(token: DeliveryToken, head: Head, reason: HaltReason) -> DeliveryToken:
+    """The position after an operator has accepted a halt. Pure.
+
+    Between two steps it is after the last common batch, or after the dropped rows. A step in progress ends with its
+    last common batch; `rows` is to be counted again then.
+    """
+    if reason is HaltReason.DROPPED:
+        dropped = 0 if head.retention is None else head.retention.batch
+        return move_token(token, dropped, find_generation(head, dropped))
+    common = find_common_batch(token, head)
+    generation = find_generation(head, common)
+    if common <= token.batch:
+        return move_token(token, common, generation)
+    return msgspec.structs.replace(token, step_batch=common, step_generation=generation)

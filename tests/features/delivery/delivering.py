@@ -1,0 +1,138 @@
+"""Deliveries of a test, the messages of their topics, and what these must be by a plain reading of the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from confluent_kafka import Consumer, Message, TopicPartition
+from deltalake import DeltaTable
+
+from lockstep.delivery import Delivery, KafkaTopic, RowSource
+from lockstep.features.delivery.deliver import DeclaredDelivery, DeliveryRun
+from lockstep.features.delivery.deliver import run_delivery as deliver_rows
+from tests.support.adding_stream import Reading
+
+if TYPE_CHECKING:
+    from lockstep.declare.stream import AnyStream
+    from lockstep.settings import Settings
+    from lockstep.table.layout import StreamFolders
+    from tests.support.local_runs import LocalRuns
+
+Identity = tuple[str, int, int, int]
+
+
+UNLUCKY = 7
+
+
+class Arrived(NamedTuple):
+    """A message of a target topic, as a read_committed consumer sees it."""
+
+    partition: int
+    key: str
+    value: dict[str, Any]
+    identity: Identity
+    generation: int
+    batch: int
+
+
+def is_positive(row: Reading, origin: RowSource) -> bool:
+    """Rows with a positive value."""
+    del origin
+    return row.value > 0
+
+
+def is_wanted(row: Reading, origin: RowSource) -> bool:
+    """Fails at a value."""
+    del origin
+    if row.value == UNLUCKY:
+        raise ValueError("unlucky")
+    return True
+
+
+def to_doubled(row: Reading, origin: RowSource) -> Reading:
+    """Twice the value, with the session as the name."""
+    return Reading(origin.session, row.value * 2, row.total)
+
+
+def to_large(row: Reading, origin: RowSource) -> Reading:
+    """A name that no message can hold, for one value."""
+    del origin
+    return Reading(row.name * 2_000_000 if row.value == UNLUCKY else row.name, row.value, row.total)
+
+
+def declare(stream: AnyStream, topic: str, **options: Any) -> DeclaredDelivery:
+    """A delivery named readings of a stream to a topic."""
+    target = KafkaTopic(topic=topic, tokens=f"{topic}.tokens", transaction_rows=options.pop("transaction_rows", 10_000))
+    delivery = Delivery(name="readings", target=target, **options)
+    return DeclaredDelivery(delivery, dataclasses.replace(stream, deliveries=(delivery,)))
+
+
+def run(declared: DeclaredDelivery, settings: Settings, *, accepts: bool = False) -> DeliveryRun:
+    """Deliver the rows of now."""
+    return deliver_rows(declared, settings, stop=threading.Event(), accepts=accepts)
+
+
+def run_delivery(runs: LocalRuns, topic: str, **options: Any) -> DeliveryRun:
+    """Deliver the rows of a stream to a topic."""
+    accepts = options.pop("accepts", False)
+    return run(declare(runs.stream, topic, **options), runs.settings, accepts=accepts)
+
+
+def read_topic(servers: str, topic: str, partitions: int) -> list[Arrived]:
+    """The committed messages of a topic, decoded, partition by partition."""
+    return [_decode(message) for message in read_messages(servers, topic, partitions)]
+
+
+def read_messages(servers: str, topic: str, partitions: int) -> list[Message]:
+    """The committed messages of a topic, partition by partition."""
+    options = {"group.id": "none", "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 2}
+    consumer = Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest", **options})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    arrived = list[Message]()
+    ended = set[int]()
+    try:
+        while len(ended) < partitions:
+            for message in consumer.consume(1_000, 10):
+                if message.error() is not None:
+                    ended.add(message.partition() or 0)
+                else:
+                    arrived.append(message)
+    finally:
+        consumer.close()
+    return sorted(arrived, key=lambda each: each.partition() or 0)  # stable: the order inside a partition stays
+
+
+def _decode(message: Message) -> Arrived:
+    headers: dict[str, Any] = dict(message.headers() or ())
+    history, partition, offset, row = headers["lockstep.row"].decode().rsplit("/", 3)
+    _, generation, topic_id = history.split("/", 2)
+    batch = int(headers["lockstep.batch"].decode().split("/")[0])
+    identity = (topic_id, int(partition), int(offset), int(row))
+    value = json.loads(message.value() or b"")
+    return Arrived(message.partition() or 0, (message.key() or b"").decode(), value, identity, int(generation), batch)
+
+
+def read_rows(folders: StreamFolders, columns: tuple[str, ...] = ("name", "value", "total")) -> dict[Identity, Any]:
+    """The rows of the table by identity: session and value."""
+    table = DeltaTable(folders.table).to_pyarrow_table().to_pylist()
+    rows = dict[Identity, Any]()
+    for row in table:
+        identity = (row["_topic_id"], row["_partition"], row["_emit_offset"], row["_row"])
+        rows[identity] = (row["_session"], {name: row[name] for name in columns})
+    return rows
+
+
+def assert_delivered(arrived: list[Arrived], rows: dict[Identity, Any]) -> None:
+    """Each row once, with its key and value; in order by source partition inside of each target partition."""
+    assert sorted(each.identity for each in arrived) == sorted(rows)
+    assert {each.identity: (each.key, each.value) for each in arrived} == rows
+    last = dict[tuple[int, str, int], Identity]()
+    homes = dict[str, int]()
+    for each in arrived:
+        place = (each.partition, *each.identity[:2])
+        assert last.get(place, ("", 0, -1, 0))[2:] < each.identity[2:]
+        last[place] = each.identity
+        assert homes.setdefault(each.key, each.partition) == each.partition

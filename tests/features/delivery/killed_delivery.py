@@ -1,0 +1,92 @@
+"""A delivery that kills its own process, or waits, at a step: python -m tests.features.delivery.killed_delivery ..."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockstep.features.delivery import deliver
+from lockstep.features.delivery.kafka_target import KafkaConnection
+from lockstep.settings import KafkaSettings, Settings
+from tests.features.delivery.delivering import declare
+from tests.support.adding_stream import adding
+from tests.support.installation import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = ("fenced", "begun", "produced", "sent", "committed", "position")
+"""It dies after earlier runs are fenced, in a transaction without rows, with rows, with rows that the broker has, after
+the commit, and before its position for status is written."""
+TRANSACTION_ROWS = 3
+
+
+def die() -> None:
+    """As by kill -9."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt(step: str, act: Callable[[], None], writes: int) -> None:
+    """Act at a step of the write with this number; the first write is the claim."""
+    count = [0]
+
+    def after(owner: Any, name: str, *, flushes: bool = False) -> None:
+        original = getattr(owner, name)
+
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            answer = original(self, *arguments, **options)
+            count[0] += 1
+            if count[0] == writes:
+                if flushes:
+                    self._producer.flush(30)
+                act()
+            return answer
+
+        setattr(owner, name, call)
+
+    if step == "begun":
+        begin_at(act, writes)
+    elif step == "position":
+        vars(deliver)["write_position"] = lambda *_: act()
+    else:
+        name = {"fenced": "_fence_earlier", "committed": "_commit"}.get(step, "_produce")
+        after(KafkaConnection, name, flushes=step == "sent")
+        if step == "fenced":
+            count[0] = writes - 1
+
+
+def begin_at(act: Callable[[], None], writes: int) -> None:
+    """Act at the start of the rows of a write."""
+    original = KafkaConnection._produce  # noqa: SLF001  # a process of its own
+    count = [0]
+
+    def call(self: KafkaConnection, *arguments: Any) -> None:
+        count[0] += 1
+        if count[0] == writes:
+            act()
+        original(self, *arguments)
+
+    setattr(KafkaConnection, "_produce", call)  # noqa: B010  # another signature
+
+
+def wait_at(gate: Path) -> None:
+    """Show that the step is reached, and wait for the go."""
+    (gate / "reached").touch()
+    wait_until((gate / "go").exists, "the go")
+
+
+def main(servers: str, root: str, pattern: str, topic: str, step: str, writes: str, gate: str = "") -> None:
+    """Run it."""
+    settings = Settings(kafka=KafkaSettings(bootstrap_servers=servers), table_root=Path(root))
+    interrupt(step, (lambda: wait_at(Path(gate))) if gate else die, int(writes))
+    declared = declare(adding(pattern), topic, transaction_rows=TRANSACTION_ROWS)
+    done = deliver.run_delivery(declared, settings, stop=threading.Event())
+    sys.stdout.write(f"{done.rows}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,199 @@
+"""A delivery as a follower: lag, retention, erasure; and a target of a user, by the code of its page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+from datetime import timedelta
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import materialize
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from lockstep.cli.app import app
+from lockstep.delivery import Delivery, DeliveryFenced, FirstRows, KafkaTopic
+from lockstep.features.delivery import commands
+from lockstep.features.delivery.asset import make_delivery_asset
+from lockstep.features.delivery.deliver import DeclaredDelivery
+from lockstep.features.delivery.deliver import run_delivery as deliver
+from lockstep.features.delivery.kept_rows import find_delivered_rows, find_droppable_hours
+from lockstep.features.delivery.status import plan_delivery, read_deliveries
+from lockstep.features.retention.rows import drop_old_rows
+from lockstep.operations.followers import DeclaredFollowers
+from lockstep.operations.kept_rows import ErasedHours
+from lockstep.operations.stream_table import open_table
+from lockstep.settings import Settings
+from lockstep.table.follower_positions import FollowerName, read_position, write_position
+from lockstep.table.live_files import LiveFiles
+from tests.support.kept_stream import keeping, script
+from tests.support.offline_stream import Offline
+from tests.support.plain_reader import read_table
+
+PAGE = Path(__file__).parents[3] / "docs" / "how-to-add" / "target.md"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the page."""
+    file = tmp_path / "files_of_the_page.py"
+    file.write_text(PAGE.read_text().partition("```python\n")[2].partition("```")[0])
+    spec = spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> Offline:
+    """The tables of a stream with four batches."""
+    made = Offline(keeping(), tmp_path)
+    (tmp_path / "tables").mkdir()
+    made.run(*script())
+    return made
+
+
+def declare(offline: Offline, page: Any, **options: Any) -> DeclaredDelivery:
+    target = page.Folder(str(offline.root / "archive"))
+    delivery = Delivery(name="archive", target=target, **options)
+    return DeclaredDelivery(delivery, dataclasses.replace(offline.stream, deliveries=(delivery,)))
+
+
+def run(offline: Offline, declared: DeclaredDelivery) -> int:
+    settings = Settings(table_root=offline.folders.root)
+    return deliver(declared, settings, stop=threading.Event()).rows
+
+
+def read_values(offline: Offline) -> list[Any]:
+    files = sorted((offline.root / "archive").glob("*.json"))
+    rows = list[Any]()
+    for file in files:
+        rows += json.loads(file.read_text())["rows"]
+    return rows
+
+
+def test_the_target_of_the_page_has_each_row_once(offline: Offline, page: Any) -> None:
+    declared = declare(offline, page)
+    assert run(offline, declared) == 4
+    assert run(offline, declared) == 0
+    names = ["name", "value", "total"]
+    table = read_table(offline.folders.table).select(names).to_pylist()
+    assert sorted(map(str, read_values(offline))) == sorted(map(str, table))
+
+
+def test_the_target_of_the_page_fences_an_earlier_claim(offline: Offline, page: Any) -> None:
+    declared = declare(offline, page)
+    run(offline, declared)
+    first = page.Folder(str(offline.root / "archive")).connect("archive")
+    run(offline, declared)
+    with pytest.raises(DeliveryFenced):
+        first.write((), first.token)
+
+
+def test_a_delivery_has_lag_before_and_after_its_runs(offline: Offline, page: Any) -> None:
+    declared = declare(offline, page)
+    root = offline.folders.root
+    assert (plan_delivery(declared, root).batch, plan_delivery(declared, root).behind) == (None, 4)
+    run(offline, declared)
+    offline.run({"kept.one": [("a", b"{broken")]}, {"kept.two": [("a", b"{broken")]})
+    (status,) = read_deliveries(DeclaredFollowers((declared.stream,), (), root))
+    assert (status.kind, status.name, status.behind, status.problem) == ("delivery", "archive", 2, "")
+    assert status.next_run == "delivers 2 batches"
+    run(offline, declared)
+    assert plan_delivery(declared, root).behind == 0
+
+
+def test_a_stream_without_a_table_waits(tmp_path: Path, page: Any) -> None:
+    offline = Offline(keeping(), tmp_path)
+    (tmp_path / "tables").mkdir()
+    declared = declare(offline, page)
+    assert plan_delivery(declared, offline.folders.root).next_run == "waits for a table"
+    done = deliver(declared, Settings(table_root=offline.folders.root), stop=threading.Event())
+    assert (done.is_waiting, done.claims) == (True, 0)
+
+
+def list_droppable(offline: Offline, declared: DeclaredDelivery) -> frozenset[str]:
+    limit = find_droppable_hours(declared.stream, offline.folders)
+    assert limit is not None
+    return limit()
+
+
+def test_retention_leaves_rows_that_a_delivery_has_not_read_for_as_long_as_it_may_hold_them(
+    offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = open_table(offline.folders).base()
+    hour = base.head.hour
+    later = replace(base, head=replace(base.head, hour="2099-01-01T00"))
+    declared = declare(offline, page, holds_rows=timedelta(hours=2))
+    assert {file.commit_hour for file in LiveFiles(offline.folders.table).at(base.version)} == {hour}
+    assert list_droppable(offline, declared) == frozenset()
+    monkeypatch.setattr("lockstep.features.delivery.kept_rows.find_current_hour", lambda: "2099-01-01T00")
+    monkeypatch.setattr("lockstep.table.commit.OutputLog.base", lambda _: later)
+    assert list_droppable(offline, declared) == {hour}
+    longer = declare(offline, page, holds_rows=timedelta(days=100_000))
+    assert list_droppable(offline, longer) == frozenset()
+    assert list_droppable(offline, declare(offline, page, first_rows=FirstRows.NEW)) == {hour}
+    assert find_droppable_hours(declare(offline, page, holds_rows=None).stream, offline.folders) is None
+
+
+def test_retention_may_drop_the_hours_before_that_of_the_position(offline: Offline, page: Any) -> None:
+    declared = declare(offline, page)
+    root = offline.folders.root
+    run(offline, declared)
+    limit = find_droppable_hours(declared.stream, offline.folders)
+    done = drop_old_rows(offline.folders, timedelta(hours=1), cause="test", find_exported=limit)
+    assert done.retention is None
+    position = read_position(root, FollowerName("delivery", "archive"))
+    assert position is not None
+    write_position(root, replace(position, sources=(replace(position.sources[0], batch=0),)))
+    assert list_droppable(offline, declared) == frozenset()
+
+
+def test_the_plan_of_an_erasure_names_the_target_with_its_rows(offline: Offline, page: Any) -> None:
+    declared = declare(offline, page)
+    head = open_table(offline.folders).base().head
+    erased = ErasedHours(offline.folders, declared.stream, head, [head.hour])
+    assert find_delivered_rows(erased).notes == ()
+    run(offline, declared)
+    (note,) = find_delivered_rows(erased).notes
+    assert "has rows of batches up to 4 (delivery archive): erase those of the session there" in note
+
+
+def test_a_kafka_topic_has_an_address_of_its_own() -> None:
+    assert KafkaTopic(topic="a").address == "kafka topic a"
+
+
+def test_the_asset_delivers_and_shows_rows_and_batch(offline: Offline, page: Any) -> None:
+    declared = declare(offline, page)
+    made = make_delivery_asset(declared.stream, Settings(table_root=offline.folders.root), ["team:a"])
+    done = materialize([made])
+    (event,) = done.asset_materializations_for_node("keeping__delivery")
+    assert {name: value.value for name, value in event.metadata.items()} == {"archive_rows": 4, "archive_batch": 4}
+
+
+def test_the_command_delivers_shows_the_plan_and_the_history(
+    offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = declare(offline, page)
+    monkeypatch.setattr(commands, "list_all_streams", lambda: {"keeping": declared.stream})
+    monkeypatch.setattr(commands, "load_settings_or_exit", lambda: Settings(table_root=offline.folders.root))
+
+    def call(*arguments: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(app, ["deliver", *arguments, "--json"])
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout) if code == 0 else result.output
+
+    assert call("archive", "--plan")[0]["behind"] == 4
+    assert call()[0]["rows"] == 4
+    assert call("archive")[0]["rows"] == 0
+    assert [each["event"] for each in call("archive", "--history")[0]["events"]] == ["claimed"]
+    call("--follow", code=2)
+    call("--accept", code=2)

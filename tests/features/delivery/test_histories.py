@@ -1,0 +1,104 @@
+"""Random histories: batches, compactions, rewinds, a promotion; what counts is in the topic once and in order."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.features.delivery.position import DeliveryHalted, HaltReason
+from lockstep.features.delivery.prove import prove_deliveries
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.shadow import begin_shadow
+from lockstep.operations.stream_table import open_table
+from lockstep.verify.report import InvariantStatus
+from tests.correctness.rewind.rewinding import Rewinding
+from tests.features.delivery.delivering import assert_delivered, declare, read_rows, read_topic, run_delivery
+from tests.support.feed import Feed
+
+if TYPE_CHECKING:
+    from tests.support.local_runs import LocalRuns
+
+PARTITIONS = 2
+STEPS = 8
+SHADOW = "adding_shadow"
+
+
+def deliver_and_accept(stream: Rewinding, target: str) -> bool:
+    """Deliver with small writes; accept a halt. Returns whether it halted."""
+    rows = stream.choose.choice([1, 3, 100])
+    try:
+        run_delivery(stream.runs, target, transaction_rows=rows)
+    except DeliveryHalted as halted:
+        assert halted.reason is HaltReason.UNDONE, stream.steps  # noqa: PT017  # a history may halt it or not
+        run_delivery(stream.runs, target, transaction_rows=rows, accepts=True)
+        return True
+    return False
+
+
+def check(feed: Feed, runs: LocalRuns, target: str, *, was_accepted: bool) -> None:
+    """Rows of batches that count are in the topic once, in order; the proof agrees."""
+    valid = open_table(runs.folders).base().head.valid_batches
+    arrived = read_topic(feed.bootstrap_servers, target, PARTITIONS)
+    counting = [each for each in arrived if each.batch <= valid.get(each.generation, -1)]
+    assert_delivered(counting, read_rows(runs.folders))
+    assert was_accepted or counting == arrived
+    (proof,) = prove_deliveries(declare(runs.stream, target).stream, runs.folders, runs.settings.kafka)
+    expected = InvariantStatus.PROVEN if counting == arrived else InvariantStatus.NOT_PROVEN
+    assert proof.status is expected, proof
+
+
+def go(feed: Feed, runs: LocalRuns, seed: int) -> None:
+    target = Feed(feed.bootstrap_servers, f"to_{feed.family}").create("rows", PARTITIONS)
+    stream = Rewinding(feed, runs, seed)
+    was_accepted = False
+    for _ in range(STEPS):
+        stream.step()
+        if stream.choose.random() < 0.6:
+            was_accepted |= deliver_and_accept(stream, target)
+    was_accepted |= deliver_and_accept(stream, target)
+    check(feed, runs, target, was_accepted=was_accepted)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_a_history_with_rewinds_each_row_that_counts_is_delivered_once(
+    feed: Feed, runs: LocalRuns, seed: int
+) -> None:
+    go(feed, runs, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 23))
+def test_in_many_histories_with_rewinds_each_row_that_counts_is_delivered_once(
+    feed: Feed, runs: LocalRuns, seed: int
+) -> None:
+    go(feed, runs, seed)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_promotion_halts_a_delivery_that_is_ahead_of_it_alone(
+    feed: Feed,
+    runs: LocalRuns,
+    is_ahead: bool,  # noqa: FBT001  # a case
+) -> None:
+    target = Feed(feed.bootstrap_servers, f"to_{feed.family}").create("rows", PARTITIONS)
+    stream = Rewinding(feed, runs, 5)
+    for _ in range(2):
+        stream.send()
+        runs.run()
+    run_delivery(runs, target)
+    begin_shadow(runs.handle, SHADOW, str(stream.head.batch), code="", who="a test", why="a test")
+    shadow = runs.of(dataclasses.replace(runs.stream, name=SHADOW))
+    for _ in range(2):
+        stream.send()
+        runs.run()
+        shadow.run()
+    if is_ahead:
+        run_delivery(runs, target)
+    promote_shadow(runs.handle, SHADOW, who="a test", why="a test", accept_behind=True)
+    assert deliver_and_accept(stream, target) == is_ahead
+    stream.send()
+    runs.run()
+    deliver_and_accept(stream, target)
+    check(feed, runs, target, was_accepted=is_ahead)
