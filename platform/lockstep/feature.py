@@ -20,6 +20,7 @@ from lockstep.errors import LockstepError, SettingsError
 
 INSTALLED = (
     "compaction",
+    "console",
     "copies",
     "delivery",
     "derived",

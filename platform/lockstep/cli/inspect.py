@@ -51,6 +51,7 @@ from lockstep.errors import format_some
 from lockstep.operations.durations import format_count, format_duration
 
 if TYPE_CHECKING:
+    from lockstep.control.live_report import LiveRates
     from lockstep.model.finding import Finding
     from lockstep.operations.alarms import Alarm, AlarmKind
     from lockstep.operations.followers import FollowerStatus
@@ -241,6 +242,7 @@ def describe_status(found: Status) -> Group:
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
             ("freshness", _format_freshness(found)),
+            *((("rate", _format_rates(found.rates)),) if found.rates is not None else ()),
             *((("timestamps", _format_absurd(found.absurd_timestamps)),) if found.absurd_timestamps else ()),
             *((("removals", _format_removals(found.absent_removals)),) if found.absent_removals else ()),
             ("headroom", _headroom(found)),
@@ -345,6 +347,13 @@ def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str =
         yield style_text(f"next: {alarm.next_step}")
     if kinds := [kind.value for kind in unknown]:
         yield style_text(f"{prefix}unknown: {', '.join(kinds)}", "yellow")
+
+
+def _format_rates(rates: LiveRates) -> str:
+    """Messages and rows a second, and the time of a batch by phase."""
+    work = f"{rates.messages:,.1f} messages/s, {rates.rows:,.1f} rows/s, {rates.cpu_cores:.2f} cores for tasks"
+    phases = [f"{phase} {seconds:.2f} s" for phase, seconds in rates.phase_seconds.items()]
+    return f"{work}; a batch: {', '.join(phases)}" if phases else work
 
 
 def _format_freshness(found: Status) -> str | None:

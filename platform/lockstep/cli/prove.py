@@ -54,12 +54,15 @@ def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
 
 def _proof(name: str) -> VerifyReport:
     from lockstep.engine.driver.run import require_registry
+    from lockstep.operations.last_proof import keep_proof
     from lockstep.table.layout import StreamFolders
     from lockstep.verify.verify import verify_stream as prove
 
     stream, found = find_stream_or_exit(name), load_settings_or_exit()
     folders = StreamFolders(stream.name, found.table_root)
-    return prove(stream, folders, found.kafka, require_registry(stream, found.registry))
+    report = prove(stream, folders, found.kafka, require_registry(stream, found.registry))
+    keep_proof(folders, report)
+    return report
 
 
 def _shown(found: VerifyReport) -> RenderableType:

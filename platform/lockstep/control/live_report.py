@@ -6,7 +6,9 @@ nothing: a report that is missing, late or damaged is as good as none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -102,7 +104,7 @@ class LiveRates(msgspec.Struct, frozen=True, kw_only=True):
         messages: Messages read in a second.
         rows: Rows written in a second.
         cpu_cores: CPU seconds of tasks in a second.
-        batch_seconds: Mean wall time of a batch, from its plan to its commit; None without a batch.
+        phase_seconds: Mean wall time of each phase of a batch: plan, tasks, checks, commit; empty without a batch.
     """
 
     seconds: float
@@ -110,7 +112,12 @@ class LiveRates(msgspec.Struct, frozen=True, kw_only=True):
     messages: float
     rows: float
     cpu_cores: float
-    batch_seconds: float | None
+    phase_seconds: dict[str, float]
+
+    @property
+    def batch_seconds(self) -> float | None:
+        """Mean wall time of a batch, from its plan to its commit; None without a batch."""
+        return sum(self.phase_seconds.values()) if self.batches else None
 
 
 def compute_rates(report: LiveReport, now: float, seconds: float) -> LiveRates:
@@ -126,15 +133,25 @@ def compute_rates(report: LiveReport, now: float, seconds: float) -> LiveRates:
         start = max(start, min(report.batches[0].committed_at, now))
     recent = [batch for batch in report.batches if batch.committed_at > start]
     window = max(now - start, 1.0)
-    took = [batch.plan_seconds + batch.task_seconds + batch.check_seconds + batch.commit_seconds for batch in recent]
     return LiveRates(
         seconds=window,
         batches=len(recent),
         messages=sum(batch.messages for batch in recent) / window,
         rows=sum(batch.rows for batch in recent) / window,
         cpu_cores=sum(batch.cpu_seconds for batch in recent) / window,
-        batch_seconds=sum(took) / len(took) if took else None,
+        phase_seconds=_average_phases(recent),
     )
+
+
+def _average_phases(batches: Sequence[LiveBatch]) -> dict[str, float]:
+    if not batches:
+        return {}
+    return {
+        "plan": fmean(batch.plan_seconds for batch in batches),
+        "tasks": fmean(batch.task_seconds for batch in batches),
+        "checks": fmean(batch.check_seconds for batch in batches),
+        "commit": fmean(batch.commit_seconds for batch in batches),
+    }
 
 
 def write_live_report(control: Path, report: LiveReport) -> None:

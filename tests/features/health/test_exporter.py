@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import threading
 import time
 from contextlib import contextmanager
 from itertools import chain
@@ -16,13 +17,18 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own, for one call
 from prometheus_client.parser import text_string_to_metric_families
 
+from lockstep import Every
 from lockstep.errors import EnvironmentProblem
 from lockstep.features.health.exporter import (
     FOLLOWER_METRICS,
     FURTHER_METRICS,
+    LABELLED_METRICS,
     METRICS_PORT,
+    PARTITION_METRIC,
+    PHASE_METRIC,
     STREAM_COUNTERS,
     STREAM_METRICS,
+    WRITER_METRICS,
     HealthCollector,
     StreamSnapshot,
     make_metrics,
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 HOUR = 3_600
-OTHER_METRICS = FURTHER_METRICS | FOLLOWER_METRICS
+OTHER_METRICS = FURTHER_METRICS | FOLLOWER_METRICS | WRITER_METRICS | LABELLED_METRICS
 NAMES = {*(each.name for each in STREAM_METRICS), *(f"{each.name}_total" for each in STREAM_COUNTERS), *OTHER_METRICS}
 
 Samples = dict[tuple[str, ...], float]
@@ -106,6 +112,32 @@ def test_every_stream_is_reported_whether_it_lives_or_not(feed: Feed, runs: Loca
     assert 55 * 60 <= own["lockstep_oldest_unread_seconds"] < HOUR
     assert {name for name, *labels in found if labels == ["adding"]} | set(OTHER_METRICS) == NAMES
     assert len([name for name, *_ in found]) < 50 * 2
+
+
+def test_a_live_writer_has_rates_phases_and_on_request_its_partitions(feed: Feed, runs: LocalRuns) -> None:
+    topic = feed.create("values", partitions=3)
+    feed.send(topic, session(2), partition=1)
+    stop = threading.Event()
+    run = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.1), stop=stop))
+    run.start()
+    try:
+        while not runs.reports or not runs.reports[-1].rows:
+            time.sleep(0.1)
+        time.sleep(1.0)  # two reports
+        with exporting(HealthCollector([runs.stream], runs.settings, has_partitions=True)) as address:
+            found = scrape(address)
+    finally:
+        stop.set()
+        run.join()
+    lags = {frozenset(names[2:]): lag for names, lag in found.items() if names[0] == PARTITION_METRIC}
+    assert lags == {frozenset((topic, str(number))): 0.0 for number in range(3)}
+    assert found["lockstep_messages_per_second", "adding"] > 0
+    assert found["lockstep_rows_per_second", "adding"] > 0
+    assert found["lockstep_task_cpu_cores", "adding"] > 0
+    phases = {name[2] for name in found if name[0] == PHASE_METRIC}
+    assert phases == {"plan", "tasks", "checks", "commit"}
+    with exporting(HealthCollector([runs.stream], runs.settings)) as address:
+        assert not {PARTITION_METRIC, PHASE_METRIC, *WRITER_METRICS} & {name for name, *_ in scrape(address)}
 
 
 def test_what_is_unknown_is_absent_and_never_zero(feed: Feed, runs: LocalRuns) -> None:

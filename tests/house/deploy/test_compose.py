@@ -58,7 +58,9 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_it_holds_every_part_of_the_platform(compose: dict[str, Any]) -> None:
     workers = {"spark-master", "spark-worker-1", "spark-worker-2"}
     dagster = {"code", "daemon", "webserver", "webserver-readonly"}
-    assert compose["services"].keys() == {"kafka", "postgres", "proxy", "feed", "metrics"} | workers | dagster
+    assert (
+        compose["services"].keys() == {"kafka", "postgres", "proxy", "feed", "metrics", "console"} | workers | dagster
+    )
 
 
 def test_without_a_password_it_is_refused_and_says_what_to_set(tmp_path: Path) -> None:

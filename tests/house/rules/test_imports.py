@@ -107,7 +107,6 @@ ONE_IMPORTER = {
     "operations.doctor.object_store": "diagnoses of an object store",
     "operations.inspect.spellings": "keys of a fold by value, apart from the steps of a trial",
     "orchestration.pruning": "pure limits and deletions; Dagster evaluates the annotations of the job's module",
-    "orchestration.request_guard": "pure rules of who may ask, apart from Dagster's program",
     "orchestration.restart_policy": "pure decision of the topics sensor",
     "state.restore": "restoring a local store, apart from its use",
     "storage.object_store": "an extra, which only tables in an object store need",

@@ -89,6 +89,8 @@ def test_rates_are_those_of_the_batches_within_the_window(seed: int) -> None:
     assert rates.rows == pytest.approx(2 * rates.messages)
     assert rates.cpu_cores == pytest.approx(0.75 * len(expected) / window)
     assert rates.batch_seconds == (1.0 if expected else None)
+    phases = {"plan": 0.125, "tasks": 0.5, "checks": 0.125, "commit": 0.25}
+    assert rates.phase_seconds == (phases if expected else {})
 
 
 def test_batches_that_the_report_no_longer_holds_do_not_lower_the_rate() -> None:

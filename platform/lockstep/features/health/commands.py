@@ -35,7 +35,9 @@ class Exporter(msgspec.Struct, frozen=True):
 def metrics(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for a free one.")] = 9464,
     host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
-    as_json: AsJson = False,  # noqa: FBT002  # a flag of a command line
+    *,
+    partitions: Annotated[bool, typer.Option("--partitions", help="Also the lag of each partition.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Serve the health of all streams as Prometheus metrics, on loopback by default, until Ctrl-C.
 
@@ -44,7 +46,8 @@ def metrics(
     from lockstep.features.health.exporter import HealthCollector, start_exporter
 
     declared = list_all_streams()
-    server = start_exporter(HealthCollector(declared.values(), load_settings_or_exit()), host, port)
+    collector = HealthCollector(declared.values(), load_settings_or_exit(), has_partitions=partitions)
+    server = start_exporter(collector, host, port)
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())

@@ -1,7 +1,8 @@
 """Prometheus exporter: the health of all declared streams, read when it is scraped.
 
-Series are bounded: some 40 for each stream, and one for each topic that it reads. Partitions have none: 1,000 topics
-are 1,000 series, not tens of thousands. What is not known is absent, never zero. docs/health.md lists the metrics.
+Series are bounded: some 50 for each stream, and one for each topic that it reads. Partitions have none unless they are
+asked for: 1,000 topics are 1,000 series, not tens of thousands. What is not known is absent, never zero. docs/health.md
+lists the metrics.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from lockstep.addresses import is_loopback_name
+from lockstep.control.live_report import LiveRates, compute_rates, read_live_report
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
 from lockstep.model.position import TopicIdPartition
@@ -215,6 +217,19 @@ FOLLOWER_METRICS = {
     "lockstep_follower_unread_batches": "Batches that are ready for a follower and unread; labels `kind`, `follower`.",
     "lockstep_follower_freshness_seconds": "Age of the newest commit that a follower has read; the same labels.",
 }
+WRITER_METRICS = {
+    "lockstep_messages_per_second": "Messages that the writer read in a second, over the last minute.",
+    "lockstep_rows_per_second": "Rows that it wrote in a second, over the last minute.",
+    "lockstep_task_cpu_cores": "CPU seconds of its tasks in a second, over the last minute.",
+}
+PHASE_METRIC = "lockstep_batch_phase_seconds"
+PARTITION_METRIC = "lockstep_partition_lag_messages"
+LABELLED_METRICS = {
+    PHASE_METRIC: "Mean wall time of a phase of a batch, over the last minute; label `phase`.",
+    PARTITION_METRIC: "Lag of one partition, with `--partitions`; labels `topic`, `partition`.",
+}
+RATE_SECONDS = 60.0
+"""Window of the rates: the usual time between two scrapes, or more."""
 LEVELS = {AlarmSeverity.WARNING: 1.0, AlarmSeverity.ERROR: 2.0}
 
 
@@ -226,12 +241,14 @@ class StreamSnapshot(msgspec.Struct, frozen=True):
         seconds: Time that it took.
         counts: The counters, by name.
         counted: The figures of each counter at the newest look that could read the table.
+        rates: The work of the writer; None without a live one.
     """
 
     health: Health
     seconds: float
     counts: Mapping[str, int] = {}
     counted: Mapping[str, Mapping[TopicIdPartition, int]] = {}
+    rates: LiveRates | None = None
 
 
 def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamSnapshot:
@@ -249,13 +266,15 @@ def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamS
 class HealthCollector(Collector):
     """Reads the health of all streams when it is scraped, at most once in ten seconds."""
 
-    def __init__(self, streams: Iterable[AnyStream], settings: Settings) -> None:
+    def __init__(self, streams: Iterable[AnyStream], settings: Settings, *, has_partitions: bool = False) -> None:
         """Reads nothing yet.
 
         Args:
             streams: The streams.
             settings: Addresses of Kafka and the tables.
+            has_partitions: Whether each partition has a series for its lag.
         """
+        self._has_partitions = has_partitions
         self._streams = sorted(streams, key=lambda stream: stream.name)
         self._settings = settings
         self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
@@ -263,7 +282,10 @@ class HealthCollector(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        return make_metrics(self._recent_looks())
+        looks = self._recent_looks()
+        yield from make_metrics(looks)
+        if self._has_partitions:
+            yield _make_partition_gauge(looks)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the registry would read all streams to find the names."""
@@ -287,7 +309,15 @@ class HealthCollector(Collector):
         except Exception as error:  # a defect of one look is not to hide the other streams
             logger.exception("stream %s could not be looked at", stream.name)
             health = make_unreadable(stream, *describe_unreadable(error))
-        return StreamSnapshot(health, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        return StreamSnapshot(health, seconds, rates=_read_rates(handle, health.facts))
+
+
+def _read_rates(handle: StreamHandle, facts: HealthFacts) -> LiveRates | None:
+    if not facts.is_written:
+        return None
+    report = read_live_report(handle.folders.control, facts.epoch)
+    return None if report is None else compute_rates(report, time.time(), RATE_SECONDS)
 
 
 def make_metrics(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
@@ -308,7 +338,34 @@ def make_metrics(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
         for topic, messages in _topic_lags(facts):
             lag.add_metric([facts.stream, topic], messages)
     yield from (desired, alarm, lag, seconds)
+    yield from _make_writer_gauges(looks)
     yield from _make_follower_gauges(looks)
+
+
+def _make_writer_gauges(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
+    messages, rows, cores = (
+        GaugeMetricFamily(name, meaning, labels=["stream"]) for name, meaning in WRITER_METRICS.items()
+    )
+    phases = GaugeMetricFamily(PHASE_METRIC, LABELLED_METRICS[PHASE_METRIC], labels=["stream", "phase"])
+    for look in looks:
+        if (rates := look.rates) is None:
+            continue
+        stream = look.health.facts.stream
+        messages.add_metric([stream], rates.messages)
+        rows.add_metric([stream], rates.rows)
+        cores.add_metric([stream], rates.cpu_cores)
+        for phase, seconds in rates.phase_seconds.items():
+            phases.add_metric([stream, phase], seconds)
+    yield from (messages, rows, cores, phases)
+
+
+def _make_partition_gauge(looks: Sequence[StreamSnapshot]) -> Metric:
+    labels = ["stream", "topic", "partition"]
+    gauge = GaugeMetricFamily(PARTITION_METRIC, LABELLED_METRICS[PARTITION_METRIC], labels=labels)
+    for look in looks:
+        for each in look.health.facts.partitions:
+            gauge.add_metric([look.health.facts.stream, each.topic, str(each.partition)], each.lag_messages)
+    return gauge
 
 
 def _make_follower_gauges(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:

@@ -6,6 +6,6 @@ from lockstep.feature import Feature
 
 FEATURE = Feature(
     name="localdev",
-    needs=("quality",),
+    needs=("console", "quality"),
     commands=("lockstep.features.localdev.commands",),
 )

@@ -64,7 +64,7 @@ from lockstep.time_limit import SLOW, describe_silence, end_process
 if TYPE_CHECKING:
     from dagster_graphql import DagsterGraphQLClient
 
-CONSOLE_PORT, EXPORTER_PORT = 3000, 9464
+WEB_PORT, PAGE_PORT, EXPORTER_PORT = 3000, 3002, 9464
 """Default ports; others are chosen where these are in use."""
 LOCATION = "lockstep"
 """The code location."""
@@ -96,13 +96,15 @@ class Servers(msgspec.Struct, frozen=True):
         kafka: Address of the broker.
         console: Address of Dagster's web server.
         metrics: Address of the exporter of metrics.
-        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon, metrics, keeper.
+        page: Address of the live page.
+        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon, metrics, page, keeper.
         commands: The commands of those that `start` has started.
     """
 
     kafka: str = ""
     console: str = ""
     metrics: str = ""
+    page: str = ""
     started: dict[str, ProcessHandle] = {}
     commands: dict[str, list[str]] = {}
 
@@ -308,6 +310,10 @@ class LocalPlatform:
         """Record the address of the exporter of metrics."""
         self._write(msgspec.structs.replace(self.servers(), metrics=address))
 
+    def set_page(self, address: str) -> None:
+        """Record the address of the live page."""
+        self._write(msgspec.structs.replace(self.servers(), page=address))
+
     def _add(self, name: str, pid: int | None) -> None:
         servers, process = self.servers(), read_process_handle(pid or 0)
         if process is None:
@@ -359,10 +365,12 @@ def start_servers(platform: LocalPlatform, speed: float) -> Iterator[str]:
         yield f"feeding {speed:g} recorded messages a second"
     feed = ["python", "-m", "lockstep.features.localdev.feed", str(platform.repository), "--speed", str(speed)]
     platform.ensure("feed", lambda: feed)
-    if not all(map(platform.is_running, ("metrics", "code", "web", "daemon"))):
-        yield "starting Dagster: code location, web server, daemon; and the exporter of metrics"
+    if not all(map(platform.is_running, ("metrics", "page", "code", "web", "daemon"))):
+        yield "starting Dagster: code location, web server, daemon; the exporter of metrics, and the live page"
     if not platform.is_running("metrics"):
         _start_exporter(platform)
+    if not platform.is_running("page"):
+        _start_page(platform)
     _start_dagster(platform)
 
 
@@ -370,6 +378,12 @@ def _start_exporter(platform: LocalPlatform) -> None:
     port = EXPORTER_PORT if is_free(EXPORTER_PORT) else find_free_ports(1)[0]
     platform.start("metrics", ["lockstep", "metrics", "--port", str(port)])
     platform.set_metrics(f"http://127.0.0.1:{port}/metrics")
+
+
+def _start_page(platform: LocalPlatform) -> None:
+    port = PAGE_PORT if is_free(PAGE_PORT) else find_free_ports(1)[0]
+    platform.start("page", ["lockstep", "console", "--port", str(port)])
+    platform.set_page(f"http://127.0.0.1:{port}")
 
 
 def _start_dagster(platform: LocalPlatform) -> None:
@@ -402,7 +416,7 @@ def _make_code_command(platform: LocalPlatform, workspace: Path) -> list[str]:
 
 
 def _make_web_command(workspace: Path) -> list[str]:
-    port = CONSOLE_PORT if is_free(CONSOLE_PORT) else find_free_ports(1)[0]
+    port = WEB_PORT if is_free(WEB_PORT) else find_free_ports(1)[0]
     web = ["python", "-m", "lockstep.orchestration.web_server", "-h", "127.0.0.1", "-p", str(port)]
     return [*web, "-w", str(workspace)]
 
@@ -609,7 +623,8 @@ def _is_whole(platform: LocalPlatform) -> bool:
 
 def _show(platform: LocalPlatform) -> None:
     servers = platform.servers()
-    SAY.print(f"\n  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
+    SAY.print(f"\n  live page  {servers.page}   (state, lag, alarms and history of all streams)")
+    SAY.print(f"  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
     SAY.print(f"  metrics    {servers.metrics}   (for Prometheus; the dashboard is deploy/grafana/lockstep.json)")
     SAY.print(f"  tables     {platform.tables}")

@@ -100,7 +100,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[StreamEvent, ...]
 
 
-def read_history(folders: StreamFolders, last: int) -> History:
+def read_history(folders: StreamFolders, last: int, entries_max: int | None = None) -> History:
     """The newest events of a stream.
 
     Costs one small read for each commit back to the oldest event that is listed, and four columns of the ledger where
@@ -109,6 +109,7 @@ def read_history(folders: StreamFolders, last: int) -> History:
     Args:
         folders: Folders of the stream's tables.
         last: Number of events.
+        entries_max: Log entries in which they are searched, the newest ones; None for all.
 
     Raises:
         NoTable: The stream has no table yet.
@@ -118,12 +119,13 @@ def read_history(folders: StreamFolders, last: int) -> History:
     if not versions:
         require_root(folders.root)
         raise NoTable(folders.stream, folders.root)
-    found = list(islice(_list_newest_first(folders.table, versions), last + 1))
+    searched = versions if entries_max is None else versions[-entries_max:]
+    found = list(islice(_list_newest_first(folders.table, searched), last + 1))
     notes = _read_notes(folders)
     return History(
         stream=folders.stream,
         first_version=versions[0],
-        is_complete=len(found) <= last,
+        is_complete=len(found) <= last and len(searched) == len(versions),
         events=tuple(_add_notes(event, notes) for event in reversed(found[:last])),
     )
 

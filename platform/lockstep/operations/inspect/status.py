@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from lockstep.control.heartbeat import WriterState, find_writer
+from lockstep.control.live_report import LiveRates, compute_rates, read_live_report
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.integrity.resume_options import make_resume_command
@@ -39,6 +41,8 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.losses import NONE_LOST, LostStates
 
+RATE_SECONDS = 60.0
+"""Window of the rates."""
 STREAMS_AT_ONCE = 16
 """Threads for streams: a status mostly waits for a heartbeat and for Kafka."""
 
@@ -99,6 +103,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         lookups: The tables that it looks up.
         lost: States that were lost, and how much of it no one has accepted.
         ended: Topics that were deleted or re-created, until they are forgotten.
+        rates: The work of the writer over the last minute; None without a live one.
         absurd_timestamps: See `HealthFacts`.
         absent_removals: See `HealthFacts`.
     """
@@ -136,6 +141,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     halted_topics: tuple[str, ...] = ()
     lost: LostStates = NONE_LOST
     ended: tuple[EndedTopic, ...] = ()
+    rates: LiveRates | None = None
 
 
 class StreamOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +261,6 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
     stream, folders, head = handle.stream.name, handle.folders, handle.require_head()
     health = read_known_health(handle, head)
     facts = health.facts
-    of_root = DeclaredFollowers((handle.stream,), tuple(derived), folders.root, handle.settings.target_file_bytes)
     return Status(
         stream=stream,
         desired=head.desired.value,
@@ -282,7 +287,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         dropped_messages="" if head.quarantine_retention is None else head.quarantine_retention.describe(),
         debt=facts.debt,
         growth=read_growth(folders),
-        followers=_choose_from(read_followers(of_root), stream),
+        followers=_read_followers(handle, derived),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
         absurd_timestamps=facts.absurd_timestamps,
@@ -290,7 +295,20 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         lookups=read_lookups(handle),
         lost=head.lost,
         ended=list_ended(handle.positions.values()),
+        rates=_read_rates(folders, head) if facts.is_written else None,
     )
+
+
+def _read_followers(handle: StreamHandle, derived: Iterable[Derived]) -> tuple[FollowerStatus, ...]:
+    """The followers of one stream."""
+    settings = handle.settings
+    declared = DeclaredFollowers((handle.stream,), tuple(derived), settings.table_root, settings.target_file_bytes)
+    return _choose_from(read_followers(declared), handle.stream.name)
+
+
+def _read_rates(folders: StreamFolders, head: Head) -> LiveRates | None:
+    report = read_live_report(folders.control, head.epoch)
+    return None if report is None else compute_rates(report, time.time(), RATE_SECONDS)
 
 
 def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:

@@ -1,0 +1,1 @@
+"""A live page of all streams in a browser."""
