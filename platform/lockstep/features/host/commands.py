@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
 
 from lockstep.cli.app import AsJson, Panel, list_all_streams, load_settings_or_exit, register_command
 from lockstep.cli.output import make_lines, print_answer, print_note, style_text
-from lockstep.features.host.host import Host, HostEnded, choose_streams
+
+if TYPE_CHECKING:
+    from lockstep.features.host.host import HostEnded
 
 
 @register_command("host --group default", Panel.RUN)
@@ -23,7 +25,8 @@ def host(
     start here when `lockstep start` or `lockstep resume` sets them to running. Ctrl-C and SIGTERM end each stream at
     its next batch boundary.
     """
-    from lockstep.operations.foreground import format_report  # loads the engine
+    from lockstep.features.host.host import Host, choose_streams
+    from lockstep.operations.foreground import format_report
 
     chosen = choose_streams(list_all_streams().values(), group)
     hosted = Host(
