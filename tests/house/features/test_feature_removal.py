@@ -20,6 +20,8 @@ FEATURES = {feature.name: feature for feature in list_features()}
 TODAY = INSTALLED[datetime.now(UTC).toordinal() % len(INSTALLED)]
 """The feature whose removal the usual tier tries; the nightly tier tries all."""
 CORE_TESTS = ("integrity", "table", "folds", "settings")
+WHOLE_SECONDS = 1_200
+"""These tests take 120 s of CPU time, and each worker of the suite has less than half a core."""
 COPIED = (
     *("assets", "benchmarks", "definitions.py", "docs", "jobs", "native", "platform", "pyproject.toml", "sensors"),
     *("tests", "tools", "workspace.yaml", "README.md"),
@@ -82,11 +84,13 @@ def test_no_feature_is_named_outside_of_its_folder_by_text() -> None:
         assert named <= {find_owner(module_of(path))}
 
 
+@pytest.mark.timeout(WHOLE_SECONDS)
 def test_without_the_feature_of_today_the_rest_works(tmp_path: Path) -> None:
     """The name of the test leaves it out: workers collect on both sides of midnight."""
     check_without(TODAY, tmp_path)
 
 
+@pytest.mark.timeout(WHOLE_SECONDS)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INSTALLED)
 def test_without_any_feature_the_rest_works(name: str, tmp_path: Path) -> None:
