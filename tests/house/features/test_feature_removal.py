@@ -119,6 +119,7 @@ def check_without(name: str, folder: Path) -> None:
         "-x",
         "-p",
         "no:cacheprovider",
+        "--hypothesis-profile=ci",  # without a deadline: the copy may lack tests/conftest.py
         "-m",
         "not slow and not broker and not spark",
         *tests,
