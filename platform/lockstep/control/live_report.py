@@ -16,6 +16,9 @@ from lockstep.control.heartbeat import list_epochs
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 
+BATCHES_MAX = 240
+"""Batches of a report: 24 kB. Two minutes of a trigger of half a second."""
+
 
 class LiveBatch(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A committed batch.
@@ -129,7 +132,7 @@ def compute_rates(report: LiveReport, now: float, seconds: float) -> LiveRates:
         seconds: Length of the window, at most; it is shorter after a start, and if the report's batches are younger.
     """
     start = max(now - seconds, report.claimed_at)
-    if report.batches and report.batches[0].batch > 1:
+    if len(report.batches) == BATCHES_MAX:  # older ones are not in it
         start = max(start, min(report.batches[0].committed_at, now))
     recent = [batch for batch in report.batches if batch.committed_at > start]
     window = max(now - start, 1.0)

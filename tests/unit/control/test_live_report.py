@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from lockstep.control.live_report import (
+    BATCHES_MAX,
     LiveBatch,
     LiveReport,
     LiveTopic,
@@ -17,7 +18,7 @@ from lockstep.control.live_report import (
     write_live_report,
 )
 from lockstep.engine.driver import live_reports
-from lockstep.engine.driver.live_reports import BATCHES_MAX, LiveReports
+from lockstep.engine.driver.live_reports import LiveReports
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.model.message_counts import MessageCounts
 
@@ -76,9 +77,11 @@ def topics(lag: int) -> tuple[LiveTopic, ...]:
 @pytest.mark.parametrize("seed", range(20))
 def test_rates_are_those_of_the_batches_within_the_window(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # a test that repeats
-    ages = sorted((chance.uniform(0, 200) for _ in range(chance.randrange(1, 50))), reverse=True)
+    span = chance.choice((5, 50, 200))
+    ages = sorted((chance.uniform(0, span) for _ in range(chance.randrange(1, 50))), reverse=True)
+    first = chance.choice((1, 2, 5_000))  # a run continues the numbers of the run before
     batches = tuple(
-        live_batch(number, ago=ago, messages=chance.randrange(1_000)) for number, ago in enumerate(ages, start=1)
+        live_batch(number, ago=ago, messages=chance.randrange(1_000)) for number, ago in enumerate(ages, start=first)
     )
     report = LiveReport(epoch=1, run_id="", cause="", claimed_at=NOW - chance.uniform(1, 400), batches=batches)
     rates = compute_rates(report, NOW, 60.0)
@@ -94,9 +97,10 @@ def test_rates_are_those_of_the_batches_within_the_window(seed: int) -> None:
 
 
 def test_batches_that_the_report_no_longer_holds_do_not_lower_the_rate() -> None:
-    batches = tuple(live_batch(number + 100, ago=10 - number, messages=50) for number in range(11))
+    seconds = range(BATCHES_MAX, 0, -1)
+    batches = tuple(live_batch(1_000 - ago, ago=ago / 24, messages=50) for ago in seconds)
     report = LiveReport(epoch=1, run_id="", cause="", claimed_at=NOW - 1_000, batches=batches)
-    assert compute_rates(report, NOW, 60.0).messages == pytest.approx(50)  # one a second, for ten seconds
+    assert compute_rates(report, NOW, 60.0).messages == pytest.approx(24 * 50, rel=0.01)  # 24 a second, for ten seconds
 
 
 def test_a_report_is_written_at_most_twice_a_second_and_ends_with_the_newest_batch(tmp_path: Path) -> None:

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.control.live_report import LiveBatch, LiveReport, LiveTopic, write_live_report
+from lockstep.control.live_report import BATCHES_MAX, LiveBatch, LiveReport, LiveTopic, write_live_report
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.storage import find_storage
 
 PUBLISH_SECONDS = 0.5
 """Shortest time between two reports; stretched where each one is a request."""
-BATCHES_MAX = 240
-"""Batches of a report: 24 kB. Two minutes of a trigger of half a second."""
 
 
 class LiveReports:
