@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from lockstep.control.heartbeat import POLLS, Phase, compute_poll_seconds, read_heartbeat
+from lockstep.control.heartbeat import POLLS, Phase, compute_poll_seconds, find_heartbeat_time, read_heartbeat
 from lockstep.control.live_report import find_newest_epoch, read_live_report
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.features.console.views import (
@@ -87,10 +87,16 @@ class WriterWatch:
         if epoch is None or beat is None:
             return WriterSnapshot()
         if (epoch, beat.counter) != self._beat:
+            is_new = epoch != self._beat[0]
             self._beat = (epoch, beat.counter)
-            self._moved_at = now
+            self._moved_at = now - self._find_age(epoch) if is_new else now
         is_alive = beat.phase is not Phase.ENDED and now - self._moved_at < self._patience
         return WriterSnapshot(is_alive, read_live_report(control, epoch))
+
+    def _find_age(self, epoch: int) -> float:
+        """Seconds since a heartbeat was written, by the clocks of storage and machine."""
+        written_at = find_heartbeat_time(self._folders.control, epoch)
+        return 0.0 if written_at is None else max(0.0, time.time() - written_at)
 
 
 class ConsoleWatcher:
