@@ -123,6 +123,14 @@ def _refresh(producer: Producer, topic: str) -> None:
             return
 
 
+def await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Wait until the broker shows a new topic or partition: it answers before its cache has it."""
+    deadline = time.monotonic() + GONE_SECONDS_MAX
+    while len(admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions) < partitions:
+        assert time.monotonic() < deadline, f"{topic} does not show {partitions} partitions"
+        time.sleep(0.1)
+
+
 @dataclass(frozen=True)
 class Feed:
     """A producer's side of one test.
@@ -146,7 +154,7 @@ class Feed:
         wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1", **(config or {})})
         admin = self._admin()  # the answer dies with its client
         admin.create_topics([wanted])[topic].result(ANSWER_SECONDS)
-        self._await_partitions(admin, topic, partitions)
+        await_partitions(admin, topic, partitions)
         return topic
 
     def configure(self, topic: str, setting: str, value: str) -> None:
@@ -160,13 +168,7 @@ class Feed:
         """Add partitions to a topic, and wait until the broker shows them."""
         admin = self._admin()
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(ANSWER_SECONDS)
-        self._await_partitions(admin, topic, partitions)
-
-    def _await_partitions(self, admin: AdminClient, topic: str, partitions: int) -> None:
-        deadline = time.monotonic() + GONE_SECONDS_MAX
-        while len(admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions) < partitions:
-            assert time.monotonic() < deadline, f"{topic} does not show {partitions} partitions"
-            time.sleep(0.1)
+        await_partitions(admin, topic, partitions)
 
     def expire(self, topic: str, until: int, partition: int = 0) -> None:
         """Remove the messages before an offset, as retention does."""

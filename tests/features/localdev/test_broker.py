@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from lockstep.errors import EnvironmentProblem
 from lockstep.features.localdev.broker import Broker
 from lockstep.features.localdev.processes import find_free_ports, is_free, start_child
+from tests.support.feed import await_partitions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,7 @@ def admin(broker: Broker) -> AdminClient:
 def create_topic(broker: Broker, name: str) -> None:
     client = admin(broker)  # kept: a client that is collected cancels its own requests
     client.create_topics([NewTopic(name, 1, 1)])[name].result(ANSWER_SECONDS_MAX)
+    await_partitions(client, name, 1)
 
 
 def topic_id(broker: Broker, name: str) -> str:

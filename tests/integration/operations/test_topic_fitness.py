@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.cimpl import NewTopic
 
 from lockstep import NoIntegrity, Sequence, Strict
 from lockstep.errors import KafkaError
@@ -18,6 +17,7 @@ from lockstep.settings import KafkaSettings
 if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
+    from tests.support.feed import Feed
 
 STRICT: IntegrityClass = Strict(evidence=Sequence())
 FUZZY: IntegrityClass = NoIntegrity()
@@ -76,12 +76,9 @@ def test_a_remedy_can_be_typed() -> None:
     )
 
 
-def test_a_real_topic_is_asked_for_its_copies_and_settings(broker: Broker, topic_family: str) -> None:
-    admin = make_admin_client(KafkaSettings(bootstrap_servers=broker.bootstrap_servers))
-    names = [f"{topic_family}.b", f"{topic_family}.a"]
-    wanted = [NewTopic(name, num_partitions=2, config={"retention.ms": "60000"}) for name in names]
-    for future in admin.create_topics(wanted).values():
-        future.result(30)
+def test_a_real_topic_is_asked_for_its_copies_and_settings(feed: Feed) -> None:
+    admin = make_admin_client(KafkaSettings(bootstrap_servers=feed.bootstrap_servers))
+    names = [feed.create(name, 2, {"retention.ms": "60000"}) for name in ("b", "a")]
 
     found = read_topic_settings(admin, names, 15.0)
 

@@ -321,22 +321,23 @@ def test_a_damaged_position_can_be_forgotten_and_is_in_each_plan(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("rebuilds", "undone_after", "effect"),
+    ("rebuilds", "reads", "undone_after", "effect"),
     [
-        (True, 4, "its next run rebuilds it; until then it shows the previous rows"),
-        (True, None, "its next run rebuilds it; until then it shows the previous rows"),
-        (False, 4, "holds rows of batches 5 to 6, which are undone: its next run is refused"),
-        (False, 6, "keeps its rows: none of them is undone"),
-        (False, None, "keeps its rows: the erasure is refused if they are of the session"),
+        (True, Reads.HOURS, 4, "its next run rebuilds it; until then it shows the previous rows"),
+        (True, Reads.COMMITS, None, "its next run rebuilds it; until then it shows the previous rows"),
+        (False, Reads.COMMITS, 4, "holds rows of batches 5 to 6, which are undone: its next run is refused"),
+        (False, Reads.HOURS, 6, "keeps its rows: none of them is undone"),
+        (False, Reads.HOURS, None, "keeps its rows: the erasure is refused if they are of the session"),
+        (False, Reads.COMMITS, None, "keeps its rows: those of the session are to be erased in its target"),
     ],
 )
 def test_a_plan_lists_the_effect_on_each_follower(
-    tmp_path: Path, *, rebuilds: bool, undone_after: int | None, effect: str
+    tmp_path: Path, *, rebuilds: bool, reads: Reads, undone_after: int | None, effect: str
 ) -> None:
     tree = BatchTree()
     for _ in range(6):
         tree.batch(0)
-    write_position(tmp_path, make_position(tree.read(), rebuilds=rebuilds))
+    write_position(tmp_path, make_position(tree.read(), rebuilds=rebuilds, reads=reads))
     (found,) = list_effects("adding", tmp_path, undone_after=undone_after)
     assert (found.effect, found.next_step) == (effect, "lockstep derive activity")
     assert list_effects("other", tmp_path, undone_after=undone_after) == ()
