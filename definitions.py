@@ -9,6 +9,7 @@ from jobs.compaction import compaction_schedules
 from jobs.delivery import delivery_schedules
 from jobs.derived import derived_schedule
 from jobs.export import export_schedules
+from jobs.hosts import host_jobs, host_schedules
 from jobs.housekeeping import housekeeping_schedules
 from jobs.pruning import pruning_schedule
 from jobs.quality import checks_job, checks_schedules
@@ -17,6 +18,7 @@ from jobs.streaming import streaming_job
 from lockstep.dagster import AnyStream, SparkResource, load_settings, make_assets, make_stream_checks
 from lockstep.derived import Derived
 from sensors.health import health_sensor
+from sensors.hosts import host_sensors
 from sensors.supervisor import supervisor_sensor
 from sensors.topics import topics_sensor
 
@@ -34,15 +36,20 @@ streaming_jobs = [streaming_job(stream) for stream in STREAMS]
 defs = Definitions(
     assets=make_assets(STREAMS, DERIVED, settings, owners=OWNERS),
     asset_checks=[check for stream in STREAMS for check in make_stream_checks(stream, settings)],
-    jobs=streaming_jobs,
+    jobs=[
+        *streaming_jobs,
+        *host_jobs(STREAMS, settings),
+    ],
     schedules=[
         *(schedule for stream in STREAMS for make in SCHEDULES for schedule in make(stream, settings)),
         *(derived_schedule(derived) for derived in DERIVED),
+        *host_schedules(settings),
         pruning_schedule(STREAMS, settings, DERIVED),
     ],
     sensors=[
         topics_sensor(STREAMS, streaming_jobs, settings),
         supervisor_sensor(STREAMS, streaming_jobs, settings),
+        *host_sensors(STREAMS, settings),
         health_sensor(STREAMS, [checks_job(stream) for stream in STREAMS], settings),
     ],
     # Assets pass no values; Dagster's own manager would unpickle files of a folder that a run's configuration names.

@@ -25,7 +25,7 @@ def rotation_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDe
     @schedule(
         name=name_rotation_schedule(stream),
         job_name=name_stream_job(stream),
-        cron_schedule=make_rotation_cron(stream),
+        cron_schedule=make_rotation_cron(stream.name),
         default_status=DefaultScheduleStatus.RUNNING,
         description=(
             f"Replaces the never-ending run of {stream.name} by a handover, if it is older than half a day. The old "

@@ -20,6 +20,9 @@ from lockstep.orchestration.names import (
     make_part_key,
     make_table_key,
     name_derived_job,
+    name_host_job,
+    name_host_rotation,
+    name_host_sensor,
     name_part_job,
     name_part_schedule,
     name_rotation_schedule,
@@ -35,6 +38,8 @@ from lockstep.settings import Settings, load_settings
 if TYPE_CHECKING:
     from lockstep.features.compaction.asset import request_minor_compaction
     from lockstep.features.health.sensor import HealthWatcher
+    from lockstep.features.host.dagster_job import make_host_job, rotate_host
+    from lockstep.features.host.sensor import HostSupervisor
 
 __all__ = [
     "MAINTENANCE",
@@ -45,6 +50,7 @@ __all__ = [
     "AnyStream",
     "AssetJob",
     "HealthWatcher",
+    "HostSupervisor",
     "Settings",
     "SparkResource",
     "StreamSupervisor",
@@ -53,6 +59,7 @@ __all__ = [
     "load_settings",
     "make_assets",
     "make_derived_key",
+    "make_host_job",
     "make_maintenance_schedule",
     "make_part_key",
     "make_pruning_job",
@@ -60,11 +67,15 @@ __all__ = [
     "make_stream_checks",
     "make_table_key",
     "name_derived_job",
+    "name_host_job",
+    "name_host_rotation",
+    "name_host_sensor",
     "name_part_job",
     "name_part_schedule",
     "name_rotation_schedule",
     "name_stream_job",
     "request_minor_compaction",
+    "rotate_host",
     "rotate_stream",
 ]
 

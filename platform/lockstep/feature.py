@@ -79,6 +79,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
             (name, settings), None if there is no such stream.
         starters: References to functions that start a stream in a process that runs: (stream, settings, operator); each
             returns `Started` (operations/lifecycle.py), None without such a process.
+        group_starters: References to functions that start the streams of a group which were stopped with the process
+            that ran them: (group, streams, settings, operator); each returns `Started` values.
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
         followers: References to functions that read the status of the declared followers of a kind:
             (`DeclaredFollowers`); each returns `FollowerStatus` (operations/followers.py).
@@ -116,6 +118,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     stream_checks: tuple[str, ...] = ()
     stream_finders: tuple[str, ...] = ()
     starters: tuple[str, ...] = ()
+    group_starters: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
     followers: tuple[str, ...] = ()
     follower_proofs: tuple[str, ...] = ()

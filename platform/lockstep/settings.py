@@ -295,9 +295,11 @@ class SparkSettings(_Refusing):
 
 
 class DagsterSettings(_Refusing):
-    """Retention of the streams' data in Dagster's own database.
+    """The streams in Dagster: hosts, and retention in Dagster's own database.
 
     Attributes:
+        hosts: Groups of streams (`Stream(host_group=...)`) of which Dagster runs all streams in one run, by the job
+            `host_<group>` (docs/host.md), instead of one run for each stream. For installations of many streams.
         retention_days: Retention of ended runs, events without a run and check results; the newest always stay. For
             installations that must keep the history of runs longer, or have little disk.
         runs_max: Maximum number of ended runs of each job, however young. For streams with many short runs.
@@ -305,6 +307,7 @@ class DagsterSettings(_Refusing):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
+    hosts: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], ...] = ()
     retention_days: Annotated[float, Field(gt=0, le=HOURS_MAX / 24)] = 7.0
     runs_max: Annotated[int, Field(ge=1)] = 50
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,16 +87,29 @@ def _run_ended(ended: RunEnded) -> RenderableType:
 
 
 @register_command("start order_books", Panel.RUN)
-def start(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+def start(
+    stream: Annotated[
+        str, typer.Argument(metavar="[STREAM]", help="Name of a stream; `lockstep streams` lists them.")
+    ] = "",
+    group: Annotated[
+        str, typer.Option(help="Instead of a stream: those that ended when the run of this group was terminated.")
+    ] = "",
+    as_json: AsJson = False,  # noqa: FBT002  # a flag
+) -> None:
     """Start a stream, and wait until it writes.
 
-    Sets its desired state to running. A live `lockstep host` of its group starts it; without a host the stream's job is
-    launched, which needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the
-    reason, when the run fails or does not begin.
+    Sets its desired state to running. The host of its group starts it; without a host the stream's job is launched,
+    which needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when
+    the run fails or does not begin.
     """
-    declared = find_stream_or_exit(stream)
     settings = load_settings_or_exit()
     who = getpass.getuser()
+    if bool(stream) is bool(group):
+        raise typer.BadParameter("name either a stream or a --group")
+    if group:
+        print_answer(_start_group(group, settings, who), _list_started, as_json=as_json)
+        return
+    declared = find_stream_or_exit(stream)
     if (started := _start_in_process(declared, settings, who)) is not None:
         print_answer(started, _started, as_json=as_json)
         return
@@ -109,6 +123,16 @@ def _start_in_process(stream: AnyStream, settings: Settings, who: str) -> Starte
     """Start the stream in a process of several streams that runs; None without one."""
     results = (start(stream, settings, who) for start in load_parts("starters"))
     return next((result for result in results if result is not None), None)
+
+
+def _start_group(group: str, settings: Settings, who: str) -> tuple[Started, ...]:
+    """Start the streams that were stopped with the process of their group."""
+    streams = tuple(list_all_streams().values())
+    return tuple(chain.from_iterable(start(group, streams, settings, who) for start in load_parts("group_starters")))
+
+
+def _list_started(found: tuple[Started, ...]) -> RenderableType:
+    return make_lines(*map(_started, found))
 
 
 def _started(found: Started) -> RenderableType:

@@ -240,6 +240,11 @@ def is_process_alive(process: ProcessIdentity | None) -> bool:
     return process is not None and process.place == _place() and process.started == _started(process.pid)
 
 
+def is_process_gone(process: ProcessIdentity | None) -> bool:
+    """Whether a process of this machine is known to have ended; False if it cannot be seen from here."""
+    return process is not None and process.place == _place() and process.started != _started(process.pid)
+
+
 def is_writer_alive(control: Path, epoch: int) -> bool:
     """Poll until the counter of an epoch changes or counts as dead."""
     first = read_heartbeat(control, epoch)

@@ -190,7 +190,7 @@ def read_check_record(home: Path, stream: str, rule: str) -> CheckRecord | None:
 
 def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
     """A live run that the supervisor or another `lockstep start` requested; None without one."""
-    for run in list_unfinished_runs(stream, folders, instance):
+    for run in list_unfinished_runs(name_stream_job(stream), folders.control, instance):
         known = instance.get_run_by_id(run.run_id)
         if known is None or not (
             START_REQUEST_TAG in known.tags or known.tags.get(AUTOMATIC_TAG) in {SUPERVISOR, LOCKSTEP_START}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dagster import AssetKey
 
+from lockstep.declare.options import AvailableNow
 from lockstep.declare.rules import BUILT_IN
 from lockstep.feature import list_features_of
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from lockstep.control.start_request import StartRequest
     from lockstep.declare.derived import Derived
     from lockstep.declare.stream import AnyStream
+    from lockstep.settings import Settings
 
 
 CAUSE_TAG = "lockstep/cause"
@@ -89,6 +91,28 @@ def make_topics_partitions(stream: AnyStream) -> str:
 def name_stream_job(stream: AnyStream) -> str:
     """The job that runs the stream."""
     return f"{stream.name}_stream"
+
+
+def find_host(stream: AnyStream, settings: Settings) -> str:
+    """The group whose run in Dagster runs the stream; empty for a stream that runs alone."""
+    group = stream.host_group
+    is_hosted = group in settings.dagster.hosts and not isinstance(stream.trigger, AvailableNow)
+    return group if group is not None and is_hosted else ""
+
+
+def name_host_job(group: str) -> str:
+    """The job that runs all streams of a group."""
+    return f"host_{group}"
+
+
+def name_host_sensor(group: str) -> str:
+    """The sensor that starts the run of that job."""
+    return f"host_{group}_supervisor"
+
+
+def name_host_rotation(group: str) -> str:
+    """The schedule that replaces the run of that job."""
+    return f"host_{group}_rotation"
 
 
 def name_part_job(stream: AnyStream, part: str) -> str:

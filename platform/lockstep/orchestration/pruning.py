@@ -71,19 +71,26 @@ class PruningScope(msgspec.Struct, frozen=True):
     topics: Mapping[AssetKey, str] = {}
 
     @staticmethod
-    def of(streams: Iterable[AnyStream], derived: Iterable[Derived] = ()) -> PruningScope:
-        """All definitions of the streams and derived tables, and the pruning job itself."""
-        listed, tables = list(streams), list(derived)
+    def of(streams: Iterable[AnyStream], derived: Iterable[Derived] = (), hosts: Iterable[str] = ()) -> PruningScope:
+        """All definitions of the streams and derived tables, of the hosts of these groups, and the pruning job itself.
+
+        Args:
+            streams: The streams.
+            derived: The derived tables.
+            hosts: Groups of streams that Dagster runs in one run each.
+        """
+        listed, tables, groups = list(streams), list(derived), list(hosts)
         of_tables = [names.name_derived_job(table) for table in tables]
         jobs = (name for stream in listed for name in names.list_all_jobs(stream))
         schedules = (name for stream in listed for name in names.list_all_schedules(stream))
         sensors = (names.STREAM_TOPICS, names.STREAM_SUPERVISOR, names.STREAM_HEALTH)
+        of_hosts = [*map(names.name_host_sensor, groups), *map(names.name_host_rotation, groups)]
         assets = (key for stream in listed for key in names.list_all_assets(stream))
         of_no_stream = [*of_tables, names.PRUNING_JOB]
         return PruningScope(
-            jobs=frozenset([*jobs, *of_no_stream]),
+            jobs=frozenset([*jobs, *of_no_stream, *map(names.name_host_job, groups)]),
             assets=frozenset([*assets, *map(names.make_derived_key, tables)]),
-            instigators=frozenset([*schedules, *sensors, *map(names.name_schedule, of_no_stream)]),
+            instigators=frozenset([*schedules, *sensors, *of_hosts, *map(names.name_schedule, of_no_stream)]),
             topics={names.make_topics_key(stream): names.make_topics_partitions(stream) for stream in listed},
         )
 

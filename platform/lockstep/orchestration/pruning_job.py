@@ -24,7 +24,7 @@ def make_pruning_job(
         # Here, because it needs internals of Dagster, which a code location is not to depend on when it loads.
         from lockstep.orchestration.pruning import PruningLimits, PruningScope, prune_storage
 
-        scope = PruningScope.of(listed, tables)
+        scope = PruningScope.of(listed, tables, settings.hosts)
         limits = PruningLimits.of(settings)
         pruned = prune_storage(context.instance, scope, limits, time.time())
         context.add_output_metadata(msgspec.structs.asdict(pruned))

@@ -79,6 +79,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
         on_its_way: A run of the stream that was launched and does not write yet.
         may_start: Whether few enough other streams start.
         unfinished: Run keys of runs requested here that have not ended.
+        host: Group of the run that runs the stream with others; empty for a stream that runs alone.
     """
 
     head: Head | None
@@ -89,6 +90,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
     on_its_way: str | None = None
     may_start: bool = True
     unfinished: frozenset[str] = frozenset()
+    host: str = ""
 
 
 class RestartRequest(msgspec.Struct, frozen=True):
@@ -119,7 +121,8 @@ def decide_restart(observation: SensorObservation, cursor: RestartCursor, now: f
     """Decide whether to request a run.
 
     1. Leave a stream alone that has never run, or was stopped, held or halted.
-    2. No new topic, a run in progress, an unknown writer, one that the supervisor replaces, or one that adopts: wait.
+    2. No new topic, a host, a run in progress, an unknown writer, one that the supervisor replaces, or one that adopts:
+       wait.
     3. A recent request whose run has not failed: wait.
     4. Request a run.
     """
@@ -131,7 +134,8 @@ def decide_restart(observation: SensorObservation, cursor: RestartCursor, now: f
     if not added:  # 2
         return RestartDecision(_forget_old_request(seen, now), f"{counts}, none is new")
     waiting = (
-        _waiting(observation, seen, now, added)
+        _hosted(observation)
+        or _waiting(observation, seen, now, added)
         or _supervised(observation, cursor, now - seen.pulse_at)
         or _adopting(observation, seen, now)
         or ("" if observation.may_start else "waits until fewer other streams start")
@@ -218,6 +222,12 @@ def _writer_is_new(observation: SensorObservation, cursor: RestartCursor, now: f
     if observation.pulse is None or observation.pulse.phase is Phase.ENDED or not 0 <= since < SUBSCRIBE_SECONDS:
         return ""
     return "the next evaluations show whether its last run lives, and its subscription"
+
+
+def _hosted(observation: SensorObservation) -> str:
+    """Reason to leave new topics to the host of a stream that runs: it adopts them, and starts the stream."""
+    is_running = observation.head is not None and observation.head.desired is Desired.RUNNING
+    return f"the host {observation.host} adopts them" if observation.host and is_running else ""
 
 
 def _supervised(observation: SensorObservation, before: RestartCursor, still_seconds: float) -> str:

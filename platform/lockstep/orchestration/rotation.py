@@ -34,9 +34,13 @@ ROTATION_AGE_MIN = timedelta(hours=12)
 MINUTES_OF_AN_HOUR = 60
 
 
-def make_rotation_cron(stream: AnyStream) -> str:
-    """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core."""
-    return f"{zlib.crc32(stream.name.encode()) % MINUTES_OF_AN_HOUR} 3 * * *"
+def make_rotation_cron(name: str) -> str:
+    """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core.
+
+    Args:
+        name: Name of the stream or host.
+    """
+    return f"{zlib.crc32(name.encode()) % MINUTES_OF_AN_HOUR} 3 * * *"
 
 
 def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:

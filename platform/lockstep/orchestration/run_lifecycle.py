@@ -57,7 +57,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from dagster import AssetCheckExecutionContext, AssetExecutionContext, AssetKey, DagsterInstance, DagsterRun
+    from dagster import (
+        AssetCheckExecutionContext,
+        AssetExecutionContext,
+        AssetKey,
+        DagsterInstance,
+        DagsterRun,
+        OpExecutionContext,
+    )
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.main_thread import StopSignal
@@ -99,7 +106,7 @@ def end_run(
 
 
 def interrupt_run(
-    context: AssetExecutionContext | AssetCheckExecutionContext, message: str
+    context: AssetExecutionContext | AssetCheckExecutionContext | OpExecutionContext, message: str
 ) -> DagsterExecutionInterruptedError:
     """The end of a stopped run, which Dagster shows as canceled.
 
@@ -148,12 +155,18 @@ def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionCont
     last = read_heartbeat(folders.control, head.epoch)
     run = last.run_id if last is not None else ""
     known = context.instance.get_run_by_id(run) is not None if run else False
-    live: RawMetadataValue = MetadataValue.dagster_run(run) if known else "not a run of this Dagster instance"
+    elsewhere = "of a host, of a command line or of another Dagster instance"
+    live: RawMetadataValue = MetadataValue.dagster_run(run) if known else elsewhere
     return MaterializeResult(metadata={SKIPPED: note, "live_run": live, "epoch": head.epoch, "batch": head.batch})
 
 
-def require_persistent_instance(stream: AnyStream, instance: DagsterInstance, run: DagsterRun) -> None:
+def require_persistent_instance(name: str, instance: DagsterInstance, run: DagsterRun) -> None:
     """Refuse a never-ending run on an ephemeral instance: it would be invisible and could not be stopped.
+
+    Args:
+        name: Name of the stream or host.
+        instance: Dagster's instance.
+        run: The run.
 
     Raises:
         Failure: With the reason and the alternative.
@@ -161,7 +174,7 @@ def require_persistent_instance(stream: AnyStream, instance: DagsterInstance, ru
     alone = run.remote_job_origin is None and not os.environ.get("DAGSTER_HOME")
     if instance.is_ephemeral or alone:
         raise Failure(
-            f"{stream.name} would run without end on a Dagster instance that ends with this command\n"
+            f"{name} would run without end on a Dagster instance that ends with this command\n"
             "  next: export DAGSTER_HOME=<an existing folder> and run it again, or give the run "
             "configuration available_now: true",
             allow_retries=False,
@@ -216,9 +229,9 @@ def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
     return bool(instance.get_records_for_run(run_id, of_type=DagsterEventType.RUN_CANCELING, limit=1).records)
 
 
-def describe_termination(context: AssetExecutionContext) -> str:
+def describe_termination(instance: DagsterInstance, run_id: str) -> str:
     """Where the run was terminated, and by whom if that is known."""
-    run = context.instance.get_run_by_id(context.run_id)
+    run = instance.get_run_by_id(run_id)
     user = "" if run is None else find_user(run, TERMINATED_BY_TAG)
     return f"terminated in Dagster by {user}" if user else "terminated in Dagster"
 
@@ -267,7 +280,12 @@ def stop_if_current(output: OutputLog, epoch: int, reason: str) -> bool:
 class RunProgress:
     """Collects the batches of a run and reports them in windows."""
 
-    def __init__(self, context: AssetExecutionContext, key: AssetKey, every_seconds: float = REPORT_SECONDS) -> None:
+    def __init__(
+        self,
+        context: AssetExecutionContext | OpExecutionContext,
+        key: AssetKey,
+        every_seconds: float = REPORT_SECONDS,
+    ) -> None:
         self._context, self._key, self._every = context, key, every_seconds
         self._lock = threading.Lock()
         self._window, self._reported = ReportWindow(), -math.inf  # the first batch is reported at once
@@ -309,9 +327,14 @@ class RunProgress:
             "run_seconds": round(time.monotonic() - self._began, 3),
         }
 
-    def log_final(self, outcome: str) -> None:
-        """Report the end of a run that does not materialize the table."""
-        self._log(self.final(outcome))
+    def log_final(self, outcome: str, reason: str = "") -> None:
+        """Report the end of a run that does not materialize the table.
+
+        Args:
+            outcome: Its outcome.
+            reason: The error that ended it.
+        """
+        self._log(self.final(outcome) | ({"reason": reason} if reason else {}))
 
     def _take(self) -> ReportWindow:
         with self._lock:

@@ -45,6 +45,11 @@ class RunStage(Enum):
     OVER = "over"
     UNKNOWN = "not known to this Dagster"
 
+    @property
+    def is_held(self) -> bool:
+        """Whether Dagster shows a process of it as alive."""
+        return self in {RunStage.LAUNCHED, RunStage.CANCELING}
+
 
 class SeenRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of the stream that has not ended, by Dagster or by its heartbeat file.
@@ -74,6 +79,7 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
             person terminated it; otherwise empty.
         terminated_by: That person, if known.
         request: The request of an operator that the stream runs, which no claim has recorded yet.
+        host: Group of the run that runs the stream with others; empty for a stream that runs alone.
     """
 
     head: Head | None
@@ -83,6 +89,7 @@ class SupervisorObservation(msgspec.Struct, frozen=True, kw_only=True):
     terminated: str = ""
     terminated_by: str = ""
     request: StartRequest | None = None
+    host: str = ""
 
     @property
     def is_wanted(self) -> bool:
@@ -219,7 +226,8 @@ def decide_supervision(
     2. Leave a stream alone that is not to run, or whose writer sends heartbeats.
     3. Wait for a run in progress.
     4. Without a live run: stop the stream if a person terminated its run.
-    5. Delay a start after failed starts, more each time, and while too many other streams start.
+    5. Leave a start to the host of the stream; delay it after failed starts, more each time, and while too many other
+       streams start.
     6. Start.
 
     Args:
@@ -232,10 +240,9 @@ def decide_supervision(
     seen = _counted(observation, cursor, now, boot)  # 1
     decided = _start_or_wait(observation, seen, now, may_start=may_start)  # 2 to 6
     dead = [run for run in observation.runs if _is_dead(run, observation, seen, now) and not run.process_exists]
-    held = {RunStage.LAUNCHED, RunStage.CANCELING}
     return msgspec.structs.replace(
         decided,
-        close=tuple(run.run_id for run in dead if run.stage in held),
+        close=tuple(run.run_id for run in dead if run.stage.is_held),
         forget=tuple(run.run_id for run in dead if run.counter is not None),
     )
 
@@ -259,13 +266,18 @@ def _start_or_wait(
         return _stop(head, observation, seen)
     if not observation.is_wanted:
         return SupervisorDecision(cursor=seen, says=_left_alone(head))
-    if (delayed := _delay(seen, now, may_start=may_start)) is not None:  # 5
+    if (delayed := _delay(observation, seen, now, may_start=may_start)) is not None:  # 5
         return delayed
     return _start(observation, seen, now)  # 6
 
 
-def _delay(seen: SupervisorCursor, now: float, *, may_start: bool) -> SupervisorDecision | None:
+def _delay(
+    observation: SupervisorObservation, seen: SupervisorCursor, now: float, *, may_start: bool
+) -> SupervisorDecision | None:
     """The decision to wait with a start; None if it is its turn."""
+    if observation.host:
+        says = f"{_name_state(observation.head)}: the host {observation.host} starts it"
+        return SupervisorDecision(cursor=seen, says=says)
     left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
     if left > 0:
         return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
@@ -364,7 +376,8 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
     old: Mapping[str, HeartbeatObservation] = {} if rebooted else before.signs
     counts = rebooted or now - before.looked_at >= POLL_SECONDS_MIN
     signs = {
-        name: _sign(old.get(name), counter, now, counts=counts) for name, counter in _counters(observation).items()
+        name: observe_counter(old.get(name), counter, now, counts=counts)
+        for name, counter in _counters(observation).items()
     }
     writer = signs.get(_writer_name(observation))
     lives = writer is not None and writer.moved and not writer.is_still
@@ -384,7 +397,17 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
     )
 
 
-def _sign(before: HeartbeatObservation | None, counter: int, now: float, *, counts: bool) -> HeartbeatObservation:
+def observe_counter(
+    before: HeartbeatObservation | None, counter: int, now: float, *, counts: bool
+) -> HeartbeatObservation:
+    """A counter after another poll.
+
+    Args:
+        before: The counter at the polls before; None at the first poll.
+        counter: The counter now; -1 for none.
+        now: Monotonic clock of this machine.
+        counts: Whether the last poll is long enough ago for this poll to count.
+    """
     if before is None:
         return HeartbeatObservation(counter, 1, now)
     if before.counter != counter:
@@ -426,16 +449,24 @@ def _on_its_way(observation: SupervisorObservation, seen: SupervisorCursor, now:
 
 
 def _is_dead(run: SeenRun, observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> bool:
-    """Whether a run has no live process any more; never for one that waits in Dagster's queue."""
+    """Whether a run has no live process any more; not known while a writer without the id of its run counts."""
+    is_dead = is_run_dead(run, seen.signs[run.run_id], now)
+    if run.counter is not None or not is_dead:
+        return is_dead
+    return observation.pulse is None or bool(observation.pulse.run_id) or not _writer(observation, seen)
+
+
+def is_run_dead(run: SeenRun, sign: HeartbeatObservation, now: float) -> bool:
+    """Whether a run has no live process any more; never for one that waits in Dagster's queue.
+
+    Args:
+        run: The run.
+        sign: Its counter over the last polls.
+        now: Monotonic clock of this machine.
+    """
     if run.stage is RunStage.QUEUED:
         return False
-    sign = seen.signs[run.run_id]
-    if run.counter is not None:
-        return sign.is_still
-    written_by_unknown = (
-        observation.pulse is not None and not observation.pulse.run_id and bool(_writer(observation, seen))
-    )
-    return not written_by_unknown and now - sign.since >= LAUNCH_SECONDS_MAX
+    return sign.is_still if run.counter is not None else now - sign.since >= LAUNCH_SECONDS_MAX
 
 
 def _has_ended_writing(run: SeenRun, observation: SupervisorObservation) -> bool:

@@ -31,6 +31,7 @@ from lockstep.orchestration.names import (
     START_REQUEST_TAG,
     SUPERVISOR,
     TERMINATED_BY_TAG,
+    find_host,
     make_automatic_tags,
     make_run_configuration,
     make_start_request_tags,
@@ -54,6 +55,7 @@ from lockstep.table.head import Desired, Head
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from dagster import DagsterInstance, SensorEvaluationContext
 
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.orchestration.supervisor_policy import Start, SupervisorDecision
     from lockstep.settings import Settings
-    from lockstep.table.layout import StreamFolders
 
 
 LOST = "lost"
@@ -94,6 +95,7 @@ class StreamSupervisor:
         def supervise(stream: AnyStream, cursor: SupervisorCursor) -> SensorResult:
             handle = StreamHandle(stream, self._settings)
             observation = observe_runs(handle, context.instance, cursor)
+            observation = msgspec.structs.replace(observation, host=find_host(stream, self._settings))
             may_start = slots.may_start(stream.name, has_written=observation.has_written)
             decision = decide_supervision(observation, cursor, time.monotonic(), boot=boot, may_start=may_start)
             slots.note(stream.name, decision.cursor)
@@ -109,7 +111,7 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
         TableError: The table does not match its head.
     """
     stream, head, control = handle.stream, handle.head, handle.folders.control
-    runs = list_unfinished_runs(stream, handle.folders, instance)
+    runs = list_unfinished_runs(name_stream_job(stream), control, instance)
     request = read_start_request(handle.folders, head)
     if head is None:
         return SupervisorObservation(
@@ -144,11 +146,17 @@ def read_slots(cursor: str | None, streams: Iterable[AnyStream], boot: str, othe
     return StartSlots(STARTS_MAX, cursors, boot, others)
 
 
-def list_unfinished_runs(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> tuple[SeenRun, ...]:
-    """Runs of the stream's job that are alive in Dagster, and all runs with a heartbeat file."""
-    pulses = read_run_heartbeats(folders.control)
+def list_unfinished_runs(job: str, control: Path, instance: DagsterInstance) -> tuple[SeenRun, ...]:
+    """Runs of a job that are alive in Dagster, and all runs with a heartbeat file.
+
+    Args:
+        job: Name of the job.
+        control: Folder of the heartbeats of its runs.
+        instance: Dagster's instance.
+    """
+    pulses = read_run_heartbeats(control)
     alive = [status for status, stage in STAGES.items() if stage is not RunStage.OVER]
-    known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=name_stream_job(stream), statuses=alive))}
+    known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=job, statuses=alive))}
     for run_id in pulses.keys() - known.keys():
         if (run := instance.get_run_by_id(run_id)) is not None:
             known[run_id] = run
@@ -168,7 +176,7 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
     """
     stream, folders = handle.stream, handle.folders
     for run_id in decision.close:
-        _close(instance, run_id)  # 1
+        close_lost_run(instance, run_id)  # 1
     for run_id in decision.forget:
         forget_run(folders.control, run_id)
     if decision.withdraws:
@@ -235,8 +243,8 @@ def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: 
     return next((run_id for run_id in [*writers, *asked_for] if was_terminated_by_user(instance, run_id)), "")
 
 
-def _close(instance: DagsterInstance, run_id: str) -> None:
-    """Mark a run without a live process as failed in Dagster."""
+def close_lost_run(instance: DagsterInstance, run_id: str) -> None:
+    """Mark a run without a live process as failed in Dagster, or as canceled if it was terminated."""
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return

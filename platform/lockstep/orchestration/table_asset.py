@@ -266,7 +266,7 @@ def make_table_asset(
         if isinstance(trigger, AvailableNow):
             result = report_up_to_date(stream, root, context)
         else:
-            require_persistent_instance(stream, context.instance, context.run)
+            require_persistent_instance(stream.name, context.instance, context.run)
             result = None
         result = result or _TableRun(context, stream, settings, config).materialize(spark, trigger)
         if result is not None:
@@ -378,7 +378,9 @@ class _TableRun:
         """Commit a stop when a person terminated the run; a signal alone changes nothing."""
         if self._own_run.was_terminated_by_user():
             folders = StreamFolders(self._stream.name, self._settings.table_root)
-            record_stop(folders, self._context.run_id, run_lifecycle.describe_termination(self._context))
+            instance = self._context.instance
+            run_id = self._context.run_id
+            record_stop(folders, run_id, run_lifecycle.describe_termination(instance, run_id))
 
     def _run(self, spark: SparkResource, trigger: Trigger) -> RunOutcome:
         def work() -> RunOutcome:

@@ -30,6 +30,7 @@ from lockstep.operations.stream_handle import SharedCluster, StreamHandle
 from lockstep.orchestration.names import (
     TOPICS_SENSOR,
     TOPICS_TAG,
+    find_host,
     make_automatic_tags,
     make_run_configuration,
     make_topics_partitions,
@@ -87,6 +88,7 @@ class TopicsWatcher:
         def watch(stream: AnyStream, cursor: RestartCursor) -> SensorResult:
             handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
             inputs = read_inputs(handle, context.instance, starting, STARTS_MAX)
+            inputs = msgspec.structs.replace(inputs, host=find_host(stream, self._settings))
             observed = observe_assets(handle, context.instance, cursor)
             decision = decide_restart(inputs, cursor, time.time())
             if decision.restart is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.control.handover import StopRequest
+from lockstep.errors import LockstepError
 from lockstep.features.host.keeper import POLL_SECONDS
-from lockstep.features.host.start import start_in_host
+from lockstep.features.host.start import start_group, start_in_host
 from lockstep.integrity.resume_options import suggest_option
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.operations.resume import resume_stream
@@ -30,6 +31,8 @@ HALTED = 0
 STOPPED = 1
 OTHERS = range(2, STREAMS)
 WHY = StopRequest("the disk is changed", "an operator")
+TERMINATED = StopRequest("host default terminated in Dagster", "an operator")
+WITH_HOST = 2
 
 
 def read_desired(hosted: Hosted, number: int) -> Desired | None:
@@ -72,6 +75,22 @@ def restart_stopped(hosted: Hosted) -> None:
     assert read_epoch(hosted, STOPPED) > epoch + 1
 
 
+def restart_group(hosted: Hosted) -> None:
+    """A start of the group starts exactly the streams that were stopped with its host."""
+    stop_stream(hosted.runs(STOPPED).folders, WHY, patience_seconds=60)
+    stop_stream(hosted.runs(WITH_HOST).folders, TERMINATED, patience_seconds=60)
+    runs = hosted.runs(WITH_HOST)
+    streams = [hosted.runs(number).stream for number in hosted.numbers]
+    with pytest.raises(LockstepError, match="no host of the group others runs"):
+        start_group("others", streams, runs.settings, "an operator")
+    started = start_group("default", streams, runs.settings, "an operator")
+    assert [each.stream for each in started] == [runs.stream.name]
+    assert read_desired(hosted, STOPPED) is Desired.STOPPED
+    with pytest.raises(LockstepError, match="no stream of the group default was stopped with its host"):
+        start_group("default", streams, runs.settings, "an operator")
+    start_in_host(hosted.runs(STOPPED).stream, runs.settings, "an operator")
+
+
 def resume_halted(hosted: Hosted) -> None:
     """A resumed stream starts again."""
     folders = hosted.runs(HALTED).folders
@@ -103,6 +122,7 @@ def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_and_a_re
         assert {read_epoch(hosted, number) for number in hosted.numbers} == {2}
         halt_one(hosted)
         restart_stopped(hosted)
+        restart_group(hosted)
         resume_halted(hosted)
         output = second.stop()
     assert "ended (SIGTERM), 8 streams" in output

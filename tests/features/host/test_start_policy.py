@@ -17,7 +17,7 @@ def make_head(desired: Desired, epoch: int = 3, version: int = 7) -> Head:
 def test_a_host_starts_what_is_to_run_and_only_people_change_the_desired_state(
     desired: Desired, epoch: int, version: int
 ) -> None:
-    decision = decide_start(make_head(desired, epoch, version), "default")
+    decision = decide_start(make_head(desired, epoch, version), "host default")
     is_new = epoch == 0 or desired is Desired.BOUNDED
     starts = is_new or desired is Desired.RUNNING
     assert (decision.launch is not None) is starts
@@ -30,7 +30,7 @@ def test_a_host_starts_what_is_to_run_and_only_people_change_the_desired_state(
 
 
 def test_a_stream_without_a_table_begins() -> None:
-    decision = decide_start(None, "default")
+    decision = decide_start(None, "host default")
     assert decision.launch is not None
     assert decision.launch.desired_version == 0
 

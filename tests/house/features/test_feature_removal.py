@@ -32,10 +32,11 @@ WIRING = {
     "derived": ("jobs/derived.py", ("derived_schedule",)),
     "export": ("jobs/export.py", ("export_schedules",)),
     "health": ("sensors/health.py", ("health_sensor",)),
+    "host": ("jobs/hosts.py sensors/hosts.py", ("host_jobs", "host_schedules", "host_sensors")),
     "quality": ("jobs/quality.py", ("checks_schedules", "checks_job")),
     "retention": ("jobs/housekeeping.py", ("housekeeping_schedules",)),
 }
-"""The file of a project that wires a feature, and its names in definitions.py."""
+"""The files of a project that wire a feature, and their names in definitions.py."""
 
 
 @cache
@@ -140,8 +141,9 @@ def remove(name: str, root: Path) -> None:
     shutil.rmtree(root / "tests" / "features" / name)
     edit(root / "platform" / "lockstep" / "feature.py", rf'    "{name}",\n', "")
     if name in WIRING:
-        file, names = WIRING[name]
-        (root / file).unlink()
+        files, names = WIRING[name]
+        for file in files.split():
+            (root / file).unlink()
         unwire(root / "definitions.py", names)
 
 
@@ -170,6 +172,7 @@ def unwire(path: Path, names: tuple[str, ...]) -> None:
     for name in names:
         edit(path, rf"from [\w.]+ import [^\n]*\b{name}\b[^\n]*\n", "")
         edit(path, rf"\n[^\n]*\b{name}\(STREAMS[^\n]*", "")
+        edit(path, rf"\n *\*{name}\([^\n]*", "")
         edit(path, rf"\n[^\n]*\*\({name}\([^\n]*", "")
         edit(path, rf"\[{name}\([^\]]*\]", "[]")
         edit(path, rf"\b{name}, |, {name}\b", "")

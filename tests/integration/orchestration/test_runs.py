@@ -97,7 +97,9 @@ def test_a_second_run_of_another_home_takes_over_and_a_signal_ends_it_without_a_
         event = instance.get_latest_materialization_event(TABLE)
     assert event is not None
     assert event.asset_materialization is not None
-    assert event.asset_materialization.metadata["live_run"].value == "not a run of this Dagster instance"
+    assert event.asset_materialization.metadata["live_run"].value == (
+        "of a host, of a command line or of another Dagster instance"
+    )
 
     never_ending.produce("first", 500, 600)
     wait_until(lambda: never_ending.position("first") == 600, "the second run commits")

@@ -25,16 +25,17 @@ def host(
     start here when `lockstep start` or `lockstep resume` sets them to running. Ctrl-C and SIGTERM end each stream at
     its next batch boundary.
     """
+    from lockstep.engine.driver.metrics import BatchReport
     from lockstep.features.host.host import Host, choose_streams
+    from lockstep.features.host.keeper import HostReports
     from lockstep.operations.foreground import format_report
 
+    class PrintedReports(HostReports):
+        def note_batch(self, stream: str, report: BatchReport) -> None:
+            print_note(f"{stream}: {format_report(report)}")
+
     chosen = choose_streams(list_all_streams().values(), group)
-    hosted = Host(
-        group,
-        chosen,
-        load_settings_or_exit(),
-        report=lambda stream, batch: print_note(f"{stream}: {format_report(batch)}"),
-    )
+    hosted = Host(group, chosen, load_settings_or_exit(), reports=PrintedReports())
     print_note(f"host {group}: {', '.join(stream.name for stream in chosen)}")
     print_answer(hosted.run(), _ended, as_json=as_json)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,8 @@ from lockstep.declare.options import AvailableNow
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_import_roots
 from lockstep.errors import LockstepError, format_some
-from lockstep.features.host.keeper import HostContext, StreamKeeper
-from lockstep.features.host.start import show_host
+from lockstep.features.host.keeper import HostContext, HostReports, StreamKeeper
+from lockstep.features.host.presence import HostPresence
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.spark.session import start_context
 from lockstep.spark.shutdown import end_jobs, is_context_alive, stop_context
@@ -30,13 +31,29 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from lockstep.declare.stream import AnyStream
-    from lockstep.engine.driver.metrics import BatchReport
     from lockstep.settings import Settings, SparkSettings
 
 LOG = logging.getLogger("lockstep")
 JOIN_SECONDS = 0.5
 STOP_SECONDS_SPARE = 5.0
 """Time for the last streams to end after their jobs were cancelled."""
+REPLACED = "a host that started later runs its streams"
+"""Why a host ended that another one has replaced."""
+
+
+class HostLaunch(msgspec.Struct, frozen=True):
+    """Origin of a host.
+
+    Attributes:
+        cause: Cause of the runs that it starts.
+        host_id: Id of the host; Dagster's id of its run.
+        ends_replaced: Whether it ends after a host of its group that started later has taken all its streams;
+            otherwise it waits as a standby.
+    """
+
+    cause: str
+    host_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+    ends_replaced: bool = False
 
 
 class HostEnded(msgspec.Struct, frozen=True):
@@ -127,7 +144,8 @@ class Host:
         streams: Sequence[AnyStream],
         settings: Settings,
         *,
-        report: Callable[[str, BatchReport], None] = lambda *_: None,
+        launch: HostLaunch | None = None,
+        reports: HostReports | None = None,
         tuning: Tuning = DEFAULT_TUNING,
     ) -> None:
         """Nothing runs yet.
@@ -136,21 +154,25 @@ class Host:
             name: Name of the host.
             streams: The streams, one at least; none ends by itself.
             settings: Addresses of Kafka and the tables, and Spark.
-            report: Receives the name of a stream and the report of each of its batches, on the stream's thread.
+            launch: Its origin; by default the command line.
+            reports: Receives the batches and the ends of runs.
             tuning: Intervals, attempts and sizes of all runs.
         """
         self._name = name
         self._root = settings.table_root
+        self._launch = HostLaunch(f"host {name}") if launch is None else launch
+        self._presence = HostPresence(settings.table_root, name, self._launch.host_id)
+        self._reports = HostReports() if reports is None else reports
         self._stopping = StopSignal()
         self._errors = list[Exception]()
         roots = dict.fromkeys(chain.from_iterable(map(find_import_roots, streams)))
         self._spark = SharedContext(settings.spark, f"lockstep host {name}", tuple(roots))
         context = HostContext(
-            name=name,
+            cause=self._launch.cause,
             settings=settings,
             spark=self._spark.start,
             stopping=self._stopping,
-            report=report,
+            reports=self._reports,
             tuning=tuning,
             fail=self._fail,
             is_spark_alive=self._spark.is_alive,
@@ -159,7 +181,7 @@ class Host:
         self._abandoned = dict[str, None]()
 
     def run(self) -> HostEnded:
-        """Run the streams until a signal ends the host; each ends at its batch boundary, or after its stop_timeout.
+        """Run the streams until the host is stopped; each ends at its batch boundary, or after its stop_timeout.
 
         Raises:
             SparkGone: Spark cannot run jobs any more.
@@ -168,12 +190,12 @@ class Host:
         longest = max(keeper.stream.limits.stop_timeout_seconds for keeper in self._keepers)
         require_root(self._root)
         try:
-            with show_host(self._root, self._name):
+            with self._presence:
                 run_off_main_thread(
                     self._work,
                     self._stopping,
                     patience_seconds=longest + STOP_SECONDS_SPARE,
-                    tick=self._abandon_late,
+                    tick=self._tick,
                     abandon=self._spark.end_jobs,
                 )
         except StopTimeout:
@@ -196,6 +218,17 @@ class Host:
     def _fail(self, error: Exception) -> None:
         self._errors.append(error)
         self._stopping.ask("Spark is gone")
+
+    def list_launched(self) -> dict[str, str]:
+        """The run that each stream had last, by name of the stream; empty for a stream that never ran here."""
+        return {each.stream.name: "" if each.launch is None else each.launch.run_id for each in self._keepers}
+
+    def _tick(self) -> None:
+        self._abandon_late()
+        self._reports.tick(self._stopping)
+        is_idle = not any(keeper.is_running for keeper in self._keepers)
+        if self._launch.ends_replaced and is_idle and self._presence.has_successor():
+            self._stopping.ask(REPLACED)
 
     def _abandon_late(self) -> None:
         """Cancel the jobs of each stream that has not ended within its own time after the stop."""

@@ -35,25 +35,52 @@ POLL_SECONDS = 2.0
 """Interval at which the head of a stream that waits is read."""
 
 
+class RunEnd(msgspec.Struct, frozen=True):
+    """The end of a stream's run in a host.
+
+    Attributes:
+        stream: Name of the stream.
+        outcome: Its outcome, such as "handed over", "halted" or "failed".
+        reason: The error that ended it; it names no session of a halt.
+    """
+
+    stream: str
+    outcome: str
+    reason: str = ""
+
+
+class HostReports:
+    """Receives the events of a host; this class ignores them."""
+
+    def note_batch(self, stream: str, report: BatchReport) -> None:
+        """Take a committed batch; called on the thread of the stream."""
+
+    def note_end(self, end: RunEnd) -> None:
+        """Take the end of a run; called on the thread of the stream."""
+
+    def tick(self, stopping: StopSignal) -> None:
+        """Report, or request a stop; called about twice a second on the main thread."""
+
+
 class HostContext(msgspec.Struct, frozen=True, kw_only=True):
     """Shared parts of the streams of a host.
 
     Attributes:
-        name: Name of the host, for causes and messages.
+        cause: Cause of the runs that it starts.
         settings: Addresses of Kafka and the tables.
         spark: Starts the Spark of this process once, and returns it.
         stopping: Whether the host stops.
-        report: Called after each committed batch with the name of the stream, on the stream's thread.
+        reports: Receives the batches and the ends of runs.
         tuning: Intervals, attempts and sizes of all runs.
         fail: Ends the host with an error that all streams share.
         is_spark_alive: Whether the Spark of this process can run jobs, or has not been started.
     """
 
-    name: str
+    cause: str
     settings: Settings
     spark: Callable[[], SparkContext]
     stopping: StopSignal
-    report: Callable[[str, BatchReport], None]
+    reports: HostReports
     tuning: Tuning
     fail: Callable[[Exception], None]
     is_spark_alive: Callable[[], bool]
@@ -67,12 +94,14 @@ class StreamKeeper:
     Attributes:
         stream: The declaration.
         launch: Of the newest run; None before the first.
+        is_running: Whether that run has not ended.
     """
 
     def __init__(self, stream: AnyStream, context: HostContext) -> None:
         """Nothing runs yet."""
         self.stream = stream
         self.launch: Launch | None = None
+        self.is_running = False
         self._context = context
         self._folders = StreamFolders(stream.name, context.settings.table_root)
         self._failures = 0
@@ -102,7 +131,7 @@ class StreamKeeper:
     def _attempt(self) -> float:
         """Run the stream if it is to run; return the seconds until the next read of its head."""
         head = try_read_head(self._folders)
-        decision = decide_start(head, self._context.name)
+        decision = decide_start(head, self._context.cause)
         poll_seconds = POLL_SECONDS * find_storage(self._folders.table).poll_factor
         if decision.launch is None:
             self._tell(decision.reason)
@@ -112,14 +141,17 @@ class StreamKeeper:
             return poll_seconds
         began = time.monotonic()
         self.launch = msgspec.structs.replace(decision.launch, tuning=self._context.tuning)
+        self.is_running = True
         try:
             outcome = self._run(self.launch)
         finally:
+            self.is_running = False
             if time.monotonic() - began >= LASTING_SECONDS:
                 self._failures = 0
         self._failures = 0
         self._told = ""
         LOG.info("stream %s: %s", self.stream.name, outcome.value)
+        self._context.reports.note_end(RunEnd(self.stream.name, outcome.value))
         return poll_seconds if outcome is not RunOutcome.STOPPED else 0.0
 
     def _is_run_elsewhere(self) -> bool:
@@ -138,7 +170,7 @@ class StreamKeeper:
             self._context.settings,
             spark=self._context.spark,
             stop=self._context.stopping.wanted,
-            report=lambda batch: self._context.report(name, batch),
+            report=lambda batch: self._context.reports.note_batch(name, batch),
             launch=launch,
         )
 
@@ -147,19 +179,24 @@ class StreamKeeper:
         if not self._context.is_spark_alive():
             self._context.fail(error)
             return 0.0
+        name = self.stream.name
         if isinstance(error, StreamHalted):
-            self._tell(str(error.without_sessions()))
+            reason = str(error.without_sessions())
+            self._tell(reason)
+            self._context.reports.note_end(RunEnd(name, "halted", reason))
             return POLL_SECONDS
         self._failures += 1
         pause_seconds = compute_pause_seconds(self._failures)
         is_known = isinstance(error, LockstepError)
+        reason = str(error) if is_known else f"{type(error).__name__}: {error}"
         LOG.error(
             "stream %s failed: %s; the next start is in %g s, the other streams go on",
-            self.stream.name,
-            error if is_known else f"{type(error).__name__}: {error}",
+            name,
+            reason,
             pause_seconds,
             exc_info=None if is_known else error,
         )
+        self._context.reports.note_end(RunEnd(name, "failed", reason))
         return pause_seconds
 
     def _tell(self, reason: str) -> None:

@@ -1,15 +1,21 @@
-"""Starts a stream in a host that runs: the host is its driver, and Dagster is not asked."""
+"""Starts streams in their host.
+
+A host that runs reads the desired state of its streams, and starts them without a new Spark. If Dagster runs the hosts
+of a group, its sensor starts a host for the first stream that is to run.
+"""
 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lockstep.control.heartbeat import is_run_counting, run_heartbeat
+from lockstep.control.start_request import record_start_request
 from lockstep.errors import LockstepError
+from lockstep.features.host.presence import is_host_alive
 from lockstep.operations.lifecycle import Started, check_startable, set_running
+from lockstep.operations.stream_table import try_read_head
+from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 from lockstep.time_limit import SLOW, describe_silence
 
@@ -17,24 +23,10 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
 
-HOSTS = "_hosts"
-"""Folder of the heartbeats of hosts, in the table root."""
 POLL_SECONDS = 0.5
 WRITE_SECONDS_MAX = 300.0
-"""A host reads the desired state of a stream that waits every two seconds, and starts it without a new Spark."""
-
-
-def show_host(root: Path, group: str) -> AbstractContextManager[None]:
-    """Heartbeat of a host while the block lasts, by which `lockstep start` finds it.
-
-    Two hosts of a group, of which one replaces the other, count in the same file.
-    """
-    return run_heartbeat(root / HOSTS, group)
-
-
-def is_host_alive(root: Path, group: str) -> bool:
-    """Whether a host of a group runs on these tables; polls for some seconds."""
-    return is_run_counting(root / HOSTS, group)
+"""A host reads the desired state of a stream that waits every two seconds. A host that Dagster starts needs half a
+minute, ten times as long on a busy machine."""
 
 
 def start_in_host(stream: AnyStream, settings: Settings, who: str) -> Started | None:
@@ -42,7 +34,7 @@ def start_in_host(stream: AnyStream, settings: Settings, who: str) -> Started | 
 
     Args:
         stream: The stream.
-        settings: The table root.
+        settings: The table root, and the hosts of Dagster.
         who: The user who starts it.
 
     Raises:
@@ -51,16 +43,71 @@ def start_in_host(stream: AnyStream, settings: Settings, who: str) -> Started | 
         LockstepError: The host does not start it.
     """
     group = stream.host_group
-    root = settings.table_root
-    if group is None or not is_host_alive(root, group):
+    if group is None or not _has_host(group, settings):
         return None
-    folders = StreamFolders(stream.name, root)
+    folders = StreamFolders(stream.name, settings.table_root)
+    epoch = _request(folders, f"lockstep start ({who})")
+    if epoch is not None:
+        return Started(stream.name, f"host {group}", epoch, was_running=True)
+    return Started(stream.name, f"host {group}", _await_writer(folders, group), was_running=False)
+
+
+def start_group(group: str, streams: Sequence[AnyStream], settings: Settings, who: str) -> tuple[Started, ...]:
+    """Start exactly the streams that were stopped with the host of a group, and wait until they write.
+
+    Args:
+        group: Name of the group.
+        streams: All streams.
+        settings: The table root, and the hosts of Dagster.
+        who: The user who starts them.
+
+    Raises:
+        LockstepError: The group has no host, none of its streams was stopped with it, or the host does not start one.
+    """
+    if not _has_host(group, settings):
+        raise LockstepError(
+            f"no host of the group {group} runs",
+            next_step=f"start one: lockstep host --group {group}; or name {group} in dagster.hosts of the settings",
+        )
+    of_group = [StreamFolders(each.name, settings.table_root) for each in streams if each.host_group == group]
+    chosen = [folders for folders in of_group if _is_stopped_with_host(folders, group)]
+    if not chosen:
+        raise LockstepError(
+            f"no stream of the group {group} was stopped with its host",
+            next_step="start a stream that was stopped by itself: lockstep start STREAM",
+        )
+    for folders in chosen:
+        _request(folders, f"lockstep start --group {group} ({who})")
+    return tuple(
+        Started(folders.stream, f"host {group}", _await_writer(folders, group), was_running=False) for folders in chosen
+    )
+
+
+def _has_host(group: str, settings: Settings) -> bool:
+    return group in settings.dagster.hosts or is_host_alive(settings.table_root, group)
+
+
+def _is_stopped_with_host(folders: StreamFolders, group: str) -> bool:
+    """Whether the reason of the stop is that of `stop_streams` (termination.py)."""
+    head = try_read_head(folders)
+    return head is not None and head.desired is Desired.STOPPED and head.reason.startswith(f"host {group} terminated")
+
+
+def _request(folders: StreamFolders, cause: str) -> int | None:
+    """Let the host start a stream; returns the epoch of a never-ending run that writes it already.
+
+    Raises:
+        StreamHalted: It waits for an operator.
+        Fenced: Another run claimed at the same moment.
+    """
     found = check_startable(folders)
     if found.never_ending:
-        return Started(stream.name, f"host {group}", found.epoch, was_running=True)
+        return found.epoch
     if found.epoch and not found.lives:
-        set_running(folders, found, f"lockstep start ({who})")
-    return Started(stream.name, f"host {group}", _await_writer(folders, group), was_running=False)
+        set_running(folders, found, cause)
+    elif not found.epoch:  # no claim can record it yet
+        record_start_request(folders, cause, found.desired_version)
+    return None
 
 
 def _await_writer(folders: StreamFolders, group: str) -> int:
@@ -78,6 +125,6 @@ def _await_writer(folders: StreamFolders, group: str) -> int:
         time.sleep(POLL_SECONDS)
     raise LockstepError(
         describe_silence(f"host {group}", WRITE_SECONDS_MAX, verb=f"start {folders.stream}"),
-        next_step=f"{SLOW}; its output has the reason, for example an error of the stream; the desired state of "
-        f"{folders.stream} stays running, and the host tries again",
+        next_step=f"{SLOW}; its output has the reason, for example an error of the stream, or Dagster's daemon does "
+        f"not run; the desired state of {folders.stream} stays running, and the host tries again",
     )

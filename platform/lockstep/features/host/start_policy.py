@@ -26,16 +26,15 @@ class StartDecision(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def decide_start(head: Head | None, host: str) -> StartDecision:
+def decide_start(head: Head | None, cause: str) -> StartDecision:
     """Decide whether to start a stream.
 
     A stream that has never run continuously starts, as by hand. Otherwise its desired state decides, and stays.
 
     Args:
         head: The head of the table; None while there is none.
-        host: Name of the host, for the cause of the start.
+        cause: Cause of the start.
     """
-    cause = f"host {host}"
     if head is None or head.epoch == 0 or head.desired is Desired.BOUNDED:
         version = 0 if head is None else head.desired_version
         return StartDecision(Launch(cause=cause, adopts_topics=True, desired_version=version))

@@ -1,0 +1,115 @@
+"""Two streams in one run of a real Dagster, with its daemon: a halt, a kill -9 of the host, and a Terminate."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetKey, AssetRecordsFilter, DagsterRunStatus, RunsFilter
+
+from lockstep.control.heartbeat import read_run_heartbeats
+from lockstep.features.host.presence import find_heartbeat_folder
+from lockstep.features.host.start import start_in_host
+from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG, name_host_job
+from lockstep.settings import DagsterSettings
+from lockstep.table.head import Desired
+from tests.features.host.dagster_location import COUNT, FAMILY
+from tests.features.host.hosted import WAIT_SECONDS, Hosted
+from tests.support.feed import session, update
+from tests.support.installation import Installation, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dagster import DagsterInstance, DagsterRun
+
+    from tests.support.feed import Feed
+
+pytestmark = pytest.mark.timeout(900)
+
+GROUP = "default"
+HALTED = 0
+OTHER = 1
+TABLES = [AssetKey([f"adding_{number}", "table"]) for number in range(COUNT)]
+HOSTS = {"LOCKSTEP_DAGSTER__HOSTS": f'["{GROUP}"]'}
+
+
+def read_runs(instance: DagsterInstance) -> list[DagsterRun]:
+    """The runs of the host, the newest first: Dagster has only these."""
+    runs = list(instance.get_runs(RunsFilter(job_name=name_host_job(GROUP))))
+    assert instance.get_runs_count() == len(runs)
+    return runs
+
+
+def read_outcomes(instance: DagsterInstance, key: AssetKey) -> list[object]:
+    """The outcomes that the observations of an asset have, the newest first."""
+    records = instance.fetch_observations(AssetRecordsFilter(asset_key=key), limit=100).records
+    shown = [each.event_log_entry.asset_observation for each in records]
+    return [each.metadata["outcome"].value for each in shown if each is not None and "outcome" in each.metadata]
+
+
+def read_desired(hosted: Hosted, number: int) -> Desired | None:
+    head = hosted.head(number)
+    return None if head is None else head.desired
+
+
+def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_terminate_stops_each_stream(
+    feed: Feed, tmp_path: Path
+) -> None:
+    hosted = Hosted.make(feed, tmp_path, COUNT)
+    installation = Installation(tmp_path, feed.bootstrap_servers, code="tests.features.host.dagster_location")
+    for number in hosted.numbers:
+        hosted.send(number, *session(5))
+    runs = hosted.runs(OTHER)
+    settings = runs.settings.model_copy(update={"dagster": DagsterSettings(hosts=(GROUP,))})
+    more = {**HOSTS, FAMILY: feed.family}
+    with installation.daemon(more=more, served=True) as daemon, installation.dagster() as instance:
+        started = start_in_host(runs.stream, settings, "an operator")
+        assert started is not None
+        assert (started.by, started.epoch, started.was_running) == ("host default", 1, False)
+        hosted.wait_until_whole(*hosted.numbers)  # the host begins the streams that never ran, too
+        (first,) = read_runs(instance)
+        assert first.tags[CAUSE_TAG] == "supervisor: no host lives, and adding_1 are to run"
+        for key in TABLES:
+            wait_until(lambda: instance.get_latest_materialization_event(key) is not None, "an event", WAIT_SECONDS)  # noqa: B023  # at once
+        halt(hosted, instance)
+
+        process = read_run_heartbeats(find_heartbeat_folder(hosted.folder / "tables", GROUP))[first.run_id].process
+        assert process is not None
+        daemon.worker_of(process.pid).kill()
+        hosted.send_updates(OTHER, 3)
+        hosted.wait_until_whole(OTHER)
+        head = hosted.head(OTHER)
+        assert head is not None
+        assert head.epoch == started.epoch + 1
+        second, before = read_runs(instance)
+        assert (before.run_id, before.status) == (first.run_id, DagsterRunStatus.FAILURE)
+        terminate(hosted, instance, second)
+    for number in hosted.numbers[OTHER:]:
+        hosted.prove(number)
+
+
+def halt(hosted: Hosted, instance: DagsterInstance) -> None:
+    """A gap halts a stream; its asset shows that, and the run stays green."""
+    hosted.feed.send(f"{hosted.feed.family}.{HALTED}", [update(1_000, a=1)])
+    wait_until(lambda: read_outcomes(instance, TABLES[HALTED]) == ["halted"], "the event of the halt", WAIT_SECONDS)
+    assert read_desired(hosted, HALTED) is Desired.HALTED
+    hosted.send_updates(OTHER, 3)
+    hosted.wait_until_whole(OTHER)
+    (run,) = read_runs(instance)
+    assert (run.status, read_outcomes(instance, TABLES[OTHER])) == (DagsterRunStatus.STARTED, [])
+
+
+def terminate(hosted: Hosted, instance: DagsterInstance, run: DagsterRun) -> None:
+    """A person terminates the run: its streams are stopped by name, except the halted one."""
+    with suppress(Exception):  # as of the web server; the process polls its status
+        instance.run_coordinator.cancel_run(run.run_id)
+    wait_until(lambda: read_runs(instance)[0].status is DagsterRunStatus.CANCELED, "the end", WAIT_SECONDS)
+    wait_until(lambda: OUTCOME_TAG in read_runs(instance)[0].tags, "the stops", WAIT_SECONDS)
+    head = hosted.head(OTHER)
+    assert head is not None
+    assert (head.desired, head.reason) == (Desired.STOPPED, "host default terminated in Dagster")
+    assert read_desired(hosted, HALTED) is Desired.HALTED
+    assert read_runs(instance)[0].run_id == run.run_id
+    assert read_outcomes(instance, TABLES[OTHER])[0] == "stopped"
