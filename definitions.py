@@ -6,6 +6,7 @@ from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
 from assets.order_books import order_books
 from jobs.compaction import compaction_schedules
+from jobs.current import current_schedules
 from jobs.delivery import delivery_schedules
 from jobs.derived import derived_schedule
 from jobs.export import export_schedules
@@ -26,7 +27,7 @@ STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_market
 DERIVED: tuple[Derived, ...] = ()
 SCHEDULES = (
     *(compaction_schedules, housekeeping_schedules, checks_schedules, export_schedules, delivery_schedules),
-    rotation_schedules,
+    *(current_schedules, rotation_schedules),
 )
 OWNERS = ("team:data-platform",)  # of all assets in Dagster: e-mail addresses, or team:NAME
 

@@ -22,6 +22,7 @@ INSTALLED = (
     "compaction",
     "console",
     "copies",
+    "current",
     "delivery",
     "derived",
     "erase",

@@ -361,6 +361,7 @@ class ScheduleSettings(_Refusing):
         export: Export, of streams that declare one; after housekeeping, which moves the rewind floor. For readers that
             expect hours at another time.
         delivery: Delivery, of streams that declare one. For consumers that can wait longer.
+        current: Refresh of the current table, of streams that declare one. For readers that can wait longer.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -371,6 +372,7 @@ class ScheduleSettings(_Refusing):
     checks: Cron = "30 * * * *"
     export: Cron = "40 * * * *"
     delivery: Cron = "* * * * *"
+    current: Cron = "* * * * *"
 
 
 class HealthSettings(_Refusing):

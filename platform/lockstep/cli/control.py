@@ -403,8 +403,8 @@ def _closed(found: Closed) -> RenderableType:
 
 @register_command("forget derived book_activity", Panel.MAINTAIN)
 def forget(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of follower: delivery, derived, export.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; of an export, that of the stream.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of follower: current, delivery, derived, export.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name; of a current table or export, the stream's.")],
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
     """Forget a follower whose declaration was removed: it raises no alarm then. Its tables and files stay.

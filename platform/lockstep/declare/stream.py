@@ -152,6 +152,8 @@ class Stream(Declaration, Generic[M, S, R]):
             Housekeeping drops older ones. The ledger keeps its rows. For tables that must not grow without end.
         quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
             personal data in refused messages.
+        current: Whether the table `<table_root>/<stream>/current` is kept, with one row a session and key
+            (docs/current.md). For readers of the newest values, and for tables with `retention`.
         export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
         deliveries: Targets outside of the table that receive the rows, exactly once (docs/deliver.md). For consumers of
             a Kafka topic, or of a system of your own.
@@ -177,6 +179,7 @@ class Stream(Declaration, Generic[M, S, R]):
     objectives: Objectives = field(default_factory=Objectives)
     retention: timedelta | None = None
     quarantine_retention: timedelta | None = None
+    current: bool = False
     export: Export | None = None
     deliveries: Sequence[Delivery] = ()
     rules: Sequence[Rule] = ()
@@ -204,7 +207,8 @@ class Stream(Declaration, Generic[M, S, R]):
         _check_importable(self)
         _check_shippable(self)
         _check_types(self.types, self.decoder)
-        find_replay_key(self.transform, self.types.state, self.types.row)
+        key = find_replay_key(self.transform, self.types.state, self.types.row)
+        _check_current(self.transform, key, wanted=self.current)
         _check_export(self.export, self.types)
         check_deliveries(self.deliveries, self.topics)
         check_rules(self.rules, self.types.row)
@@ -332,6 +336,14 @@ def _check_retention(field_name: str, retention: object, kept: str) -> None:
         raise DeclarationError(field_name, retention, "is not at least an hour", "for example timedelta(days=90)")
     if retention > RETENTION_MAX:
         raise DeclarationError(field_name, retention, "is more than a century", f"None, which keeps all {kept}")
+
+
+def _check_current(transform: Transform[M, S, R], key: ReplayKey | None, *, wanted: bool) -> None:
+    """Refuse a current table of rows that do not replay to the states."""
+    if wanted and key is None:
+        problem = f"needs rows that replay to the states, which those of {type(transform).__name__} do not"
+        right = "False; or declare `key` and `removed` in the transform, and keep `ends_remove`"
+        raise DeclarationError("Stream.current", wanted, problem, right)
 
 
 def _check_export(export: object, types: TransformTypes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -67,8 +68,8 @@ def open_tables(
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     sides |= {folders.late: quarantine.SCHEMA} if keeps_late else {}
     for side, side_schema in sides.items():
-        _create(side, side_schema, None, {})
-    _create(folders.table, schema, ["commit_hour"], metadata)
+        create_table(side, side_schema, SIDE_PROPERTIES)
+    create_table(folders.table, schema, PROPERTIES, partition_by=["commit_hour"], metadata=metadata)
     refuse_incoming(folders)  # again: whoever copies looks for tables after it has said so
     if is_first and not all(map(delta_log.has_log, sides)):  # it took them for its own, and deleted them
         raise TableError(f"tables of {folders.stream} were deleted meanwhile", next_step="start it again")
@@ -116,7 +117,7 @@ def _refuse_remains(folders: StreamFolders) -> None:
 
 def create_late_table(folders: StreamFolders) -> None:
     """Create the late table, where it is missing."""
-    _create(folders.late, quarantine.SCHEMA, None, {})
+    create_table(folders.late, quarantine.SCHEMA, SIDE_PROPERTIES)
 
 
 def check_identity(head: Head, folders: StreamFolders, table_id: str, cluster_id: str) -> None:
@@ -134,7 +135,26 @@ def check_identity(head: Head, folders: StreamFolders, table_id: str, cluster_id
             )
 
 
-def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, metadata: dict[str, str]) -> None:
+def create_table(
+    folder: Path,
+    schema: pa.Schema,
+    properties: Mapping[str, str],
+    *,
+    partition_by: list[str] | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Create an empty table, unless the folder has a table.
+
+    Args:
+        folder: Its folder.
+        schema: Its columns.
+        properties: Its properties, by Delta's names.
+        partition_by: Its partition columns.
+        metadata: Further metadata of its first entry.
+
+    Raises:
+        DeltaError: It was not created.
+    """
     if delta_log.has_log(folder):
         return
     storage = find_storage(folder)
@@ -144,10 +164,10 @@ def _create(folder: Path, schema: pa.Schema, partition_by: list[str] | None, met
         storage.uri(folder),
         to_delta(schema),
         partition_by=partition_by,
-        configuration=PROPERTIES if partition_by else SIDE_PROPERTIES,
+        configuration=dict(properties),
         storage_options=find_delta_options(folder),
         # Never its default, which retries at version 1: over the table of a run that was faster.
-        commit_properties=CommitProperties(custom_metadata=metadata, max_commit_retries=0),
+        commit_properties=CommitProperties(custom_metadata=dict(metadata or {}), max_commit_retries=0),
     )
     try:
         repeat_broken_off(create)

@@ -428,6 +428,42 @@ def _make_file(added: _Added) -> AddAction:
     )
 
 
+def read_added_files(table: Path, after: int, until: int) -> dict[str, AddAction] | None:
+    """The files that commits after a version added, and that are live at a later version.
+
+    Args:
+        table: Folder of the table.
+        after: The earlier version.
+        until: The later version.
+
+    Returns:
+        The files by path; None if an entry between the two is gone or damaged.
+    """
+    added = dict[str, AddAction]()
+    for version in range(after + 1, until + 1):
+        try:
+            lines = decode_json_lines(find_storage(table).read(make_entry_path(table, version)), _FileLine)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+        for line in lines:
+            if line.remove is not None:
+                added.pop(unquote(line.remove.path), None)
+            if line.add is not None:
+                file = _make_file(line.add)
+                added[file.path] = file
+    return added
+
+
+def read_entry_text(table: Path, version: int, name: str) -> str | None:
+    """A text in the metadata of the entry of a version; None without it, or without the entry."""
+    try:
+        lines = decode_json_lines(find_storage(table).read(make_entry_path(table, version)), _Line)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    infos = (line.commitInfo for line in lines if line.commitInfo is not None)
+    return _text(next(infos, {}).get(name))
+
+
 def read_removed_paths(table: Path, version: int) -> frozenset[str] | None:
     """Paths of the files that the entry of a version removes; None where it is gone or torn."""
     try:

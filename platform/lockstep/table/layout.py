@@ -55,6 +55,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         return self.root / self.stream / "export"
 
     @property
+    def current(self) -> Path:
+        """The table of the current rows, if the declaration asks for it."""
+        return self.root / self.stream / "current"
+
+    @property
     def control(self) -> Path:
         """Liveness counters and request files between runs."""
         return self.root / self.stream / "control"

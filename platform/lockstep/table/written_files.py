@@ -23,7 +23,7 @@ def delete_on_error(made: Iterable[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _delete(made)
+        delete_files(made)
         raise
 
 
@@ -39,11 +39,12 @@ def delete_unless_committed(made: Iterable[Path]) -> Iterator[None]:
     except CommitUnknown:
         raise
     except LockstepError:  # of the commit protocol: nothing is in the log
-        _delete(made)
+        delete_files(made)
         raise
 
 
-def _delete(made: Iterable[Path]) -> None:
+def delete_files(made: Iterable[Path]) -> None:
+    """Delete files that no commit names; failures are passed over."""
     for path in made:
         with suppress(OSError):  # must not hide why
             find_storage(path).delete(path)

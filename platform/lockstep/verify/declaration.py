@@ -109,12 +109,25 @@ class Declared(msgspec.Struct, frozen=True):
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
     """The functions of a stream, with the installation's schema registry."""
+    return _declare(stream, build_decode(stream.decoder, registry, stream.types.message))
+
+
+def find_state_declaration(stream: AnyStream) -> Declared:
+    """The functions of a stream for readers of its states, which read no message."""
+
+    def decode(*_: object) -> object:
+        raise AssertionError(f"no message of {stream.name} is read here")
+
+    return _declare(stream, decode)
+
+
+def _declare(stream: AnyStream, decode: Callable[..., object]) -> Declared:
     types, transform = stream.types, stream.transform
     rules = read_inline_rules(stream.rules, transform.removal_column())
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
     hooks |= {name: rules.guard(hooks[name]) for name in _EMITTING if name in hooks}
     declared = Declared(
-        decode=build_decode(stream.decoder, registry, types.message),
+        decode=decode,
         envelope=transform.envelope,
         on_snapshot=rules.guard_snapshot(transform.on_snapshot),
         on_update=rules.guard(transform.on_update),

@@ -15,19 +15,16 @@ from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.errors import Fenced
 from lockstep.features.copies import backup
 from lockstep.features.copies.backup import make_backup, restore_backup
-from lockstep.features.history.rewind import read_rewound_rows
-from lockstep.features.history.rewind_commit import RewindCommit, commit_rewind
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.retention.housekeeping import StepResult, run_housekeeping
 from lockstep.features.retention.unreachable_state import find_unreachable_state, raise_floor
 from lockstep.operations.inspect.state import NotRetained, StateFilter, read_states
-from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.repair import repair_stream
-from lockstep.table import ledger, side_tables
+from lockstep.table import side_tables
 from lockstep.table.commit import OutputLog, raise_rewind_floor
 from lockstep.table.layout import StreamFolders
-from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from tests.support.kept_stream import keeping, message, plain_fold
+from tests.support.offline_rewind import rewind
 from tests.support.offline_stream import Offline
 
 if TYPE_CHECKING:
@@ -123,36 +120,6 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
         assert values(stream, "kept.seldom", "s", batch) == ({"x": 1} if batch < BATCHES - 1 else {"x": 2, "larger": 1})
     with pytest.raises(NotRetained, match=f"those of {middle} to {BATCHES - 1} are kept"):
         values(stream, "kept.busy", "b", middle - 1)
-
-
-def rewind(stream: Offline, batch: int) -> int:
-    """Go back to a batch, as the command does without Kafka; gives the batch that is the rewind."""
-    folders = stream.folders
-    output = OutputLog(folders.table)
-    head = output.base().head
-    target = read_head_of_batch(folders, head, batch)
-    rows = read_rewound_rows(folders, head, target, ledger.read_positions(folders, head)).placed
-    stamp = LedgerStamp(
-        generation=head.generation + 1,
-        batch=head.batch + 1,
-        epoch=head.epoch + 1,
-        committed_at=ledger.read_clock(),
-        batch_seconds=0.0,
-        restart_cause=None,
-    )
-    kept = [make_kept_row(stamp, read_position(row), retired=row.retired) for row in rows]
-    planned = RewindCommit(
-        table=folders.table,
-        seen=head,
-        target=target,
-        commit_hour=head.hour,
-        ledger=ledger.write_ledger(folders.ledger, kept),
-        at=time.time(),
-        cause="wrong rows (a test)",
-    )
-    landed = output.commit(commit_rewind(planned)).head
-    side_tables.SideLogs(folders).catch_up(landed)
-    return landed.batch
 
 
 @pytest.mark.parametrize("target", [4, 7])

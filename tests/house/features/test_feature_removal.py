@@ -28,6 +28,7 @@ COPIED = (
 )
 WIRING = {
     "compaction": ("jobs/compaction.py", ("compaction_schedules",)),
+    "current": ("jobs/current.py", ("current_schedules",)),
     "delivery": ("jobs/delivery.py", ("delivery_schedules",)),
     "derived": ("jobs/derived.py", ("derived_schedule",)),
     "export": ("jobs/export.py", ("export_schedules",)),

@@ -40,6 +40,7 @@ from lockstep.features.copies.backup import BackupManifest
 from lockstep.features.copies.copied_files import BegunCopy
 from lockstep.features.copies.mirror import PositionEvidence
 from lockstep.features.copies.relocate import ExportedPositions, SavepointManifest
+from lockstep.features.current.history import CurrentBase
 from lockstep.features.delivery.events import DeliveryHistory
 from lockstep.features.derived.derive import CheckpointNote
 from lockstep.features.export.dataset import ExportOptions, ExportSource, HourManifest
@@ -67,7 +68,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
     *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
-    *(DeliveryHistory, DeliveryToken),
+    *(CurrentBase, DeliveryHistory, DeliveryToken),
 )
 """Files of JSON, the head in the log among them."""
 PACKED: tuple[type[msgspec.Struct], ...] = (SegmentHeader, BufferedMessage)

@@ -15,6 +15,7 @@ class Removal(Enum):
     LATER = "with a housekeeping when readers have ended"
     REFUSED = "before it: an erasure is refused"
     DERIVE = "with the next run of the derived table"
+    REFRESH = "with the next refresh"
     RUN = "with the next run of the stream"
     NEVER_NAMED = "never there"
     OUTSIDE = "not by lockstep"
@@ -68,6 +69,9 @@ PLACES = (
     ErasedPlace("entries that `lockstep repair` moved away", "control", "as the log of the table", Removal.COMMIT),
     ErasedPlace("derived tables", "derived", "rows", Removal.DERIVE, "`lockstep derive` runs it"),
     ErasedPlace("checkpoints of derived tables", "checkpoints", "state of Spark's queries", Removal.DERIVE),
+    ErasedPlace("current table", "current", "rows", Removal.REFRESH,
+                "`lockstep current` runs it; files of a killed refresh go an hour later; undeclared, delete it"),
+    ErasedPlace("log of the current table", "current", "counts only", Removal.NEVER_NAMED),
     ErasedPlace("positions of followers", "", "versions, batches and classes of errors", Removal.NEVER_NAMED),
     ErasedPlace("targets of deliveries", "", "delivered rows", Removal.OUTSIDE,
                 "the plan names each target; erase the rows there"),

@@ -215,7 +215,8 @@ def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
 
 def name_shadow(stream: AnyStream, name: str) -> AnyStream:
     """The declaration as that of a shadow."""
-    return dataclasses.replace(stream, name=name, export=None, deliveries=(), retention=None, quarantine_retention=None)
+    kept = dataclasses.replace(stream, retention=None, quarantine_retention=None)
+    return dataclasses.replace(kept, name=name, current=False, export=None, deliveries=())
 
 
 def find_shadow(name: str, settings: Settings) -> AnyStream | None:

@@ -1,0 +1,176 @@
+"""Random histories of a stream without a broker, beside a model of its current rows that only reads the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lockstep import Topics
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.current.columns import find_current_columns
+from lockstep.features.current.prove import prove_current
+from lockstep.features.current.refresh import CurrentRefresh, refresh_current
+from lockstep.features.erase import erase
+from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_session
+from lockstep.features.retention import rows
+from lockstep.features.retention.rows import Retained, drop_old_rows
+from lockstep.integrity.resume_options import StreamHalted
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.plan_frame import Refused
+from lockstep.operations.stream_table import open_table
+from lockstep.settings import KafkaSettings
+from lockstep.verify.report import InvariantStatus
+from tests.correctness.verify.shelves import IDLE, Producer, shelf_stream
+from tests.correctness.verify.test_replayed_tables import CLASSES, FOLDS
+from tests.support.offline_rewind import rewind
+from tests.support.offline_stream import Offline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lockstep.table.head import Head
+
+Row = dict[str, Any]
+Model = dict[tuple[Any, ...], Row]
+TOPICS = ("t", "u")
+
+
+@dataclass
+class History:
+    """A stream on its way.
+
+    Attributes:
+        seed: Of all choices.
+        root: Folder of tables and local stores.
+        models: The current rows after each batch, with the end of each partition.
+        steps: The actions.
+    """
+
+    seed: int
+    root: Path
+    models: dict[int, tuple[Model, dict[str, tuple[int, int]]]] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Run the first batches."""
+        self.rng = random.Random(self.seed)  # noqa: S311  # chance that can be had again
+        classes = list(CLASSES.values())
+        fold = FOLDS[self.seed // len(classes) % len(FOLDS)]
+        event_time = IDLE if self.rng.random() < 0.5 else None
+        stream = shelf_stream(fold, classes[self.seed % len(classes)], event_time)
+        stream = dataclasses.replace(stream, topics=Topics(pattern="t|u"), current=True)
+        self.offline = Offline(stream, self.root)
+        self.columns = find_current_columns(stream)
+        faults = self.rng.choice((0.0, 0.1))
+        self.producers = {name: Producer(self.rng, fold, faults=faults) for name in TOPICS}
+        self.models[0] = ({}, {})
+        self.run()
+
+    @property
+    def head(self) -> Head:
+        """The head of the table."""
+        return open_table(self.offline.folders).base().head
+
+    def step(self) -> None:
+        """One random step."""
+        often = (self.run, self.refresh)
+        seldom = (self.compact, self.rewind, self.erase, self.drop)
+        action = self.rng.choice([*often * 4, *seldom])
+        action()
+        self.steps.append(f"{action.__name__} -> {self.head.batch}")
+
+    def run(self) -> None:
+        """Some batches."""
+        for _ in range(self.rng.randrange(1, 4)):
+            topics = self.rng.sample(TOPICS, self.rng.choice((1, 2)))
+            batch = {name: self.producers[name].send(self.rng.choice((1, 3, 8))) for name in topics}
+            before = self.head.batch if self.models.keys() != {0} else 0
+            with suppress(StreamHalted):
+                self.offline.run(batch)
+            if self.head.batch > before:
+                self.learn(before)
+
+    def learn(self, before: int) -> None:
+        """Apply the rows behind the ends of the batch before to the model."""
+        model = dict(self.models[before][0])
+        ends = dict(self.models[before][1])
+        found = DeltaTable(self.offline.folders.table).to_pyarrow_table().to_pylist()
+        for row in sorted(found, key=lambda row: (row["_topic"], row["_emit_offset"], row["_row"])):
+            place = (row["_emit_offset"], row["_row"])
+            if place > ends.get(row["_topic"], (-1, 0)):
+                ends[row["_topic"]] = place
+                key = tuple(row[name] for name in self.columns.identity)
+                model.pop(key, None)
+                if row[self.columns.replay.removed] is not None:
+                    model[key] = row
+        self.models[self.head.batch] = (model, ends)
+
+    def refresh(self) -> CurrentRefresh:
+        """Refresh, and compare."""
+        done = refresh_current(self.offline.stream, self.offline.folders, remake=self.rng.random() < 0.1)
+        self.check(done)
+        return done
+
+    def check(self, done: CurrentRefresh) -> None:
+        """The current table has the rows of the model."""
+        batch = self.head.batch
+        assert done.batch == batch, self.steps
+        table = DeltaTable(self.offline.folders.current).to_pyarrow_table()
+        assert table.schema.names == self.columns.schema.names
+        expected = sorted(self.show(row) for row in self.models[batch][0].values())
+        assert sorted(map(self.show, table.to_pylist())) == expected, (done, self.steps)
+        assert done.rows == len(expected)
+        (proof,) = prove_current(self.offline.stream, self.offline.folders, KafkaSettings())
+        assert proof.status is InvariantStatus.PROVEN, (proof, self.steps)
+
+    def show(self, row: Row) -> str:
+        """A row without the hour, which a remake changes."""
+        return repr([row[name] for name in self.columns.schema.names if name != "commit_hour"])
+
+    def compact(self) -> None:
+        """Close the hour, so that the next batch is in a later hour."""
+        close_hour(self.offline.folders)
+        compact_stream(self.offline.folders)
+
+    def rewind(self) -> None:
+        """Go back to some batch."""
+        head = self.head
+        batches = [batch for batch in self.models if batch and head.may_rewind_to(batch) and batch != head.batch]
+        if batches:
+            batch = self.rng.choice(batches)
+            self.models[rewind(self.offline, batch)] = self.models[batch]
+
+    def erase(self) -> None:
+        """Erase a session of all topics."""
+        session = self.rng.choice("abc")
+        request = EraseRequest(session=session, drop_state=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(erase, "is_writer_alive", lambda *_: False)
+            before = self.head.batch
+            try:
+                done = erase_session(
+                    self.offline.folders, request, EraseContext(self.offline.stream), who="a", why="test"
+                )
+            except Refused:  # no row of it
+                return
+        model, ends = self.models[before]
+        left = {key: row for key, row in model.items() if row["_session"] != session}
+        self.models[done.batch] = (left, ends)
+
+    def drop(self) -> None:
+        """Drop the rows of old hours."""
+        drop_rows(self.offline)
+
+
+def drop_rows(offline: Offline) -> Retained:
+    """Drop the rows that are an hour older than the newest batch, whose hour may be after that of the clock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "find_current_hour", lambda: "2099-01-01T00")
+        return drop_old_rows(offline.folders, timedelta(hours=1), cause="test")
