@@ -316,6 +316,8 @@ def test_an_added_column_has_the_default_of_the_state_in_rows_that_do_not_change
 def test_files_that_were_replaced_an_hour_ago_are_deleted_and_younger_ones_are_not(offline: Offline) -> None:
     refreshed(offline)
     (first,) = list_live(offline)
+    made_at = time.time() - 4_000
+    os.utime(offline.folders.current / first, (made_at, made_at))
     offline.run({"t": [("a", send("update", "a", 7))]})
     refreshed(offline)
     orphan = offline.folders.current / "bucket-0-killed.parquet"

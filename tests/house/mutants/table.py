@@ -1372,6 +1372,55 @@ SHARED_SPARK = list_mutants(
     ),
 )
 
+CURRENT = list_mutants(
+    "features/current/history.py",
+    "features/current/test_refresh.py",
+    Change(
+        "an erasure makes a current table again",
+        "RemakeCause.ERASED: read.erasure != erasure,",
+        "RemakeCause.ERASED: False,",
+        "test_nothing_of_an_erased_session_is_left_in_files_or_log",
+    ),
+    Change(
+        "undone batches make a current table again",
+        "read.batch > head.valid_batches.get(read.batch_generation, 0)",
+        "False",
+        "test_a_rewind_behind_the_refresh_needs_no_remake_and_one_before_it_does",
+    ),
+    Change(
+        "dropped rows that were not read make a current table again",
+        "RemakeCause.EXPIRED: dropped > read.batch,",
+        "RemakeCause.EXPIRED: False,",
+        "test_rows_that_retention_dropped_stay_also_when_the_table_is_made_again",
+    ),
+)
+CURRENT_ROWS = list_mutants(
+    "features/current/changes.py",
+    "features/current/test_refresh.py",
+    Change(
+        "a row before the end of its partition is not a change",
+        "is_new[part] = (at > end.emit_offset) | ((at == end.emit_offset) & (numbers[part] >= end.row))",
+        "is_new[part] = True",
+        "test_compacted_files_give_no_older_row",
+    ),
+)
+CURRENT_FILES = list_mutants(
+    "features/current/refresh.py",
+    "features/current/test_refresh.py",
+    Change(
+        "a refresh commits at the version after the version that it has read",
+        "return entry if delta_log.find_top_version(current) == version else None",
+        "return msgspec.structs.replace(entry, version=1 + (delta_log.find_top_version(current) or 0))",
+        "test_the_loser_of_a_race_leaves_nothing_and_has_the_rows",
+    ),
+    Change(
+        "replaced files stay for readers",
+        "kept |= delta_log.read_removed_paths(current, each) or frozenset()",
+        "kept |= frozenset()",
+        "test_files_that_were_replaced_an_hour_ago_are_deleted_and_younger_ones_are_not",
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1412,4 +1461,7 @@ MUTANTS = (
     *STORED_ROWS,
     *READ_ROWS,
     *SHARED_SPARK,
+    *CURRENT,
+    *CURRENT_ROWS,
+    *CURRENT_FILES,
 )
