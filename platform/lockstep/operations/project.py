@@ -143,9 +143,14 @@ def _find_free_name(path: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
+def find_template() -> Path:
+    """The folder with the first files of a new project."""
+    return TEMPLATE if TEMPLATE.exists() else CHECKOUT
+
+
 def _make_wiring(brokers: str, location: str) -> Mapping[str, str]:
     """The text of each file that Dagster and lockstep read."""
-    root = TEMPLATE if TEMPLATE.exists() else CHECKOUT
+    root = find_template()
     wiring = [path for package in WIRING for path in (root / package).glob("*.py")]
     definitions = _STREAMS_IMPORTED.sub(f"from {PACKAGE}.readings import readings\n", (root / DEFINITIONS).read_text())
     return {

@@ -14,9 +14,10 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from lockstep.cli.__main__ import app
-from lockstep.features.inference.new_stream import NewStream, add_to_definitions, list_files
+from lockstep.features.inference.new_stream import NewStream, list_files
 from lockstep.features.localdev.producer import create_topic
 from lockstep.operations.project import create_project
+from lockstep.operations.project_streams import add_to_definitions
 from tests.features.inference.feeds import propose, sample_keyed, sample_values
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ LAYERS = (
     ("decoders",),
     ("testing",),
     ("features",),
-    ("dagster", "delivery", "derived", "extensions", "rules", "windows"),
+    ("dagster", "delivery", "derived", "dg", "extensions", "rules", "windows"),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 

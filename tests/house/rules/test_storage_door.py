@@ -26,6 +26,7 @@ OTHER_FILES = {
     "operations.doctor": "probes a folder as a file system, beneath what the door promises",
     "operations.inspect.message": "writes a file that the user names",
     "operations.project": "writes the files of a project into a folder that the user names",
+    "operations.project_streams": "the same, for one stream",
     "operations.quarantine": "writes a file that the user names",
     "operations.show_settings": "the settings file",
     "orchestration.launch": "the workspace file of Dagster",

@@ -103,8 +103,8 @@ def test_brokers_that_no_settings_take_are_refused_before_a_file_is_written(tmp_
     assert not (tmp_path / "new").exists()
 
 
-def test_a_new_repository_passes_its_own_checks_and_leaves_no_untracked_file(tmp_path: Path) -> None:
-    """In an empty home: strict types, tests, style, and Dagster's two ways to load it; git has nothing to report."""
+def test_a_new_repository_passes_its_own_checks_with_a_stream_that_dg_added(tmp_path: Path) -> None:
+    """In an empty home: strict types, tests, style, and Dagster's two ways to load it; git reports the new stream."""
     project = tmp_path / "my-meters"
     home = tmp_path / "home"
     home.mkdir()
@@ -125,13 +125,18 @@ def test_a_new_repository_passes_its_own_checks_and_leaves_no_untracked_file(tmp
     call("git", "init", "--quiet")
     call("git", "add", "--all")
     call("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "--quiet", "--message", "New repository")
+    call("dg", "scaffold", "defs", "lockstep.Stream", "plants")
+    assert "lockstep.dg.Stream" in (project / "assets" / "plants" / "defs.yaml").read_text()
+    assert "STREAMS: tuple[AnyStream, ...] = (readings, plants)" in (project / "definitions.py").read_text()
     assert "no issues found" in call("mypy", "--strict")
-    assert "3 passed" in call("pytest", "-q")
+    assert "6 passed" in call("pytest", "-q")
     call("ruff", "check")
     call("ruff", "format", "--check")
     call("dagster", "definitions", "validate", "-w", "workspace.yaml")
     assert "All definitions loaded successfully" in call("dg", "check", "defs")
-    assert call("git", "status", "--porcelain") == ""
+    assert call("git", "status", "--porcelain").split() == [
+        *("M", "definitions.py", "??", "assets/plants/", "??", "tests/test_plants.py")
+    ]
     assert 'code_location_name = "my_meters"' in (project / "pyproject.toml").read_text()
     assert "location_name: my_meters" in (project / "workspace.yaml").read_text()
 

@@ -40,7 +40,6 @@ from lockstep.features.export.dataset import ExportMismatch
 from lockstep.features.history.rewind import RewindReason
 from lockstep.features.history.shadow import NotAShadow, ShadowCodeChanged
 from lockstep.features.host.host import SparkGone
-from lockstep.features.inference.new_stream import NewStreamRefused
 from lockstep.features.inference.sample import NothingToInfer
 from lockstep.features.localdev.broker import PortTaken
 from lockstep.features.localdev.recordings import RecordingError
@@ -57,6 +56,7 @@ from lockstep.operations.inspect.streams import UnknownStream
 from lockstep.operations.inspect.trial import NothingToTry
 from lockstep.operations.past_batches import NotRewindable
 from lockstep.operations.plan_frame import Obstacle, Refused
+from lockstep.operations.project_streams import NewStreamRefused
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place
 from lockstep.operations.query import WrongQuery
 from lockstep.operations.resume import NotHalted, ResumptionUnanswered, UnansweredFindings
