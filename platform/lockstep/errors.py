@@ -57,7 +57,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- ExportRefused              a file exists already, or cannot be written (operations/quarantine.py)
 |- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)
 |- NothingToInfer             a topic has no messages for which a stream can be inferred (features/inference/sample.py)
-|- NewStreamRefused           a new stream cannot be written under its name (features/inference/new_stream.py)
+|- NewStreamRefused           a new stream cannot be written under its name (operations/project_streams.py)
 |- NothingToTry               no message is where the stream would begin (operations/inspect/trial.py)
 |- HousekeepingFailed         some steps failed, the others are done (features/retention/housekeeping.py)
 |- BackupOvertaken            files vanished while they were copied: no backup was made (features/copies/backup.py)
