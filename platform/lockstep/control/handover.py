@@ -8,17 +8,20 @@ itself: the desired state of a stream is in the head of its table.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 import msgspec
 
 from lockstep.control.heartbeat import POLLS, Heartbeat, Phase, compute_poll_seconds, read_heartbeat
+from lockstep.control.ticker import Ticker
 from lockstep.integrity.resume_options import EncodedOption
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
@@ -27,6 +30,14 @@ from lockstep.table.head import Desired, Head
 
 HANDOVER_POLL_SECONDS = 0.05
 """During a handover nothing is committed until the end of the writer is seen. A poll costs one open()."""
+
+
+POLL_SECONDS = 0.1
+"""Interval at which a writer that waits polls its requests to stop or to hand over; a poll costs two stat()."""
+STREAMS_MAX = 1_000
+"""Streams whose requests one thread polls."""
+_POLLS = Ticker("requests", POLL_SECONDS, STREAMS_MAX)
+"""Of all streams of the process on a file system. State of the module, because threads belong to the process."""
 
 
 class Takeover(Enum):
@@ -88,6 +99,57 @@ class ResumeRequest(msgspec.Struct, frozen=True):
     who: str
     why: str
     request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class RequestWatch:
+    """Waits for requests to a writer to stop or to hand over.
+
+    Attributes:
+        heartbeat: Heartbeat of the writer.
+    """
+
+    def __init__(self, heartbeat: Heartbeat, stop: threading.Event) -> None:
+        """Polls nothing yet.
+
+        Args:
+            heartbeat: Heartbeat of the writer.
+            stop: Ends each wait.
+        """
+        self.heartbeat = heartbeat
+        control = heartbeat.control
+        epoch = heartbeat.epoch
+        self._storage = find_storage(control)
+        self._paths = (_stop_request(control, epoch), _handover_request(control, epoch))
+        self._stop = stop
+        self._woken = threading.Event()
+        self._seconds = POLL_SECONDS * self._storage.poll_factor
+        self._is_local = self._storage.poll_factor == 1
+        self._end: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Self:
+        if self._is_local:
+            self._end = _POLLS.add(self._poll)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a request or the stop may be there, at most some seconds.
+
+        In an object store a poll takes long, so no thread polls for other streams: the caller polls after an interval.
+        """
+        if not self._is_local:
+            self._stop.wait(min(seconds, self._seconds))
+            return
+        self._woken.clear()  # a request that was withdrawn has woken it before
+        self._woken.wait(seconds)
+
+    def _poll(self) -> None:
+        if self._stop.is_set() or any(map(self._storage.exists, self._paths)):
+            self._woken.set()
 
 
 R = TypeVar("R", RetireRequest, ResumeRequest)

@@ -20,6 +20,7 @@ from typing import Self
 import msgspec
 
 from lockstep.boot import read_boot_id
+from lockstep.control.ticker import Ticker
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 
@@ -98,18 +99,50 @@ class RunHeartbeat(msgspec.Struct, frozen=True):
     process: ProcessIdentity | None = None
 
 
-class _Counting:
-    """Calls a function with 1, 2, 3, ... at an interval on its own thread, until closed."""
+COUNTERS_MAX = 16
+"""Counters of a thread: while another thread computes, each write may wait some milliseconds for Python's lock."""
+_COUNTERS = Ticker("heartbeats", COUNT_SECONDS, COUNTERS_MAX)
+"""Those of all streams of the process on a file system. State of the module, because threads belong to the process."""
 
-    def __init__(self, name: str, control: Path, write: Callable[[int], None]) -> None:
-        self._write, self._counter = write, 0
-        self._seconds = _stretch(control, COUNT_SECONDS)
-        self._closing, self._lock = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._count, name=name, daemon=True)
+
+RECORD_BYTES = 512
+"""Length of a heartbeat file, filled up with spaces: a file of this length can be written over."""
+
+
+def _write_record(path: Path, record: HeartbeatRecord | RunHeartbeat, *, is_first: bool) -> None:
+    """Write a heartbeat.
+
+    A new file costs thirty times as much as to write over the file, which readers may see half-written. So only counts
+    are written over: a mix of two counters is another counter.
+
+    Args:
+        path: The file.
+        record: The heartbeat.
+        is_first: Whether it differs from the last record by more than the counter.
+    """
+    storage = find_storage(path)
+    content = msgspec.json.encode(record).ljust(RECORD_BYTES)
+    if not is_first and len(content) == RECORD_BYTES:
+        with suppress(FileNotFoundError):  # an observer took the process for dead
+            storage.overwrite(path, content)
+            return
+    storage.replace(path, content)
+
+
+class _Counting:
+    """Calls a function with 1, 2, 3, ... at an interval, until closed."""
+
+    def __init__(self, control: Path, write: Callable[[int], None]) -> None:
+        self._write = write
+        self._counter = 0
+        seconds = _stretch(control, COUNT_SECONDS)
+        self._ticker = _COUNTERS if seconds == COUNT_SECONDS else Ticker("heartbeat", seconds, 1)
+        self._lock = threading.Lock()
+        self._end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin to count."""
-        self._thread.start()
+        self._end = self._ticker.add(self._count)
 
     def once(self) -> None:
         """Count once, now."""
@@ -119,13 +152,11 @@ class _Counting:
 
     def close(self) -> None:
         """Count no more."""
-        self._closing.set()
-        self._thread.join()
+        self._end()
 
     def _count(self) -> None:
-        while not self._closing.wait(self._seconds):
-            with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
-                self.once()
+        with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
+            self.once()
 
 
 class Heartbeat:
@@ -139,7 +170,8 @@ class Heartbeat:
     def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
         self.control, self.epoch, self._path = control, epoch, _liveness(control, epoch)
         self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
-        self._counting = _Counting(f"liveness-{epoch}", control, self._write)
+        self._written: Phase | None = None
+        self._counting = _Counting(control, self._write)
 
     def __enter__(self) -> Self:
         self._counting.once()
@@ -164,7 +196,8 @@ class Heartbeat:
 
     def _write(self, counter: int) -> None:
         record = HeartbeatRecord(counter, self._phase, self._never_ending, self._run_id)
-        find_storage(self._path).replace(self._path, msgspec.json.encode(record))
+        _write_record(self._path, record, is_first=self._phase is not self._written)
+        self._written = self._phase
 
 
 @contextmanager
@@ -172,9 +205,8 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     """Heartbeat of a run while the block lasts; a killed run leaves its file behind."""
     path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
-        f"run-{run_id[:8]}",
         control,
-        lambda counter: find_storage(path).replace(path, msgspec.json.encode(RunHeartbeat(counter, process))),
+        lambda counter: _write_record(path, RunHeartbeat(counter, process), is_first=counter == 1),
     )
     with suppress(OSError):  # the run itself reports the disk error
         counting.once()

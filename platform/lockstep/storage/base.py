@@ -90,6 +90,15 @@ class Storage(Protocol):
     def replace(self, path: Path, content: bytes) -> None:
         """Write a small file whole: readers see the old or the new content. A power loss may undo it."""
 
+    def overwrite(self, path: Path, content: bytes) -> None:
+        """Write over a small file of the same length, without a new file if the storage can do so.
+
+        A reader at the same moment may see a mix of the old and the new content.
+
+        Raises:
+            FileNotFoundError: The file does not exist; an object store may create it instead.
+        """
+
     def open_pending(self, path: Path) -> PendingFile:
         """Begin a new large file.
 

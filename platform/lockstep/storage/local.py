@@ -59,6 +59,15 @@ class LocalStorage(Storage):
             draft.replace(path)
 
     @override
+    def overwrite(self, path: Path, content: bytes) -> None:
+        with _name_in_errors(path):
+            descriptor = os.open(path, os.O_WRONLY)
+            try:
+                os.pwrite(descriptor, content, 0)
+            finally:
+                os.close(descriptor)
+
+    @override
     def open_pending(self, path: Path) -> LocalPendingFile:
         made = list(takewhile(lambda folder: not folder.exists(), path.parents))
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -86,6 +86,10 @@ class ObjectStorage(Storage):
         self.ask(path, lambda: obstore.put(self.client, _key(path), content, use_multipart=False))
 
     @override
+    def overwrite(self, path: Path, content: bytes) -> None:
+        self.replace(path, content)
+
+    @override
     def open_pending(self, path: Path) -> PendingObject:
         return PendingObject(self, path)
 

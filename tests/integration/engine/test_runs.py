@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from lockstep import Every, Limits
+from lockstep.control.handover import RequestWatch
 from lockstep.engine.driver import loop
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
@@ -163,30 +164,35 @@ def test_a_topic_created_again_between_runs_halts_the_stream_by_name(feed: Feed,
     assert heads(runs.folders.table)[-1]["desired"] == "halted"
 
 
-class Pauses(threading.Event):
-    """A stop that nobody asks for: notes how long the run meant to wait for it."""
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that runs mean to wait for their next batch."""
+    seconds = list[float]()
+    wait = RequestWatch.wait
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds: list[float | None] = []
+    def note(requests: RequestWatch, left: float) -> None:
+        seconds.append(left)
+        wait(requests, left)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        self.seconds.append(timeout)
-        return super().wait(timeout)
+    monkeypatch.setattr(RequestWatch, "wait", note)
+    return seconds
 
 
 @pytest.mark.parametrize("batch_messages", [3, 1_000])
-def test_a_bounded_run_does_not_pause_after_a_batch(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
+def test_a_bounded_run_does_not_pause_after_a_batch(
+    feed: Feed, runs: LocalRuns, batch_messages: int, pauses: list[float]
+) -> None:
     feed.send(feed.create("values"), session(5))
-    pauses = Pauses()
-    assert runs.with_limits(Limits(batch_messages=batch_messages)).run(stop=pauses) is RunOutcome.ENDED
-    assert pauses.seconds == []
+    assert runs.with_limits(Limits(batch_messages=batch_messages)).run() is RunOutcome.ENDED
+    assert pauses == []
 
 
-def test_a_bounded_run_pauses_before_it_tries_a_failed_batch_again(feed: Feed, runs: LocalRuns) -> None:
+def test_a_bounded_run_pauses_before_it_tries_a_failed_batch_again(
+    feed: Feed, runs: LocalRuns, pauses: list[float]
+) -> None:
     topic = feed.create("values")
     feed.send(topic, session(5))
-    pauses, calls = Pauses(), iter(range(1_000))
+    calls = iter(range(1_000))
 
     def failing_once(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -196,8 +202,8 @@ def test_a_bounded_run_pauses_before_it_tries_a_failed_batch_again(feed: Feed, r
 
         return run
 
-    assert runs.run(stop=pauses, around=failing_once) is RunOutcome.ENDED
-    assert pauses.seconds
+    assert runs.run(around=failing_once) is RunOutcome.ENDED
+    assert pauses
     assert_one_copy(runs, topic, session(5))
 
 
@@ -225,11 +231,12 @@ def test_a_failed_batch_does_not_wait_for_a_long_interval(
 
 
 def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
-    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     topic = feed.create("values")
     feed.send(topic, session(5))
-    pauses, right, looks_without = Pauses(), ClusterAdmin.view_offsets, iter(range(4))
+    right = ClusterAdmin.view_offsets
+    looks_without = iter(range(4))
     begun = threading.Event()
 
     def leaderless_after_the_first_batch(admin: ClusterAdmin, before: ClusterView) -> ClusterView:
@@ -239,8 +246,8 @@ def test_a_bounded_run_pauses_while_a_partition_has_no_leader(
 
     monkeypatch.setattr(ClusterAdmin, "view_offsets", leaderless_after_the_first_batch)
     two_batches = runs.with_limits(Limits(batch_messages=3))
-    assert two_batches.run(stop=pauses, around=telling(begun)) is RunOutcome.ENDED
-    assert pauses.seconds
+    assert two_batches.run(around=telling(begun)) is RunOutcome.ENDED
+    assert pauses
     assert_one_copy(runs, topic, session(5))
 
 
@@ -258,15 +265,16 @@ def test_a_bounded_run_waits_for_a_partition_that_has_no_leader_at_its_start(
         runs.run()
         feed.send(topic, more := [update(4, a=1)])
         sent = [*sent, *more]
-    pauses, right, looks_without = Pauses(), ClusterAdmin.view_offsets, iter(range(4))
+    right = ClusterAdmin.view_offsets
+    looks_without = iter(range(4))
 
     def leaderless_at_first(admin: ClusterAdmin, before: ClusterView) -> ClusterView:
         view = right(admin, before)
         return msgspec.structs.replace(view, ends={}) if next(looks_without, None) is not None else view
 
     monkeypatch.setattr(ClusterAdmin, "view_offsets", leaderless_at_first)
-    assert runs.run(stop=pauses) is RunOutcome.ENDED
-    assert pauses.seconds
+    assert runs.run() is RunOutcome.ENDED
+    assert next(looks_without, None) is None
     assert_one_copy(runs, topic, sent)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import pytest
 
 from lockstep.control.heartbeat import (
     Heartbeat,
+    HeartbeatRecord,
+    Phase,
     ProcessIdentity,
     forget_run,
     is_process_alive,
+    read_heartbeat,
     read_run_heartbeats,
     read_this_process,
     run_heartbeat,
@@ -54,6 +58,44 @@ def test_a_run_counts_from_its_first_step_to_its_end_and_leaves_nothing(tmp_path
         assert set(read_run_heartbeats(control)) == {"a", "b"}
         wait_for(control, "a", counter(control, "a") + 2)
     assert list(control.iterdir()) == []
+
+
+def test_readers_see_a_whole_heartbeat_although_counts_are_written_over_each_other(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 3, never_ending=True, run_id="run")
+    heartbeat._write(1)  # noqa: SLF001  # faster than a writer counts
+    inode = (tmp_path / "liveness-3.json").stat().st_ino
+    stop = threading.Event()
+    seen = list[HeartbeatRecord | None]()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.append(read_heartbeat(tmp_path, 3))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for counter in range(100, 3_000):  # 512 bytes each
+        heartbeat._write(counter)  # noqa: SLF001  # the same
+    stop.set()
+    reader.join()
+    assert (tmp_path / "liveness-3.json").stat().st_ino == inode
+    assert {(each.phase, each.run_id) for each in seen if each is not None} == {(Phase.WRITING, "run")}
+    assert None not in seen
+
+
+def test_a_phase_is_never_mixed_with_another_and_a_removed_file_is_written_again(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path, 3)
+    path = tmp_path / "liveness-3.json"
+    heartbeat._write(1)  # noqa: SLF001  # without its thread
+    before = path.stat().st_ino
+    with path.open() as held:  # the number of a removed file is used again
+        heartbeat.drain()
+        assert path.stat().st_ino != before
+        assert held.read().strip()
+    path.unlink()
+    heartbeat._write(5)  # noqa: SLF001  # the same
+    last = read_heartbeat(tmp_path, 3)
+    assert last is not None
+    assert (last.counter, last.phase) == (5, Phase.DRAINING)
 
 
 def test_a_run_whose_control_folder_cannot_be_written_goes_on(tmp_path: Path) -> None:

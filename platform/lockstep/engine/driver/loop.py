@@ -13,7 +13,13 @@ from typing import NoReturn
 
 import msgspec
 
-from lockstep.control.handover import accept_requests, is_asked_to_hand_over, read_stop_request, write_stop
+from lockstep.control.handover import (
+    RequestWatch,
+    accept_requests,
+    is_asked_to_hand_over,
+    read_stop_request,
+    write_stop,
+)
 from lockstep.control.heartbeat import Heartbeat
 from lockstep.control.live_report import LiveReport
 from lockstep.declare.options import Every, FileSize
@@ -43,7 +49,6 @@ from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, TopicIdPartition
-from lockstep.storage import find_storage
 from lockstep.table.commit import BatchCommit, HourClosed
 from lockstep.table.head import Head
 from lockstep.table.positions import find_retired_topics
@@ -54,8 +59,6 @@ RETRY_SECONDS = 5.0
 """Longest pause after a failed or discarded batch."""
 COLLECTOR_THRESHOLDS = (20_000, 20, 20)
 """`gc.set_threshold`: objects between two collections of generation 0, and such collections between two of the next."""
-POLL_SECONDS = 0.1
-"""Interval at which requests to stop or to hand over are looked for while waiting; a poll costs one stat()."""
 
 
 class RunOutcome(Enum):
@@ -85,14 +88,15 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     # The executor of side tables ends before the other one.
     with (
         accept_requests(control, epoch),
-        heart as heartbeat,
+        heart,
+        RequestWatch(heart, context.stop) as requests,
         background as background_executor,
         side_tables as side_table_executor,
     ):
         try:
             batches = MicroBatchLoop(context, claimed, side_table_executor, background_executor)
             _quiet_collector()
-            outcome = _run_until_done(batches, context, claimed, heartbeat)  # 1 to 3
+            outcome = _run_until_done(batches, context, claimed, requests)  # 1 to 3
             if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes with its first batch
                 batches.end()
         except Fenced as fenced:
@@ -117,7 +121,7 @@ def _quiet_collector() -> None:
 
 
 def _run_until_done(
-    batches: MicroBatchLoop, context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat
+    batches: MicroBatchLoop, context: RunContext, claimed: WriterClaim, requests: RequestWatch
 ) -> RunOutcome:
     while True:
         began, bounded = time.monotonic(), context.is_bounded
@@ -131,7 +135,7 @@ def _run_until_done(
         # A bounded run pauses only if something could not be read or committed: no leader, a log that changed.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
         due = began if at_once else began + _find_pause(context, failed=plan is not None and not committed)
-        outcome = _wait_for_next_batch(context, claimed, heartbeat, due)  # 3
+        outcome = _wait_for_next_batch(context, claimed, requests, due)  # 3
         if outcome is RunOutcome.HANDED_OVER and isinstance(context.trigger, Every):
             _run_last(batches)
         if outcome is not None:
@@ -153,18 +157,18 @@ def _find_pause(context: RunContext, *, failed: bool) -> float:
 
 
 def _wait_for_next_batch(
-    context: RunContext, claimed: WriterClaim, heartbeat: Heartbeat, due: float
+    context: RunContext, claimed: WriterClaim, requests: RequestWatch, due: float
 ) -> RunOutcome | None:
     """Wait until the next batch is due; gives the outcome if the run must end."""
     while True:
         if (stopped := _stop_if_asked(context, claimed)) is not None:
             return stopped
-        if is_asked_to_hand_over(heartbeat):
+        if is_asked_to_hand_over(requests.heartbeat):
             return RunOutcome.HANDED_OVER
         left = due - time.monotonic()
         if left <= 0:
             return None
-        context.stop.wait(min(left, POLL_SECONDS * find_storage(context.folders.table).poll_factor))
+        requests.wait(left)
 
 
 def _is_stop_asked(context: RunContext, claimed: WriterClaim) -> bool:
