@@ -83,6 +83,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         group_starters: References to functions that start the streams of a group which were stopped with the process
             that ran them: (group, streams, settings, operator); each returns `Started` values.
         table_listers: References to functions that list further streams with tables: (names of declared streams, root).
+        query_tables: References to functions that add tables of a stream to a query in SQL: (`QueriedStream`,
+            `ExitStack`); each returns `QueriedTable` values (operations/query.py).
         followers: References to functions that read the status of the declared followers of a kind:
             (`DeclaredFollowers`); each returns `FollowerStatus` (operations/followers.py).
         follower_proofs: References to functions with which `lockstep verify` compares the results of followers with the
@@ -121,6 +123,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     starters: tuple[str, ...] = ()
     group_starters: tuple[str, ...] = ()
     table_listers: tuple[str, ...] = ()
+    query_tables: tuple[str, ...] = ()
     followers: tuple[str, ...] = ()
     follower_proofs: tuple[str, ...] = ()
     compaction_debt: tuple[str, ...] = ()

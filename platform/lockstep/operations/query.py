@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError, name_stream
 from lockstep.feature import load_parts
 from lockstep.operations.stream_table import NoTable, has_table
@@ -48,13 +50,19 @@ class WrongQuery(LockstepError):
         self.sql = sql
 
 
-def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Valid] | None = None) -> pa.Table:
+def run_sql(
+    tables: Mapping[str, DeltaTable],
+    sql: str,
+    until: Mapping[str, Valid] | None = None,
+    views: Mapping[str, str] | None = None,
+) -> pa.Table:
     """The whole result of a read-only query.
 
     Args:
         tables: The tables by name.
         sql: The query.
         until: Newest visible batch of each generation, in tables with columns `generation` and `batch`.
+        views: Queries over the tables by name.
 
     Raises:
         WrongQuery: With DataFusion's message and the existing tables.
@@ -65,6 +73,8 @@ def run_sql(tables: Mapping[str, DeltaTable], sql: str, until: Mapping[str, Vali
     builder = QueryBuilder()
     for name, table in tables.items():
         _register(builder, name, table, (until or {}).get(name))
+    for name, query in (views or {}).items():
+        builder.execute(f'CREATE VIEW "{name}" AS {query}').read_all()
     try:
         found = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
@@ -124,12 +134,12 @@ def query_sql(
 ) -> QueryResult:
     """Run SQL over the tables of all streams: `<stream>`, `<stream>_ledger`, `<stream>_quarantine`, `<stream>_late`.
 
-    Those of their shadows likewise, and the derived tables. The table of a stream or a derived one goes before another
-    of the same name.
+    Those of their shadows likewise, the derived tables, and tables that features add. The table of a stream or a
+    derived table has precedence over another table of the same name.
 
     Args:
         sql: A read-only query.
-        streams: Names of the declared streams.
+        streams: Names of the declared streams, or their declarations by name.
         root: The table root.
         as_of: Time to read; a version belongs to one table and is refused here.
         limit: Maximum number of rows; None for all.
@@ -153,7 +163,77 @@ def query_sql(
     named = (name for name in derived if as_of.time is None or name in sql)
     folder_of = {name: DerivedFolders(name, root).table for name in named}
     others = {name: _opened(folder, as_of) for name, folder in folder_of.items() if delta_log.has_log(folder)}
-    return _result(_join(parts, others, sql), sql, limit)
+    known = cast("Mapping[str, AnyStream]", streams) if isinstance(streams, Mapping) else {}
+    with ExitStack() as stack:
+        further_tables = _find_further(parts, known, _Query(sql, root, as_of), stack)
+        return _result(_add_further(_join(parts, others, sql), further_tables), sql, limit)
+
+
+class QueriedStream(msgspec.Struct, frozen=True):
+    """A stream in a query.
+
+    Attributes:
+        folders: Its folders.
+        declared: Its declaration; None if it is unknown.
+        version: The version of its table.
+        head: The head of this version.
+        is_now: Whether the version is the newest.
+        sql: The query.
+    """
+
+    folders: StreamFolders
+    declared: AnyStream | None
+    version: int
+    head: Head
+    is_now: bool
+    sql: str
+
+
+class QueriedTable(msgspec.Struct, frozen=True):
+    """A table that a feature adds to a query.
+
+    Attributes:
+        name: Its name.
+        sql: The query that it is a view of; empty if it is among the tables.
+        tables: Further tables by name.
+    """
+
+    name: str
+    sql: str
+    tables: dict[str, DeltaTable]
+
+
+class _Query(NamedTuple):
+    sql: str
+    root: Path
+    as_of: AsOf
+
+
+def _find_further(
+    parts: Mapping[str, _Tables], known: Mapping[str, AnyStream], query: _Query, stack: ExitStack
+) -> Iterator[QueriedTable]:
+    """The tables that features add for the streams of a query."""
+    for stream, part in parts.items():
+        if not part.tables:
+            continue
+        folders = StreamFolders(stream, query.root)
+        version = part.tables[stream].version()
+        head = delta_log.read_head(folders.table, version)
+        if head is not None:
+            asked = QueriedStream(folders, known.get(stream), version, head, query.as_of == AsOf(), query.sql)
+            for find_tables in load_parts("query_tables"):
+                yield from find_tables(asked, stack)
+
+
+def _add_further(found: _Tables, further: Iterable[QueriedTable]) -> _Tables:
+    """Add tables of features; others of the same name have precedence."""
+    tables = dict(found.tables)
+    views = dict[str, str]()
+    for table in further:
+        if table.name not in found.tables:
+            tables |= table.tables
+            views |= {table.name: table.sql} if table.sql else {}
+    return msgspec.structs.replace(found, tables=tables, views=views)
 
 
 def _join(parts: Mapping[str, _Tables], derived: Mapping[str, DeltaTable], sql: str) -> _Tables:
@@ -201,15 +281,16 @@ def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> Q
 
 
 class _Tables(msgspec.Struct, frozen=True):
-    """Tables by name, the visible batches of each side table that shows less than it has, and what was dropped."""
+    """Tables by name, the visible batches of each side table that shows less than it has, dropped rows, and views."""
 
     tables: dict[str, DeltaTable]
     until: dict[str, Valid]
     notes: tuple[str, ...] = ()
+    views: dict[str, str] = {}
 
 
 def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
-    found = run_sql(tables.tables, sql, tables.until)
+    found = run_sql(tables.tables, sql, tables.until, tables.views)
     more = limit is not None and found.num_rows > limit
     shown = found.slice(0, limit) if more else found
     return QueryResult(

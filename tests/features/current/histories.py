@@ -22,10 +22,13 @@ from lockstep.features.erase.erase import EraseContext, EraseRequest, erase_sess
 from lockstep.features.retention import rows
 from lockstep.features.retention.rows import Retained, drop_old_rows
 from lockstep.integrity.resume_options import StreamHalted
+from lockstep.operations.inspect.state import NotRetained
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.plan_frame import Refused
+from lockstep.operations.query import AsOf, find_version_at, query_sql
 from lockstep.operations.stream_table import open_table
 from lockstep.settings import KafkaSettings
+from lockstep.table import delta_log
 from lockstep.verify.report import InvariantStatus
 from tests.correctness.verify.shelves import IDLE, Producer, shelf_stream
 from tests.correctness.verify.test_replayed_tables import CLASSES, FOLDS
@@ -80,7 +83,7 @@ class History:
 
     def step(self) -> None:
         """One random step."""
-        often = (self.run, self.refresh)
+        often = (self.run, self.refresh, self.ask)
         seldom = (self.compact, self.rewind, self.erase, self.drop)
         action = self.rng.choice([*often * 4, *seldom])
         action()
@@ -124,7 +127,7 @@ class History:
         assert done.batch == batch, self.steps
         table = DeltaTable(self.offline.folders.current).to_pyarrow_table()
         assert table.schema.names == self.columns.schema.names
-        expected = sorted(self.show(row) for row in self.models[batch][0].values())
+        expected = self.expect(batch)
         assert sorted(map(self.show, table.to_pylist())) == expected, (done, self.steps)
         assert done.rows == len(expected)
         (proof,) = prove_current(self.offline.stream, self.offline.folders, KafkaSettings())
@@ -133,6 +136,34 @@ class History:
     def show(self, row: Row) -> str:
         """A row without the hour, which a remake changes."""
         return repr([row[name] for name in self.columns.schema.names if name != "commit_hour"])
+
+    def ask(self) -> None:
+        """The rows of now in SQL, refreshed or not; and those of some earlier version."""
+        head = self.head
+        assert self.query(AsOf()) == self.expect(head.batch), self.steps
+        versions = delta_log.list_versions(self.offline.folders.table)
+        entry = delta_log.read_entry(self.offline.folders.table, self.rng.choice(versions))
+        if entry is None or entry.head is None or entry.written_at is None or not entry.head.batch:
+            return
+        version = find_version_at(self.offline.folders.table, entry.written_at)
+        then = delta_log.read_head(self.offline.folders.table, version)
+        assert then is not None
+        if head.may_rewind_to(then.batch):
+            assert self.query(AsOf(time=entry.written_at)) == self.expect(then.batch), (then.batch, self.steps)
+        else:
+            with pytest.raises(NotRetained):
+                self.query(AsOf(time=entry.written_at))
+
+    def query(self, as_of: AsOf) -> list[str]:
+        """The rows of the current table in SQL."""
+        stream = self.offline.stream
+        sql = f"SELECT * FROM {stream.name}_current"  # noqa: S608  # a name of a test
+        found = query_sql(sql, {stream.name: stream}, self.offline.folders.root, as_of, limit=None)
+        return sorted(self.show(dict(zip(found.columns, row, strict=True))) for row in found.rows)
+
+    def expect(self, batch: int) -> list[str]:
+        """The rows of the model after a batch."""
+        return sorted(self.show(row) for row in self.models[batch][0].values())
 
     def compact(self) -> None:
         """Close the hour, so that the next batch is in a later hour."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from decimal import Decimal
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 
 from lockstep.features.compaction.run import compact_stream
+from lockstep.features.current.refresh import read_current_version, refresh_current
+from lockstep.features.current.view import make_view
 from lockstep.operations.inspect.state import StateFilter, read_states
 from lockstep.operations.lifecycle import close_hour
 from tests.integration.readers.books import books, fold_plainly, make_messages
@@ -44,10 +47,46 @@ def test_the_query_of_the_page_returns_the_rows_of_the_states(
     offline, current = written
     table = str(offline.folders.table)
     assert len(current) >= 10
-    assert read_current(reader, table, **spark) == current
+    query = read_block("sql current")
+    assert read_current(reader, "current", query, table=table, **spark) == current
     close_hour(offline.folders)
     compact_stream(offline.folders)
-    assert read_current(reader, table, **spark) == current
+    assert read_current(reader, "current", query, table=table, **spark) == current
+
+
+@pytest.fixture(scope="module")
+def refreshed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Offline, Current]:
+    """A table with a current table that was refreshed in the middle, and its current rows."""
+    rng = random.Random(11)  # noqa: S311  # chance that can be had again
+    stream = dataclasses.replace(books(), current=True)
+    offline = Offline(stream, tmp_path_factory.mktemp("refreshed"))
+    sent = list[tuple[str, bytes]]()
+    for _ in range(2):
+        for _ in range(4):
+            messages = make_messages(rng, rng.randrange(1, 25))
+            offline.run({"books.x": messages})
+            sent += messages
+        if not (offline.folders.current / "_delta_log").exists():
+            refresh_current(stream, offline.folders)
+    return offline, {("books.x", *key): quantity for key, quantity in fold_plainly(sent).items()}
+
+
+@pytest.mark.parametrize("reader", [each for each in EVERY_READER if each.values != ("deltalake",)])
+def test_the_query_of_the_rows_of_now_reads_the_current_table_and_the_changes_since(
+    reader: str, refreshed: tuple[Offline, Current], request: pytest.FixtureRequest
+) -> None:
+    spark = {"spark": request.getfixturevalue("spark")} if reader == "spark" else {}
+    offline, current = refreshed
+    given = {"table": str(offline.folders.table), "current": str(offline.folders.current)}
+    assert read_current(reader, "now", read_block("sql now"), **given, **spark) == current
+
+
+def test_the_query_of_the_rows_of_now_is_that_of_the_product(refreshed: tuple[Offline, Current]) -> None:
+    base = read_current_version(refreshed[0].folders).base
+    assert base is not None
+    since = "(SELECT coalesce(max(commit_hour), '') FROM current_rows)"
+    made = make_view(base, current="current_rows", changes="changes", since=since)
+    assert read_block("sql now") == made.replace('"', "") + "\n"
 
 
 def test_the_states_have_these_rows_and_the_proof_says_so(written: tuple[Offline, Current]) -> None:
@@ -60,8 +99,8 @@ def test_the_states_have_these_rows_and_the_proof_says_so(written: tuple[Offline
     assert found.invariants[-1].checked.startswith(compared)
 
 
-def read_current(reader: str, table: str, **given: Any) -> Current:
-    frame = run_snippet(f"{reader} current", table=table, query=read_block("sql current"), **given)
+def read_current(reader: str, block: str, query: str, **given: Any) -> Current:
+    frame = run_snippet(f"{reader} {block}", query=query, **given)
     found: list[dict[str, Any]] = READERS[reader](frame)
     rows = [tuple(row[name] for name in COLUMNS) for row in found]
     assert len({row[:4] for row in rows}) == len(rows), "two rows of one key"

@@ -10,6 +10,7 @@ FEATURE = Feature(
     commands=("lockstep.features.current.commands",),
     assets=("current",),
     jobs=("current",),
+    query_tables=("lockstep.features.current.view:find_current_rows",),
     followers=("lockstep.features.current.status:read_current_tables",),
     follower_proofs=("lockstep.features.current.prove:prove_current",),
     stream_assets=("lockstep.features.current.asset:make_current_asset",),
