@@ -1,4 +1,4 @@
-"""Deliveries: rows of a stream to a Kafka topic or a target of your own, exactly once."""
+"""Deliveries: rows of a stream to a Kafka topic, a Postgres table or a target of your own, exactly once."""
 
 from lockstep.declare.delivery import Delivery, FirstRows, KafkaTopic
 from lockstep.declare.delivery_target import (
@@ -13,6 +13,7 @@ from lockstep.declare.delivery_target import (
     TargetInterrupted,
     TargetRefused,
 )
+from lockstep.declare.postgres_table import NewColumns, PostgresTable
 
 __all__ = [
     "DeliveredRow",
@@ -21,6 +22,8 @@ __all__ = [
     "DeliveryToken",
     "FirstRows",
     "KafkaTopic",
+    "NewColumns",
+    "PostgresTable",
     "RowIdentity",
     "RowSource",
     "RowUndeliverable",

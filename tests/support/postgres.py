@@ -1,4 +1,4 @@
-"""A Postgres of a test: the programs of a wheel, on loopback, with a database for each home of Dagster."""
+"""A Postgres of a test: the programs of a wheel, on loopback, with a database for each test or home of Dagster."""
 
 from __future__ import annotations
 
@@ -107,6 +107,15 @@ class Postgres:
         connection.close()
         place = f"hostname: 127.0.0.1, port: {self.port}, db_name: {name}, username: {USER}, password: {PASSWORD}"
         return f"\nstorage:\n  postgres:\n    postgres_db: {{{place}}}\n"
+
+    def make_database(self, name: str) -> str:
+        """Make an empty database; returns its connection string."""
+        connection = self._connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            cursor.execute(f"CREATE DATABASE {name}")
+        connection.close()
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
     def _answers(self) -> bool:
         try:

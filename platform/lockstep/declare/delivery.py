@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
 from lockstep.declare.delivery_target import RowSource, Target
 from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.options import Topics
+from lockstep.declare.postgres_table import PostgresTable, find_value_type
 from lockstep.errors import DeclarationError
 from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_classes, check_field_types
@@ -53,6 +54,7 @@ class KafkaTopic(Declaration):
     tokens: str = "lockstep-deliveries"
     transaction_rows: int = 10_000
     transaction_seconds: float = 1.0
+    joins_batches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse names and limits that no topic or transaction can have."""
@@ -103,7 +105,7 @@ class Delivery(Declaration):
     """
 
     name: str
-    target: KafkaTopic | Target
+    target: KafkaTopic | PostgresTable | Target
     where: Callable[[Any, RowSource], bool] | None = None
     select: Callable[[Any, RowSource], msgspec.Struct] | None = None
     first_rows: FirstRows = FirstRows.ALL
@@ -139,7 +141,7 @@ class Delivery(Declaration):
 
 
 def _check_target(target: object) -> None:
-    if not isinstance(target, KafkaTopic | Target):
+    if not isinstance(target, KafkaTopic | PostgresTable | Target):
         raise DeclarationError("Delivery.target", target, "is not a target", "for example KafkaTopic(topic='moves')")
 
 
@@ -155,8 +157,8 @@ def _check_function(name: str, function: object) -> None:
         raise DeclarationError(f"Delivery.{name}", function.__qualname__, problem, EXAMPLE) from None
 
 
-def check_deliveries(deliveries: object, topics: Topics) -> None:
-    """Refuse deliveries that meet each other, and a target that the stream itself reads.
+def check_deliveries(deliveries: object, topics: Topics, row: type[msgspec.Struct]) -> None:
+    """Refuse deliveries that meet each other, a source as a target, and rows that a target cannot hold.
 
     Raises:
         DeclarationError: Names the field, the value and a valid alternative.
@@ -169,6 +171,8 @@ def check_deliveries(deliveries: object, topics: Topics) -> None:
         if not isinstance(each, Delivery):
             raise DeclarationError("Stream.deliveries", each, "is not a Delivery", right)
         _refuse_source(each.target, topics)
+        if isinstance(each.target, PostgresTable):
+            each.target.check_rows(find_value_type(each.select, row))
     refuse_shared(cast("Sequence[Delivery]", listed))
 
 
@@ -186,10 +190,10 @@ def refuse_shared(deliveries: Sequence[Delivery]) -> None:
         other = places.setdefault(each.target.address, each)
         if other is not each:
             problem = f"is the target of {other.name}, too: their positions would replace each other"
-            raise DeclarationError("Delivery.target", each.target, problem, "a topic for each delivery")
+            raise DeclarationError("Delivery.target", each.target, problem, "a topic or table for each delivery")
 
 
-def _refuse_source(target: KafkaTopic | Target, topics: Topics) -> None:
+def _refuse_source(target: KafkaTopic | PostgresTable | Target, topics: Topics) -> None:
     if not isinstance(target, KafkaTopic):
         return
     for name in (target.topic, target.tokens):

@@ -215,10 +215,13 @@ class Target(Declaration, ABC):
     Attributes:
         transaction_rows: Rows of one write, at most.
         transaction_seconds: Time for which a write collects rows, at most.
+        joins_batches: On a backlog, rows of several batches are delivered in one order of identity, which is cheaper.
+            False if rows of a later batch must follow those of earlier batches across source partitions.
     """
 
     transaction_rows: ClassVar[int] = 10_000
     transaction_seconds: ClassVar[float] = 1.0
+    joins_batches: ClassVar[bool] = True
 
     @property
     @abstractmethod

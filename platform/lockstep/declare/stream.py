@@ -210,7 +210,7 @@ class Stream(Declaration, Generic[M, S, R]):
         key = find_replay_key(self.transform, self.types.state, self.types.row)
         _check_current(self.transform, key, wanted=self.current)
         _check_export(self.export, self.types)
-        check_deliveries(self.deliveries, self.topics)
+        check_deliveries(self.deliveries, self.topics, self.types.row)
         check_rules(self.rules, self.types.row)
         _check_quarantine(self.rules, self.integrity)
         check_field_types(self)  # last: the checks before it know better what would be right

@@ -11,8 +11,9 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from deltalake import DeltaTable
 
 from lockstep.delivery import Delivery, KafkaTopic, RowSource
-from lockstep.features.delivery.deliver import DeclaredDelivery, DeliveryRun
+from lockstep.features.delivery.deliver import DeliveryRun
 from lockstep.features.delivery.deliver import run_delivery as deliver_rows
+from lockstep.features.delivery.targets import DeclaredDelivery
 from tests.support.adding_stream import Reading
 
 if TYPE_CHECKING:

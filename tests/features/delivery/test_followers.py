@@ -20,10 +20,10 @@ from lockstep.cli.app import app
 from lockstep.delivery import Delivery, DeliveryFenced, FirstRows, KafkaTopic
 from lockstep.features.delivery import commands
 from lockstep.features.delivery.asset import make_delivery_asset
-from lockstep.features.delivery.deliver import DeclaredDelivery
 from lockstep.features.delivery.deliver import run_delivery as deliver
 from lockstep.features.delivery.kept_rows import find_delivered_rows, find_droppable_hours
 from lockstep.features.delivery.status import plan_delivery, read_deliveries
+from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.features.retention.rows import drop_old_rows
 from lockstep.operations.followers import DeclaredFollowers
 from lockstep.operations.kept_rows import ErasedHours

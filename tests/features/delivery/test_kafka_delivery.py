@@ -17,8 +17,6 @@ from lockstep.errors import DeclarationError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.delivery import deliver as delivering_run
 from lockstep.features.delivery import kafka_message
-from lockstep.features.delivery.deliver import DeclaredDelivery
-from lockstep.features.delivery.deliver import open_target as connect
 from lockstep.features.delivery.deliver import run_delivery as deliver
 from lockstep.features.delivery.events import read_history
 from lockstep.features.delivery.kafka_message import OutgoingMessage, choose_partition
@@ -26,6 +24,8 @@ from lockstep.features.delivery.kafka_target import KafkaConnection
 from lockstep.features.delivery.position import DeliveryHalted, HaltReason
 from lockstep.features.delivery.prove import prove_deliveries
 from lockstep.features.delivery.status import plan_delivery
+from lockstep.features.delivery.targets import DeclaredDelivery
+from lockstep.features.delivery.targets import open_target as connect
 from lockstep.features.history.rewind import rewind_stream
 from lockstep.operations.lifecycle import close_hour
 from lockstep.table.follower_positions import FollowerName, read_position
@@ -181,10 +181,10 @@ def test_a_zombie_with_an_open_transaction_is_fenced_and_repeats_nothing(
 def test_the_first_of_two_claims_can_write_no_more(runs: LocalRuns, target: str) -> None:
     declared = declare(runs.stream, target)
     run_delivery(runs, target)
-    first = connect(declared.delivery, runs.settings.kafka)
+    first = connect(declared, runs.settings.kafka)
     assert first.token is not None
     first.write((), first.token)
-    second = connect(declared.delivery, runs.settings.kafka)
+    second = connect(declared, runs.settings.kafka)
     second.write((), first.token)
     with pytest.raises(DeliveryFenced):
         first.write((), first.token)
@@ -407,7 +407,7 @@ def claim_without_reading(declared: DeclaredDelivery, runs: LocalRuns) -> KafkaC
         patch.setattr(
             "lockstep.features.delivery.kafka_tokens.TokenTopic.read_settled", lambda self: self.read_newest()
         )
-        made = connect(declared.delivery, runs.settings.kafka)
+        made = connect(declared, runs.settings.kafka)
     assert isinstance(made, KafkaConnection)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivering_run, "open_target", lambda *_: made)

@@ -39,7 +39,7 @@ from lockstep import (
 )
 from lockstep.declare.transform import Transform
 from lockstep.decoders import Decoder
-from lockstep.delivery import Delivery, KafkaTopic, Target
+from lockstep.delivery import Delivery, KafkaTopic, PostgresTable, Target
 from lockstep.derived import Export, Watermark
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass
@@ -99,7 +99,8 @@ def list_streams() -> Iterator[AnyStream]:
         yield replace(plain, integrity=integrity)
     yield replace(plain, rules=RULES, limits=Limits(), event_time=EventTime(), objectives=Objectives(), export=Export())
     yield replace(plain, lookups=(UNITS,))
-    yield replace(plain, deliveries=(Delivery(name="moves", target=KafkaTopic(topic="moves")),))
+    for target in (KafkaTopic(topic="moves"), PostgresTable(table="moves", connection="env:DATABASE")):
+        yield replace(plain, deliveries=(Delivery(name="moves", target=target),))
 
 
 STREAMS = tuple(list_streams())

@@ -82,6 +82,8 @@ SURFACE = {
         "DeliveryToken",
         "FirstRows",
         "KafkaTopic",
+        "NewColumns",
+        "PostgresTable",
         "RowIdentity",
         "RowSource",
         "RowUndeliverable",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
 
+from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
@@ -13,7 +14,6 @@ from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failure
 from lockstep.settings import Settings
 
-KINDS = {"kafka"}
 RUN_SECONDS = 45.0
 """After this time a run ends behind the write in progress: the next one, a minute later, continues."""
 
@@ -31,7 +31,7 @@ def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[
             f"Committed rows of {stream.name} outside of its table, exactly once: {names}. A run delivers the batches "
             "that are new, and ends; `lockstep deliver NAME --follow` delivers each batch within a second."
         ),
-        kinds=KINDS,
+        kinds={"postgres" if isinstance(each.delivery.target, PostgresTable) else "kafka" for each in declared},
         owners=owners,
     )
     def delivery(context: AssetExecutionContext) -> MaterializeResult[None]:

@@ -21,9 +21,10 @@ from lockstep.cli.output import print_answer, render_descriptions
 from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
-    from lockstep.features.delivery.deliver import DeclaredDelivery, DeliveryRun
+    from lockstep.features.delivery.deliver import DeliveryRun
     from lockstep.features.delivery.events import DeliveryHistory
     from lockstep.features.delivery.status import DeliveryPlan
+    from lockstep.features.delivery.targets import DeclaredDelivery
 
 T = TypeVar("T")
 STOP_SECONDS = 90.0

@@ -53,7 +53,9 @@ class RowDecoder:
         return rows, _make_origins(placed)
 
     def _read_column(self, rows: pa.Table, name: str) -> list[object]:
-        values = rows[name].to_pylist(maps_as_pydicts="strict")
+        column = rows[name]
+        # Asked for maps, Arrow makes each value by itself: 0.7 us instead of 0.05 us.
+        values = column.to_pylist(maps_as_pydicts="strict") if pa.types.is_nested(column.type) else column.to_pylist()
         return [_ABSENT if value is None else value for value in values] if name in self._defaulted else values
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 
-from lockstep.declare.delivery import Delivery, KafkaTopic, refuse_shared
+from lockstep.declare.delivery import refuse_shared
 from lockstep.declare.delivery_target import (
     DeliveredRow,
     DeliveryToken,
     RowIdentity,
+    RowSource,
     RowUndeliverable,
     TargetConnection,
     TargetInterrupted,
@@ -21,10 +26,11 @@ from lockstep.declare.delivery_target import (
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.delivery.decode import RowDecoder
-from lockstep.features.delivery.events import record_event
-from lockstep.features.delivery.kafka_target import KafkaConnection
+from lockstep.features.delivery.events import read_history, record_claim, record_event
 from lockstep.features.delivery.position import (
+    KIND,
     DeliveryHalted,
+    HaltFound,
     HaltReason,
     VersionRead,
     accept_halt,
@@ -42,11 +48,12 @@ from lockstep.features.delivery.steps import (
     plan_steps,
     read_ends,
 )
+from lockstep.features.delivery.targets import DeclaredDelivery, open_target
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.followers import record_failure
 from lockstep.operations.plan_frame import Description, Labelled
 from lockstep.operations.stream_table import has_table, open_table
-from lockstep.settings import KafkaSettings, Settings
+from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.follower_positions import (
@@ -59,7 +66,9 @@ from lockstep.table.follower_positions import (
 from lockstep.table.layout import StreamFolders
 from lockstep.table.row_order import RowPlace
 
-KIND = "delivery"
+T = TypeVar("T")
+
+LOG = logging.getLogger("lockstep")
 ATTEMPTS_MAX = 5
 """Claims in a row without progress after which a bounded run gives up; one that follows tries on."""
 BACK_OFF_SECONDS_MAX = 60.0
@@ -122,13 +131,6 @@ class UnknownDelivery(LockstepError):
         self.name = name
 
 
-class DeclaredDelivery(msgspec.Struct, frozen=True):
-    """A delivery and its stream."""
-
-    delivery: Delivery
-    stream: AnyStream
-
-
 def list_deliveries(streams: Iterable[AnyStream]) -> dict[str, DeclaredDelivery]:
     """The deliveries of some streams, by name.
 
@@ -149,13 +151,6 @@ def choose_deliveries(name: str | None, known: dict[str, DeclaredDelivery]) -> t
     if name not in known:
         raise UnknownDelivery(name, known)
     return (known[name],)
-
-
-def open_target(delivery: Delivery, settings: KafkaSettings) -> TargetConnection:
-    """Claim the target of a delivery. Raises as `Target.connect`."""
-    if isinstance(delivery.target, KafkaTopic):
-        return KafkaConnection(delivery.name, delivery.target, settings)
-    return delivery.target.connect(delivery.name)
 
 
 def run_delivery(
@@ -232,12 +227,13 @@ class _Run:
         return self.result
 
     def _claim_and_follow(self, *, follows: bool, accepts: bool) -> None:
-        connection = open_target(self._delivery, self._settings.kafka)
+        connection = open_target(self._declared, self._settings.kafka)
         try:
             log = open_table(self._folders)
             read = read_version(self._folders, log)
             claim = _Claim(self._declared, self._folders, self._decoder, connection, self._count)
             claim.start(self._find_start(claim, read, accepts=accepts), read)
+            record_claim(self._root, self._delivery.name, claim.epoch)
             while True:
                 claim.deliver_up_to(claim.read_next(log), self._stop)
                 if not follows or self._stop.wait(POLL_SECONDS):
@@ -256,16 +252,34 @@ class _Run:
         halt = None if known is None else find_halt(token, read.base.head, _read_entry(self._folders, token.version))
         detail = "" if known is not None else f"first start, after batch {token.batch}"
         event = "claimed"
-        if halt is not None and accepts and halt.reason in {HaltReason.UNDONE, HaltReason.DROPPED}:
+        if halt is not None and accepts and self._can_accept(halt):
             token = claim.recount(accept_halt(token, read.base.head, halt.reason), read)
             event = "accepted"
             detail = f"{halt.reason.value}: {halt.evidence}"
         elif halt is not None:
             raise DeliveryHalted(self._delivery.name, halt.reason, halt.evidence, next_step=halt.next_step)
         self._note_erasure(token, read)
+        self._note_restored(known, token)
         if event != "claimed" or known is None:
             record_event(self._root, self._delivery.name, event, token.batch, detail)
         return token
+
+    def _can_accept(self, halt: HaltFound) -> bool:
+        """Rows of undone batches can stay if rows are appended; by keys, they have replaced earlier rows."""
+        is_undone = halt.reason is HaltReason.UNDONE and self._delivery.target.joins_batches
+        return is_undone or halt.reason is HaltReason.DROPPED
+
+    def _note_restored(self, known: DeliveryToken | None, token: DeliveryToken) -> None:
+        """Note a target that went back: it was restored from a backup. Its rows went back with the token."""
+        claim = 0 if known is None else known.epoch
+        newest = read_history(self._root, self._delivery.name).claim
+        if claim < newest:
+            detail = (
+                f"{self._delivery.target.address} went back: it had claim {newest}, and has claim {claim}; "
+                f"rows are delivered again from batch {token.batch} on"
+            )
+            LOG.warning("delivery %s: %s", self._delivery.name, detail)
+            record_event(self._root, self._delivery.name, "restored", token.batch, detail)
 
     def _note_erasure(self, token: DeliveryToken, read: VersionRead) -> None:
         erasure = read.base.head.erasure
@@ -322,6 +336,11 @@ class _Claim:
         self._write(self.token)
         self._ends = read_ends(self._folders, read.base.head, self.token.batch)
 
+    @property
+    def epoch(self) -> int:
+        """Number of the claim, as the target has it."""
+        return 0 if self.connection.token is None else self.connection.token.epoch
+
     def recount(self, token: DeliveryToken, read: VersionRead) -> DeliveryToken:
         """Count the rows of a step that was cut shorter, up to the last row that is done."""
         if token.last is None:
@@ -357,7 +376,8 @@ class _Claim:
         if self.token.last is not None:
             step = plan_step(self._folders, head, self.token.batch, self.token.step_batch, self._ends)
             self._deliver_step(step, snapshot, stop)
-        for step in plan_steps(self._folders, head, self.token.batch, until, self._ends):
+        joins = self._delivery.target.joins_batches
+        for step in plan_steps(self._folders, head, self.token.batch, until, self._ends, joins=joins):
             if stop.is_set():
                 return
             self._deliver_step(step, snapshot, stop)
@@ -374,9 +394,10 @@ class _Claim:
             self.token, step_batch=step.batch, step_generation=step.generation, written_at=datetime.now(UTC)
         )
         since = time.monotonic()
-        for placed in snapshot.read_rows(step, last):
-            for start in range(0, placed.rows.num_rows, target.transaction_rows):
-                self._take(_slice(placed, start, target.transaction_rows))
+        pieces = _cut(snapshot.read_rows(step, last), target.transaction_rows)
+        with closing(_read_ahead(map(self._decoder.decode, pieces))) as decoded:
+            for rows, origins in decoded:
+                self._take(rows, origins)
                 is_late = time.monotonic() - since > target.transaction_seconds
                 if len(self._rows) >= target.transaction_rows or (self._rows and is_late):
                     self._write(self.token)
@@ -390,9 +411,13 @@ class _Claim:
         self.token = done
         self._ends |= step.ends
 
-    def _take(self, placed: PlacedRows) -> None:
+    def _take(self, rows: Sequence[msgspec.Struct], origins: Sequence[RowSource]) -> None:
         """Choose rows, and move the position behind them."""
-        rows, origins = self._decoder.decode(placed)
+        identity = origins[-1].identity
+        self.token = msgspec.structs.replace(self.token, last=identity, rows=self.token.rows + len(rows))
+        if self._delivery.where is None and self._delivery.select is None:
+            self._rows += map(DeliveredRow, rows, origins)
+            return
         for row, origin in zip(rows, origins, strict=True):
             try:
                 value = self._delivery.choose(row, origin)
@@ -402,8 +427,6 @@ class _Claim:
                 if not isinstance(value, msgspec.Struct):
                     raise self._make_poison(origin.identity, f"select returned no Struct: {type(value).__name__}")
                 self._rows.append(DeliveredRow(value, origin))
-        identity = origins[-1].identity
-        self.token = msgspec.structs.replace(self.token, last=identity, rows=self.token.rows + len(rows))
 
     def _make_poison(self, row: RowIdentity, problem: str) -> DeliveryHalted:
         step = f"correct the function; then lockstep deliver {self._delivery.name}"
@@ -465,8 +488,20 @@ def _make_place(row: RowIdentity) -> tuple[TopicIdPartition, RowPlace]:
     return TopicIdPartition(row.topic_id, row.partition), RowPlace(row.emit_offset, row.row)
 
 
-def _slice(placed: PlacedRows, start: int, rows: int) -> PlacedRows:
-    return placed._replace(rows=placed.rows.slice(start, rows))
+def _cut(placed: Iterable[PlacedRows], rows: int) -> Iterator[PlacedRows]:
+    """Pieces of so many rows, at most."""
+    for each in placed:
+        for start in range(0, each.rows.num_rows, rows):
+            yield each._replace(rows=each.rows.slice(start, rows))
+
+
+def _read_ahead(values: Iterator[T]) -> Generator[T]:
+    """Make the next value in a thread, while the target is awaited."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, values, None)
+        while (value := coming.result()) is not None:
+            coming = thread.submit(next, values, None)
+            yield value
 
 
 def _make_position(declared: DeclaredDelivery, history: SourceHistory) -> FollowerPosition:

@@ -2,7 +2,7 @@
 
     <table root>/_deliveries/<name>.json
 
-No decision depends on it: the position is in the target.
+No decision depends on it: the position is in the target. It only notices that a target went back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeliveryEvent(msgspec.Struct, frozen=True):
 
     Attributes:
         at: Time (UTC).
-        event: Such as "claimed", "halted", "accepted", "erasure".
+        event: Such as "claimed", "halted", "accepted", "restored", "erasure".
         batch: The batch up to which rows were delivered.
         detail: What happened.
     """
@@ -38,10 +38,18 @@ class DeliveryEvent(msgspec.Struct, frozen=True):
 
 
 class DeliveryHistory(msgspec.Struct, frozen=True):
-    """The newest events of a delivery, newest first."""
+    """The newest events of a delivery, newest first.
+
+    Attributes:
+        name: Name of the delivery.
+        events: The events.
+        claim: Number of the newest claim that was written to the target: a target with an earlier claim was restored
+            from a backup, or replaced.
+    """
 
     name: str
     events: tuple[DeliveryEvent, ...] = ()
+    claim: int = 0
 
     def describe(self) -> Description:
         """Return its description."""
@@ -61,13 +69,22 @@ def read_history(root: Path, name: str) -> DeliveryHistory:
 
 def record_event(root: Path, name: str, event: str, batch: int, detail: str = "") -> None:
     """Add an event; an event that repeats the newest one, such as a halt that is found again, is not added."""
-    known = read_history(root, name).events
+    history = read_history(root, name)
+    known = history.events
     if known and (known[0].event, known[0].batch, known[0].detail) == (event, batch, detail):
         return
     newest = DeliveryEvent(datetime.now(UTC), event, batch, detail)
-    path = _make_path(root, name)
-    kept = DeliveryHistory(name, (newest, *known)[:EVENTS_MAX])
-    find_storage(path).replace(path, msgspec.json.encode(kept))
+    _write(root, msgspec.structs.replace(history, events=(newest, *known)[:EVENTS_MAX]))
+
+
+def record_claim(root: Path, name: str, claim: int) -> None:
+    """Note a claim whose token is in the target."""
+    _write(root, msgspec.structs.replace(read_history(root, name), claim=claim))
+
+
+def _write(root: Path, history: DeliveryHistory) -> None:
+    path = _make_path(root, history.name)
+    find_storage(path).replace(path, msgspec.json.encode(history))
 
 
 def _make_path(root: Path, name: str) -> Path:

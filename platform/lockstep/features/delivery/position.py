@@ -25,6 +25,9 @@ from lockstep.table.commit import Base
 from lockstep.table.follower_positions import find_generation
 from lockstep.table.head import Head
 
+KIND = "delivery"
+"""The kind of these followers."""
+
 
 class HaltReason(StrEnum):
     """Why a delivery halts until an operator acts."""

@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import LockstepError
-from lockstep.features.delivery.deliver import KIND, DeclaredDelivery, list_deliveries
+from lockstep.features.delivery.deliver import list_deliveries
+from lockstep.features.delivery.position import KIND
 from lockstep.features.delivery.steps import find_readable_batch
+from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.operations.followers import DeclaredFollowers, FollowerStanding, FollowerStatus, judge_standing
 from lockstep.operations.plan_frame import Description, Labelled
 from lockstep.operations.stream_table import has_table, open_table

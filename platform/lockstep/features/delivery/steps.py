@@ -125,7 +125,13 @@ def read_ends(folders: StreamFolders, head: Head, batch: int) -> dict[TopicIdPar
 
 
 def plan_steps(
-    folders: StreamFolders, head: Head, after: int, until: int, ends: Mapping[TopicIdPartition, RowPlace]
+    folders: StreamFolders,
+    head: Head,
+    after: int,
+    until: int,
+    ends: Mapping[TopicIdPartition, RowPlace],
+    *,
+    joins: bool = True,
 ) -> Iterator[Step]:
     """Plan the steps from the batch after `after` to `until`; each is made when it is asked for.
 
@@ -135,6 +141,7 @@ def plan_steps(
         after: The last batch that is done.
         until: The last batch to read.
         ends: The end of each partition after `after`.
+        joins: Make one step of several batches; otherwise each batch is a step.
 
     Raises:
         TableError: A file of the ledger is missing or damaged.
@@ -145,7 +152,7 @@ def plan_steps(
     done = after
     for group in _read_batches(folders, head, after, until):
         size = sum(row["rows"] for row in group)
-        if pending and rows + size > STEP_ROWS:
+        if pending and (not joins or rows + size > STEP_ROWS):
             yield make_step(done, pending, now)
             done = pending[-1]["batch"]
             rows = 0

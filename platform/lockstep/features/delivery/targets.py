@@ -1,0 +1,42 @@
+"""The built-in targets, and those of users, behind one function."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lockstep.declare.delivery import Delivery, KafkaTopic
+from lockstep.declare.delivery_target import TargetConnection, TargetRefused
+from lockstep.declare.postgres_table import PostgresTable, find_value_type
+from lockstep.declare.stream import AnyStream
+from lockstep.features.delivery.kafka_target import KafkaConnection
+from lockstep.settings import KafkaSettings
+
+
+class DeclaredDelivery(msgspec.Struct, frozen=True):
+    """A delivery and its stream."""
+
+    delivery: Delivery
+    stream: AnyStream
+
+
+def open_target(declared: DeclaredDelivery, settings: KafkaSettings) -> TargetConnection:
+    """Claim the target of a delivery. Raises as `Target.connect`."""
+    delivery = declared.delivery
+    target = delivery.target
+    if isinstance(target, KafkaTopic):
+        return KafkaConnection(delivery.name, target, settings)
+    if isinstance(target, PostgresTable):
+        require_driver(delivery.name)
+        from lockstep.features.delivery.postgres_target import PostgresConnection
+
+        return PostgresConnection(delivery.name, target, find_value_type(delivery.select, declared.stream.types.row))
+    return target.connect(delivery.name)
+
+
+def require_driver(delivery: str) -> None:
+    """Refuse a table if the driver of Postgres, an extra, is not installed. Raises TargetRefused."""
+    try:
+        import psycopg  # noqa: F401  # only whether it is there
+    except ImportError as error:
+        step = "install it: pip install 'lockstep[postgres]'"
+        raise TargetRefused(delivery, f"the driver of Postgres cannot be loaded: {error}", next_step=step) from error
