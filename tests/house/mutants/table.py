@@ -1421,6 +1421,97 @@ CURRENT_FILES = list_mutants(
     ),
 )
 
+POSTGRES = (
+    *list_mutants(
+        "features/delivery/postgres_target.py",
+        "features/delivery/test_postgres_delivery.py",
+        Change(
+            "a write of an earlier claim is fenced",
+            "if moved.rowcount != 1:",
+            "if moved.rowcount > 1:",
+            "test_the_first_of_two_claims_can_write_no_more",
+        ),
+        Change(
+            "a claim of another delivery fences nobody",
+            "if delivery != self._delivery:",
+            "if False:",
+            "test_a_table_of_another_delivery_or_another_key_is_refused_before_it_is_fenced",
+        ),
+        Change(
+            "a session whose write hangs is ended",
+            "            self._connection.execute(self._layout.end_writers)\n",
+            "",
+            "test_a_zombie_with_an_open_transaction_is_ended_and_repeats_nothing",
+        ),
+        Change(
+            "a run that was overtaken does not claim again",
+            "return row is not None and row[0] > self._epoch",
+            "return row is not None and row[0] > self._epoch + 9",
+            "test_a_zombie_with_an_open_transaction_is_ended_and_repeats_nothing",
+        ),
+        Change(
+            "rows keep their number over writes",
+            "msgspec.structs.replace(state, number=state.number + rows)",
+            "msgspec.structs.replace(state, number=state.number)",
+            "test_the_row_of_the_delivery_shows_its_position test_rows_are_appended_once_and_keys_have_their_last_row",
+        ),
+    ),
+    *list_mutants(
+        "features/delivery/postgres_layout.py",
+        "features/delivery/test_postgres_delivery.py",
+        Change(
+            "a token that was restored without its rows is refused",
+            "elif not self._target.key:\n            query",
+            "elif self._target.key:\n            query",
+            "test_tokens_that_were_restored_without_their_rows_are_refused",
+        ),
+        Change(
+            "the last row of a key counts",
+            "ORDER BY {key}, _number DESC",
+            "ORDER BY {key}, _number",
+            "test_rows_are_appended_once_and_keys_have_their_last_row",
+        ),
+        Change(
+            "a removal deletes its key",
+            'removed = sql.SQL("last.{} IS NULL")',
+            'removed = sql.SQL("last.{} IS NULL AND false")',
+            "test_rows_are_appended_once_and_keys_have_their_last_row",
+        ),
+    ),
+    *list_mutants(
+        "features/delivery/postgres_rows.py",
+        "features/delivery/test_postgres_delivery.py",
+        Change(
+            "an integer of more than 32 bits is no integer of 32 bits",
+            "if arrow == pa.int32():\n        return _check_small",
+            "if arrow == pa.int64():\n        return _check_small",
+            "test_a_value_that_no_column_holds_is_named_by_its_row",
+        ),
+        Change(
+            "a decimal is not rounded",
+            "-exponent > self._scale:",
+            "-exponent > self._scale + 9:",
+            "test_a_value_that_no_column_holds_is_named_by_its_row",
+        ),
+    ),
+    *list_mutants(
+        "features/delivery/deliver.py",
+        "features/delivery/test_postgres_delivery.py",
+        Change(
+            "a table with keys takes batch by batch",
+            "joins = self._delivery.target.joins_batches",
+            "joins = True",
+            "test_rows_are_appended_once_and_keys_have_their_last_row",
+        ),
+        Change(
+            "a target that went back is noticed",
+            "if claim < newest:",
+            "if claim < newest - 1:",
+            "test_a_database_that_was_restored_from_a_backup_is_noticed_and_filled_again",
+        ),
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1462,6 +1553,7 @@ MUTANTS = (
     *READ_ROWS,
     *SHARED_SPARK,
     *CURRENT,
+    *POSTGRES,
     *CURRENT_ROWS,
     *CURRENT_FILES,
 )

@@ -5,8 +5,8 @@
 
 Rows and token are in one transaction, which first updates the token under the condition that the epoch is still that of
 its claim. Writes share an advisory lock that a claim holds alone: a claim waits for the write in progress, and ends the
-session of a write that takes too long. So it reads the token that the write left, also if nobody knows whether it was
-committed; then it raises the epoch.
+session of a write that takes too long. So it reads the token that the write left, also if its outcome is
+unknown; then it raises the epoch.
 
 All settings are local to a transaction, and no statement is prepared, so a connection may go through a pool.
 """
@@ -104,7 +104,7 @@ def open_database(delivery: str, target: PostgresTable) -> psycopg.Connection[An
         return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.ProgrammingError:
         problem = f"the connection string of {target.connection} is not libpq's"  # its text has the password
-        step = "write it as postgresql://user:password@host:5432/database"
+        step = "write it as host=... port=5432 dbname=... user=... password=..."
         raise TargetRefused(delivery, problem, next_step=step) from None
     except psycopg.Error as error:
         raise explain_error(delivery, target, error) from error

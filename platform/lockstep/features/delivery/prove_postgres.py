@@ -61,7 +61,7 @@ def prove_table(delivery: Delivery, target: PostgresTable, stream: AnyStream, fo
                 return make_proof(delivery, InvariantStatus.NOT_CLAIMED, "no row of this table", "")
             rows = RowValues(find_value_type(delivery.select, stream.types.row))
             comparison = _TableComparison(target, token, choose_batches(token, base.head), rows)
-            comparison.read_table(_read_rows(layout, rows, connection))
+            comparison.take_rows(_read_rows(layout, rows, connection))
             comparison.compare_rows(ExpectedRows(delivery, stream, TableReading(folders, base)))
     except psycopg.Error as error:
         raise explain_error(delivery.name, target, error) from error
@@ -116,7 +116,7 @@ class _TableComparison:
         self._first_number = 0
         self.digests = DigestComparison()
 
-    def read_table(self, found: Iterator[Values]) -> None:
+    def take_rows(self, found: Iterator[Values]) -> None:
         """Take the rows of the table in Postgres, in the order of their numbers."""
         last = dict[tuple[str, int], tuple[int, int, int]]()
         for values in found:
