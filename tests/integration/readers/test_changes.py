@@ -30,7 +30,7 @@ STEPS |= {"promotion": "promote"}
 def read_page() -> dict[str, dict[str, str]]:
     """The table of the page: what happens to each reader, by the first word that names a commit."""
     rows = re.findall(
-        r"^\| ([^|]*) \| (stops|goes on) \| (stops|goes on) \| (stops|goes on) \|$", PAGE.read_text(), re.MULTILINE
+        r"^\| ([^|]*) \| (stops|continues) \| (stops|continues) \| (stops|continues) \|$", PAGE.read_text(), re.MULTILINE
     )
     found = {what: dict(zip(READERS, cells, strict=True)) for what, *cells in rows}
     return {step: cells for step in STEPS for what, cells in found.items() if step in what}
