@@ -54,8 +54,8 @@ test-nightly: setup ## The slow tests, all or one of three parts (PART=2); a tes
 	$(if $(filter 1 2 3,$(or $(PART),1)),,$(error PART=$(PART) is none of 1, 2, 3))
 	@$(BIN)/python -m pytest -m slow -n $(or $(WORKERS),auto) $(NIGHTLY_$(PART))
 
-test-all: setup ## Every test, in parallel
-	@$(BIN)/python -m pytest -n $(or $(WORKERS),auto)
+test-all: setup ## Every test, in parallel, with more generated examples
+	@$(BIN)/python -m pytest --hypothesis-profile thorough -n $(or $(WORKERS),auto)
 
 mutants: setup ## Take a rule out of the library at a time; its near tests must fail (nightly; ONLY=planner, WORKERS=1)
 	@$(BIN)/python -m tests.house.mutants $(if $(ONLY),--only "$(ONLY)") $(if $(WORKERS),--workers $(WORKERS))

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 # No deadline: a busy machine is no error. The same examples each time, so that a failure is due to a
 # change; `pytest --hypothesis-profile search` tries others, and more of them.
-settings.register_profile("same", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=100)  # `make test-all`
 settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
 

@@ -147,13 +147,18 @@ class RegistrySettings(_Refusing):
 
 ALLOWED_OPTIONS = (
     *("security.protocol", "sasl.mechanism", "sasl.username"),
+    *("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id", "sasl.oauthbearer.scope"),
+    *("sasl.oauthbearer.extensions", "https.ca.location"),
     *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location"),
     *("ssl.keystore.location", "ssl.crl.location", "ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list"),
     *("client.rack", "client.dns.lookup", "broker.address.family"),
 )
 ALLOWED_FAMILIES = ("socket.", "reconnect.", "metadata.", "topic.metadata.")
 """Options passed through to librdkafka: the connection to a cluster. Read options are lockstep's own."""
-SECRET_OPTIONS = ("sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem")
+SECRET_OPTIONS = (
+    *("sasl.password", "sasl.oauthbearer.client.secret"),
+    *("ssl.key.password", "ssl.keystore.password", "ssl.key.pem"),
+)
 """Options whose values are never written in settings, only their locations."""
 OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY", "LOCKSTEP_LIVE")
 """Environment variables that are no settings of this file."""
@@ -163,8 +168,10 @@ REFUSED_OPTIONS = {
     "metadata.broker.list": "is another name of kafka.bootstrap_servers",
 }
 """Options that users of other clients try, with the alternative."""
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Excluded: OAUTHBEARER would request a token from an unchecked host; GSSAPI runs a shell command."""
+TOKENS = "OAUTHBEARER"
+"""Client credentials of OpenID Connect: librdkafka requests a token, and a new one before it expires."""
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", TOKENS)
+"""Excluded: GSSAPI runs a shell command."""
 
 
 def _reach_only(options: dict[str, str]) -> dict[str, str]:
@@ -227,6 +234,8 @@ class KafkaSettings(_Refusing):
         options: librdkafka options for TLS, SASL, rack and sockets. For clusters with TLS, a login or racks.
         secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute path, or `env:`
             and a variable. Fetched by each process that connects. For clusters with a login.
+        token_hosts: Hosts that may issue tokens, for the mechanism OAUTHBEARER: the host of
+            `sasl.oauthbearer.token.endpoint.url` must be one of them. For clusters with OpenID Connect.
         timeout_seconds: Timeout of one request to the cluster. For slow or distant clusters.
         topic_identity: `id`: topics are known by their topic id. `name`: by their name, for brokers that give no ids; a
             re-created topic is then read as the old one; `Strict` and `Once` are refused (docs/brokers.md). For brokers
@@ -238,13 +247,14 @@ class KafkaSettings(_Refusing):
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = "127.0.0.1:9092"
     options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
     secrets: Annotated[dict[str, str], AfterValidator(_references_only)] = {}
+    token_hosts: tuple[str, ...] = ()
     timeout_seconds: Annotated[float, Field(gt=0, le=REQUEST_SECONDS_MAX)] = 15.0
     topic_identity: TopicIdentity = TopicIdentity.ID
 
     @model_validator(mode="after")
     def _protected_as_meant(self) -> KafkaSettings:
         """Refuse options that librdkafka would silently ignore: the connection would be unprotected."""
-        problem = _downgrade(self.options, self.secrets)
+        problem = _downgrade(self.options, self.secrets) or _wrong_tokens(self.options, self.secrets, self.token_hosts)
         if problem:
             raise ValueError(problem)
         return self
@@ -269,10 +279,53 @@ def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str])
     mechanism = options.get("sasl.mechanism", "unset")
     if mechanism not in MECHANISMS:
         return f"options sasl.mechanism is {mechanism}; it is one of {', '.join(MECHANISMS)}"
+    if mechanism == TOKENS:
+        if protocol != "SASL_SSL":
+            return "OAUTHBEARER over SASL_PLAINTEXT sends the token readable: set security.protocol SASL_SSL"
+        return ""
     if "sasl.username" not in options or "sasl.password" not in secrets:
         return f"{mechanism} needs options sasl.username and secrets sasl.password"
     if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
         return "PLAIN over SASL_PLAINTEXT sends the password readable: say SASL_SSL, or a SCRAM mechanism"
+    return ""
+
+
+_ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+_CLIENT = "sasl.oauthbearer.client.id"
+_SECRET = "sasl.oauthbearer.client.secret"  # noqa: S105  # its name
+_HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
+
+
+def _wrong_tokens(options: dict[str, str], secrets: dict[str, str], hosts: tuple[str, ...]) -> str:
+    """Reason why no token can be requested, or a token from a host that is not allowed; empty otherwise."""
+    given = [name for name in (*options, *secrets) if name.startswith(("sasl.oauthbearer.", "https."))]
+    if options.get("sasl.mechanism") != TOKENS:
+        return f"{given[0]} has no effect without sasl.mechanism {TOKENS}" if given else ""
+    missing = [name for name in (_ENDPOINT, _CLIENT) if name not in options]
+    if missing:
+        return f"{TOKENS} needs options {missing[0]}"
+    if _SECRET not in secrets:
+        return f"{TOKENS} needs secrets {_SECRET}"
+    unused = [name for name in ("sasl.username", "sasl.password") if name in options or name in secrets]
+    if unused:
+        return f"{unused[0]} has no effect with {TOKENS}, whose identity is {_CLIENT}"
+    return _wrong_endpoint(options[_ENDPOINT], hosts)
+
+
+def _wrong_endpoint(address: str, hosts: tuple[str, ...]) -> str:
+    try:
+        url = urlsplit(address)
+        host = url.hostname or ""
+        port = url.port
+    except ValueError:
+        return f"options {_ENDPOINT} is not a URL"
+    # The library that requests the token may read an unusual address in another way than this check.
+    plain = f"https://{host}{'' if port is None else f':{port}'}{url.path}"
+    if address != plain or not _HOST.fullmatch(host) or not _PATH.fullmatch(url.path):
+        return f"options {_ENDPOINT} is https://HOST[:PORT]/PATH in lower case, without user, query and fragment"
+    if host not in hosts:
+        return f"options {_ENDPOINT} names the host {host}, which is not in kafka.token_hosts"
     return ""
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin._topic import TopicDescription
 from lockstep.errors import KafkaError, KafkaUnreachable
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
 from lockstep.kafka.secrets import Plain, with_secrets
-from lockstep.settings import KafkaSettings
+from lockstep.settings import TOKENS, KafkaSettings
 from lockstep.time_limit import describe_silence
 
 Configuration = dict[str, Plain]
@@ -247,9 +247,11 @@ def make_connection_configuration(settings: KafkaSettings, address: str | None =
         settings: Connection to the cluster.
         address: host:port of one broker; by default those of the settings.
     """
+    tokens = {"sasl.oauthbearer.method": "oidc"} if settings.options.get("sasl.mechanism") == TOKENS else {}
     return {
         **settings.options,
         **settings.secrets,
+        **tokens,
         "bootstrap.servers": address or settings.bootstrap_servers,
         "client.id": "lockstep",
         "socket.keepalive.enable": True,

@@ -21,6 +21,9 @@ LINES_MAX = 100
 TEXT_MAX = 300
 _AGE = re.compile(r" \(after \d+ms in state \w+\)$")
 _ADDRESS = re.compile(r"(?:\w+://)?(?P<address>[^\s/]+:\d+)/(?P<node>bootstrap|-?\d+): (?P<rest>.*)", re.DOTALL)
+_TOKEN = re.compile(
+    r'Failed to (?:retrieve OIDC token from "[^"]*"|acquire SASL OAUTHBEARER token): (?P<rest>.*)', re.DOTALL
+)
 _PROTOCOL = "set kafka.options security.protocol to what this listener speaks, or correct the port"
 _IDENTITY = "name your certificate and its key in kafka.options ssl.certificate.location and ssl.key.location"
 
@@ -85,6 +88,9 @@ def find_connection_cause(lines: Iterable[LogLine]) -> Cause | None:
 
 def _read(said: LogLine) -> tuple[int, Cause | None]:
     """How informative a line is (0 is best), and its cause."""
+    token = _TOKEN.search(said.text)
+    if token is not None:
+        return 0, _no_token(token["rest"])
     match = _ADDRESS.search(said.text)
     if match is None:
         return len(_MEANINGS), None
@@ -100,7 +106,22 @@ def _where(address: str, node: str) -> str:
     return f"{address}{named}"
 
 
+def _no_token(rest: str) -> Cause:
+    """The issuer sent no token: its own words follow."""
+    problem = f"no token from the issuer: {rest}"
+    if "invalid_client" in rest or "unauthorized_client" in rest:
+        step = "check kafka.options sasl.oauthbearer.client.id, and the secret that kafka.secrets refers to"
+        return Cause(problem, step, certain=True)
+    if "certificate" in rest:
+        step = "name the authority that signed its certificate in kafka.options https.ca.location"
+        return Cause(problem, step, certain=True)
+    return Cause(problem, "check that sasl.oauthbearer.token.endpoint.url answers; lockstep tries again by itself")
+
+
 def _authentication(where: str, rest: str, _: str) -> Cause:
+    if "invalid_token" in rest:
+        step = "compare the audience, issuer and scope of the token with those that the listener requires"
+        return Cause(f"{where} refused the token: {rest}", step, certain=True)
     return Cause(
         f"authentication failed at {where}: {rest.removeprefix('SASL authentication error: ')}",
         "check kafka.options sasl.username and sasl.mechanism, and what kafka.secrets sasl.password refers to",

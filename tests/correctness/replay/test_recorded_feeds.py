@@ -63,7 +63,7 @@ def sent(key: str, values: Sequence[bytes]) -> list[SentMessage[Any]]:
     return [SentMessage(value=value, key=key) for value in values]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_an_order_book_whose_snapshot_comes_again(seed: int) -> None:
     """Of the levels some are gone, some changed, some new; in any order."""
     random, feed = Random(seed), list(read_book()[:60])  # noqa: S311  # a test

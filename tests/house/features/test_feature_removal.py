@@ -22,6 +22,12 @@ TODAY = INSTALLED[datetime.now(UTC).toordinal() % len(INSTALLED)]
 CORE_TESTS = ("integrity", "table", "folds", "settings")
 WHOLE_SECONDS = 1_200
 """These tests take 120 s of CPU time, and each worker of the suite has less than half a core."""
+FEW_EXAMPLES = """
+from hypothesis import settings
+
+settings.register_profile("few", deadline=None, derandomize=True, max_examples=3)
+"""
+"""The tests must import and run without the feature; the suite itself tries their many examples."""
 COPIED = (
     *("assets", "benchmarks", "definitions.py", "docs", "jobs", "native", "platform", "pyproject.toml", "sensors"),
     *("tests", "tools", "workspace.yaml", "README.md"),
@@ -112,6 +118,7 @@ def check_without(name: str, folder: Path) -> None:
     shown = run(folder, "-m", "lockstep.cli", "--help")
     assert "status" in shown
     run(folder, "-c", "import definitions; definitions.defs.get_repository_def().load_all_definitions()")
+    (folder / "conftest.py").write_text(FEW_EXAMPLES)
     tests = [f"tests/unit/{each}" for each in CORE_TESTS]
     run(
         folder,
@@ -121,7 +128,7 @@ def check_without(name: str, folder: Path) -> None:
         "-x",
         "-p",
         "no:cacheprovider",
-        "--hypothesis-profile=ci",  # without a deadline: the copy may lack tests/conftest.py
+        "--hypothesis-profile=few",
         "-m",
         "not slow and not broker and not spark",
         *tests,

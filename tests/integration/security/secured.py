@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization as pem
 
 from lockstep.features.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
+from tests.integration.security.token_server import AUDIENCE, CLIENT, CLIENT_PHRASE, KEYS, TokenServer, run_token_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +28,19 @@ ODD_READER = 'odd"; required debug="true" a,b=c'
 """A name and a password that would end a quoted part of a JAAS line, or a field of SCRAM."""
 ODD_PHRASE = 'p"; user_admin="x" \\ , = {} $HOME %s'
 
-LISTENERS = {"SASL_SSL": "SASL_SSL", "MUTUAL": "SSL", "ELSEWHERE": "SASL_SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT"}
+LISTENERS = {
+    "SASL_SSL": "SASL_SSL",
+    "MUTUAL": "SSL",
+    "ELSEWHERE": "SASL_SSL",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "TOKEN": "SASL_SSL",
+}
 """ELSEWHERE holds a certificate of `localhost` alone, and sends its clients on to 127.0.0.1."""
 
 _PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{READER}="{PHRASE}";'
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _PREFIX = "listener.name"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,12 @@ class Secured:
 
     Attributes:
         broker: The broker; its plain listener lets anyone do anything.
+        tokens: Issues the tokens of the listener TOKEN.
         folder: Holds ca.pem, other_ca.pem, client.pem (certificate and key) and the secret files.
     """
 
     broker: Broker
+    tokens: TokenServer
     folder: Path
 
     def file(self, name: str) -> str:
@@ -86,6 +96,24 @@ class Secured:
                 "ssl.ca.location": self.file("ca.pem"),
             },
             secrets={"sasl.password": self.secret(f"passphrase-of-{len(user)}", passphrase)},
+            timeout_seconds=ANSWER_SECONDS,
+        )
+
+    def oidc(self) -> KafkaSettings:
+        """Settings of a client whose identity is a token."""
+        return KafkaSettings(
+            bootstrap_servers=self.broker.address("TOKEN"),
+            options={
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": self.tokens.url,
+                "sasl.oauthbearer.client.id": CLIENT,
+                "sasl.oauthbearer.scope": "streams",
+                "ssl.ca.location": self.file("ca.pem"),
+                "https.ca.location": self.file("ca.pem"),
+            },
+            secrets={"sasl.oauthbearer.client.secret": self.secret("client-secret", CLIENT_PHRASE)},
+            token_hosts=("127.0.0.1",),
             timeout_seconds=ANSWER_SECONDS,
         )
 
@@ -168,8 +196,15 @@ def secured_kafka(folder: Path) -> Iterator[Secured]:
     _write_identities(folder)
     levels = {"kafka.request.logger": "DEBUG"}  # what clients ask, with the rack that they name
     settings = _broker_settings(folder)
-    with Broker.start(folder / "kafka", settings=settings, listeners=LISTENERS, log_levels=levels) as broker:
-        secured = Secured(broker, folder)
+    keys = f"file:{folder / KEYS}"
+    java = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}",)
+    with (
+        run_token_server(folder) as tokens,
+        Broker.start(
+            folder / "kafka", settings=settings, listeners=LISTENERS, log_levels=levels, java_options=java
+        ) as broker,
+    ):
+        secured = Secured(broker, tokens, folder)
         for user, phrase in ((READER, PHRASE), (ODD_READER, ODD_PHRASE)):
             secured.create_user(user, phrase)
         yield secured
@@ -179,7 +214,7 @@ def _write_identities(folder: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     trustme.CA().cert_pem.write_to_path(str(folder / "other_ca.pem"))
-    for name, host in (("broker", "127.0.0.1"), ("elsewhere", "localhost")):
+    for name, host in (("broker", "127.0.0.1"), ("elsewhere", "localhost"), ("tokens", "127.0.0.1")):
         issued = authority.issue_cert(host)
         (folder / f"{name}.pem").write_bytes(_key(issued) + issued.cert_chain_pems[0].bytes())
     client = authority.issue_cert("reader@example.org", common_name=READER)
@@ -218,9 +253,20 @@ def _broker_settings(folder: Path) -> dict[str, str]:
             "scram-sha-512.sasl.jaas.config": _SCRAM,
         }.items()
     }
+    oidc = {
+        f"{_PREFIX}.token.{name}": value
+        for name, value in {
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "oauthbearer.sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required;",
+            "oauthbearer.sasl.server.callback.handler.class": f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
+            "oauthbearer.sasl.oauthbearer.jwks.endpoint.url": f"file:{folder / KEYS}",
+            "oauthbearer.sasl.oauthbearer.expected.audience": AUDIENCE,
+            "oauthbearer.connections.max.reauth.ms": "3600000",
+        }.items()
+    }
     rights = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "true",
     }
-    return {**stores, **sasl, **rights}
+    return {**stores, **sasl, **oidc, **rights}

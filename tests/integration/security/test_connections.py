@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
@@ -26,6 +29,7 @@ WAYS: dict[str, Callable[[Secured], KafkaSettings]] = {
     "SCRAM-SHA-256": lambda kafka: kafka.sasl("SCRAM-SHA-256"),
     "SCRAM-SHA-512": lambda kafka: kafka.sasl("SCRAM-SHA-512"),
     "mutual TLS": Secured.mutual,
+    "a token": Secured.oidc,
     "a name and a password that JAAS would stumble over": lambda kafka: kafka.sasl("SCRAM-SHA-256", ODD_READER),
     "SCRAM without TLS": lambda kafka: without_tls(kafka.sasl("SCRAM-SHA-256", listener="SASL_PLAINTEXT")),
 }
@@ -188,3 +192,74 @@ def test_a_task_that_hears_nothing_says_why(secured: Secured) -> None:
     assert len(found) == 1
     assert isinstance(found[0], UnreadableRange)
     assert "authentication failed at" in found[0].reason
+
+
+def changed_tokens(settings: KafkaSettings, **options: str) -> KafkaSettings:
+    """The settings with other options of the token: `client_id` is `sasl.oauthbearer.client.id`."""
+    named = {f"sasl.oauthbearer.{name.replace('_', '.')}": value for name, value in options.items()}
+    return settings.model_copy(update={"options": {**settings.options, **named}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause", "step"),
+    [
+        ("secret", "no token from the issuer.*invalid_client", "client.id"),
+        ("client", "no token from the issuer.*invalid_client", "client.id"),
+        ("authority", "no token from the issuer.*certificate", "https.ca.location"),
+        ("port", "no token from the issuer.*Could not connect", "token.endpoint.url"),
+        ("audience", "refused the token.*invalid_token", "audience"),
+    ],
+)
+def test_a_token_that_is_not_issued_or_not_accepted_is_named(
+    secured: Secured, wrong: str, cause: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = secured.oidc()
+    if wrong == "secret":
+        reference = secured.secret("wrong-client-secret", "wrong")
+        settings = settings.model_copy(update={"secrets": {"sasl.oauthbearer.client.secret": reference}})
+    elif wrong == "client":
+        settings = changed_tokens(settings, client_id="nobody")
+    elif wrong == "authority":
+        settings = changed(settings, https_ca_location=secured.file("other_ca.pem"))
+    elif wrong == "port":
+        settings = changed_tokens(settings, token_endpoint_url="https://127.0.0.1:9/token")  # noqa: S106  # an address
+    else:
+        monkeypatch.setattr(secured.tokens, "audience", "another")
+    refused = refusal(settings.model_copy(update={"timeout_seconds": WAIT_SECONDS}))
+    assert re.search(cause, refused.problem)
+    assert step in refused.next_step
+
+
+def test_a_redirect_to_another_issuer_is_not_followed(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other issuer would be given the secret of the client, and is not in the list of hosts."""
+    monkeypatch.setattr(secured.tokens, "redirect", f"{secured.tokens.url}/of-another-host")
+    before = secured.tokens.issued
+    refusal(secured.oidc().model_copy(update={"timeout_seconds": WAIT_SECONDS}))
+    assert secured.tokens.issued == before
+
+
+def test_a_reader_continues_over_the_ends_of_its_tokens(
+    secured: Secured, topic_family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of a task and a client of the driver, for three lives of a token, with an issuer that is away once."""
+    made(secured, topic_family)
+    wait_until(lambda: topic_family in ask(secured.oidc()), "the topic in the list", ANSWER_SECONDS)
+    producer = Producer({"bootstrap.servers": secured.broker.bootstrap_servers})
+    for value in (b"1", b"2"):
+        producer.produce(topic_family, value)
+    assert producer.flush(ANSWER_SECONDS) == 0
+    monkeypatch.setattr(secured.tokens, "life_seconds", 5)
+    settings = secured.oidc()
+    driver = ClusterAdmin(make_admin_client(settings), ANSWER_SECONDS)
+    consumer = make_consumer(make_reader_configuration(settings))
+    before = secured.tokens.issued
+    end = time.monotonic() + 15
+    while time.monotonic() < end:
+        monkeypatch.setattr(secured.tokens, "refusal", 503 if 6 < end - time.monotonic() < 7 else 0)
+        assert driver.view([topic_family]).ends
+        runs = [each for each in read_ranges(consumer, [Range(topic_family, 0, 0, 2)]) if isinstance(each, MessageRun)]
+        assert sum(len(run.messages) for run in runs) == 2
+        time.sleep(0.5)
+    consumer.close()
+    assert secured.tokens.issued - before >= 6
+    assert set(secured.tokens.scopes) == {"streams"}

@@ -50,7 +50,7 @@ def without(name: str, **changes: str) -> dict[str, str]:
         (without("", security_protocol="SASL_PLAINTEXT"), REFERENCE, "sends the password readable"),
         (without("", security_protocol="TLS"), REFERENCE, "is one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (without("sasl.mechanism"), REFERENCE, "sasl.mechanism is unset; it is one of PLAIN, SCRAM-SHA-256"),
-        (without("", sasl_mechanism="OAUTHBEARER"), REFERENCE, "sasl.mechanism is OAUTHBEARER; it is one of"),
+        (without("", sasl_mechanism="OAUTHBEARER"), REFERENCE, "needs options sasl.oauthbearer.token.endpoint.url"),
         (without("", sasl_mechanism="GSSAPI"), REFERENCE, "sasl.mechanism is GSSAPI; it is one of"),
         (without("sasl.username"), REFERENCE, "PLAIN needs options sasl.username and secrets sasl.password"),
         (SASL, {}, "PLAIN needs options sasl.username and secrets sasl.password"),
@@ -60,6 +60,88 @@ def test_what_would_be_silently_unprotected_is_refused(
     options: dict[str, str], secrets: dict[str, str], said: str
 ) -> None:
     assert said in problem(options, secrets)
+
+
+ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
+CLIENT = "sasl.oauthbearer.client.id"
+ISSUER = "https://login.example/tenant/oauth2/v2.0/token"
+TOKEN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", ENDPOINT: ISSUER, CLIENT: "streams"}
+CLIENT_SECRET = {"sasl.oauthbearer.client.secret": "env:CLIENT_PHRASE"}
+
+
+def token_problem(options: dict[str, str], secrets: dict[str, str], *hosts: str) -> str:
+    with pytest.raises(ValidationError) as refused:
+        KafkaSettings(options=options, secrets=secrets, token_hosts=hosts)
+    (only,) = refused.value.errors()
+    return only["msg"].removeprefix("Value error, ")
+
+
+def test_a_token_is_requested_by_librdkafka_and_its_secret_is_a_reference() -> None:
+    settings = KafkaSettings(options=TOKEN, secrets=CLIENT_SECRET, token_hosts=("login.example",))
+    sent = make_reader_configuration(settings)
+    assert (sent["sasl.oauthbearer.method"], sent["sasl.oauthbearer.client.secret"]) == ("oidc", "env:CLIENT_PHRASE")
+
+
+@pytest.mark.parametrize(
+    ("options", "secrets", "said"),
+    [
+        ({**SASL, CLIENT: "streams"}, REFERENCE, f"{CLIENT} has no effect without sasl.mechanism OAUTHBEARER"),
+        ({**SASL, "https.ca.location": "/ca.pem"}, REFERENCE, "https.ca.location has no effect without"),
+        (TOKEN, {}, "needs secrets sasl.oauthbearer.client.secret"),
+        ({name: value for name, value in TOKEN.items() if name != CLIENT}, CLIENT_SECRET, f"needs options {CLIENT}"),
+        ({**TOKEN, "sasl.username": "reader"}, CLIENT_SECRET, "sasl.username has no effect with OAUTHBEARER"),
+        (TOKEN, {**CLIENT_SECRET, **REFERENCE}, "sasl.password has no effect with OAUTHBEARER"),
+        ({**TOKEN, "security.protocol": "SASL_PLAINTEXT"}, CLIENT_SECRET, "sends the token readable"),
+    ],
+)
+def test_a_login_by_token_that_cannot_be_as_meant_is_refused(
+    options: dict[str, str], secrets: dict[str, str], said: str
+) -> None:
+    assert said in token_problem(options, secrets, "login.example")
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "https://evil.example/token",
+        "https://login.example.evil.example/token",
+        "https://evil.example/login.example/token",
+        "https://login.example@evil.example/token",
+        f"https://login.example:{MADE_UP}@evil.example/token",
+        "https://evil.example#login.example/token",
+        "https://evil.example?login.example/token",
+        r"https://evil.example\@login.example/token",
+        "https://evil.example/@login.example/token",
+        "https://login.example%2eevil.example/token",
+        "https://login.example /token",
+        "https://LOGIN.example/token",
+        "https:login.example/token",
+        "https:///login.example/token",
+        "https://login.example:99999/token",
+        "https://login.example:/token",
+        "https://login.example/token?next=https://evil.example",
+        "https://login.example/token#part",
+        "https://login.example/t oken",
+        "https://login.example",
+        "http://login.example/token",
+        "file:///run/secrets/kafka",
+        "//login.example/token",
+        "login.example/token",
+        "https://[::1]/token",
+        "https://xn--login.example/token",
+        "",
+    ],
+)
+def test_a_token_is_requested_from_a_host_of_the_list_only(endpoint: str) -> None:
+    said = token_problem({**TOKEN, ENDPOINT: endpoint}, CLIENT_SECRET, "login.example")
+    assert said.startswith(f"options {ENDPOINT} ")
+
+
+@pytest.mark.parametrize("hosts", [(), ("example",), ("*.example",), ("login.example:443",), ("LOGIN.EXAMPLE",)])
+def test_without_its_host_in_the_list_no_token_is_requested(hosts: tuple[str, ...]) -> None:
+    assert "names the host login.example, which is not in kafka.token_hosts" in token_problem(
+        TOKEN, CLIENT_SECRET, *hosts
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from lockstep.settings import load_settings
 
 ALLOWED = (
     "security.protocol, sasl.mechanism, sasl.username, "
+    "sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id, sasl.oauthbearer.scope, "
+    "sasl.oauthbearer.extensions, https.ca.location, "
     "ssl.ca.location, ssl.ca.pem, ssl.certificate.location, ssl.certificate.pem, ssl.key.location, "
     "ssl.keystore.location, ssl.crl.location, ssl.cipher.suites, ssl.curves.list, ssl.sigalgs.list, "
     "client.rack, client.dns.lookup, broker.address.family, socket.*, reconnect.*, metadata.*, topic.metadata.*"
@@ -188,8 +190,8 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
     write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
     assert refusal() == (
         "settings are wrong: kafka.timeout_seconds = -1.0: Input should be greater than 0; "
-        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, timeout_seconds, "
-        "topic_identity)\n"
+        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, token_hosts, "
+        "timeout_seconds, topic_identity)\n"
         f"  next: {CORRECT}"
     )
 
@@ -205,7 +207,8 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
         "bootstrap.servers",
         "plugin.library.paths",
         "sasl.oauthbearer.config",
-        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.method",
+        "enable.sasl.oauthbearer.unsecure.jwt",
         "sasl.kerberos.kinit.cmd",
         "enable.ssl.certificate.verification",
         "ssl.engine.location",
