@@ -22,9 +22,12 @@ from tests.support.installation import Installation, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import psutil
     from dagster import DagsterInstance, DagsterRun
 
+    from lockstep.operations.lifecycle import Started
     from tests.support.feed import Feed
+    from tests.support.installation import Daemon
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -54,19 +57,64 @@ def read_desired(hosted: Hosted, number: int) -> Desired | None:
     return None if head is None else head.desired
 
 
+def start_host(hosted: Hosted) -> Started:
+    """Start a stream: the sensor starts its host."""
+    for number in hosted.numbers:
+        hosted.send(number, *session(5))
+    runs = hosted.runs(OTHER)
+    settings = runs.settings.model_copy(update={"dagster": DagsterSettings(hosts=(GROUP,))})
+    started = start_in_host(runs.stream, settings, "an operator")
+    assert started is not None
+    return started
+
+
+def find_worker(hosted: Hosted, daemon: Daemon, run: DagsterRun) -> psutil.Process:
+    """The process of a run of the host."""
+    process = read_run_heartbeats(find_heartbeat_folder(hosted.folder / "tables", GROUP))[run.run_id].process
+    assert process is not None
+    return daemon.worker_of(process.pid)
+
+
+@pytest.mark.slow
+def test_a_later_run_takes_all_streams_and_a_signal_changes_no_desired_state(feed: Feed, tmp_path: Path) -> None:
+    hosted = Hosted.make(feed, tmp_path, COUNT)
+    installation = Installation(tmp_path, feed.bootstrap_servers, code="tests.features.host.dagster_location")
+    more = {**HOSTS, FAMILY: feed.family}
+    with installation.daemon(more=more, served=True) as daemon, installation.dagster() as instance:
+        start_host(hosted)
+        hosted.wait_until_whole(*hosted.numbers)
+        (first,) = read_runs(instance)
+        launch = ("job", "launch", "-w", str(installation.workspace), "-j", name_host_job(GROUP))
+        installation.run_command("dagster", *launch)
+        wait_until(lambda: read_runs(instance)[-1].is_finished, "the end of the first run", WAIT_SECONDS)
+        second, ended = read_runs(instance)
+        assert (ended.run_id, ended.status) == (first.run_id, DagsterRunStatus.SUCCESS)
+        assert ended.tags[OUTCOME_TAG] == "handed over"
+        for number in hosted.numbers:
+            hosted.send_updates(number, 3)
+        hosted.wait_until_whole(*hosted.numbers)
+        assert [read_outcomes(instance, key) for key in TABLES] == [["handed over"]] * COUNT
+
+        find_worker(hosted, daemon, second).terminate()
+        for number in hosted.numbers:
+            hosted.send_updates(number, 3)
+        hosted.wait_until_whole(*hosted.numbers)  # the sensor has started a third run
+        third, before, _ = read_runs(instance)
+        assert (before.run_id, before.status) == (second.run_id, DagsterRunStatus.CANCELED)
+        assert third.tags[CAUSE_TAG] == "supervisor: no host lives, and adding_0, adding_1 are to run"
+        assert [read_desired(hosted, number) for number in hosted.numbers] == [Desired.RUNNING] * COUNT
+    for number in hosted.numbers:
+        hosted.prove(number)
+
+
 def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_terminate_stops_each_stream(
     feed: Feed, tmp_path: Path
 ) -> None:
     hosted = Hosted.make(feed, tmp_path, COUNT)
     installation = Installation(tmp_path, feed.bootstrap_servers, code="tests.features.host.dagster_location")
-    for number in hosted.numbers:
-        hosted.send(number, *session(5))
-    runs = hosted.runs(OTHER)
-    settings = runs.settings.model_copy(update={"dagster": DagsterSettings(hosts=(GROUP,))})
     more = {**HOSTS, FAMILY: feed.family}
     with installation.daemon(more=more, served=True) as daemon, installation.dagster() as instance:
-        started = start_in_host(runs.stream, settings, "an operator")
-        assert started is not None
+        started = start_host(hosted)
         assert (started.by, started.epoch, started.was_running) == ("host default", 1, False)
         hosted.wait_until_whole(*hosted.numbers)  # the host begins the streams that never ran, too
         (first,) = read_runs(instance)
@@ -75,9 +123,7 @@ def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_termin
             wait_until(lambda: instance.get_latest_materialization_event(key) is not None, "an event", WAIT_SECONDS)  # noqa: B023  # at once
         halt(hosted, instance)
 
-        process = read_run_heartbeats(find_heartbeat_folder(hosted.folder / "tables", GROUP))[first.run_id].process
-        assert process is not None
-        daemon.worker_of(process.pid).kill()
+        find_worker(hosted, daemon, first).kill()
         hosted.send_updates(OTHER, 3)
         hosted.wait_until_whole(OTHER)
         head = hosted.head(OTHER)
