@@ -18,11 +18,13 @@ from typer.testing import CliRunner
 
 from lockstep.cli.app import app
 from lockstep.delivery import Delivery, DeliveryFenced, FirstRows, KafkaTopic
-from lockstep.features.delivery import commands
+from lockstep.features.delivery import commands, stop_order
 from lockstep.features.delivery.asset import make_delivery_asset
 from lockstep.features.delivery.deliver import run_delivery as deliver
+from lockstep.features.delivery.events import read_history
 from lockstep.features.delivery.kept_rows import find_delivered_rows, find_droppable_hours
 from lockstep.features.delivery.status import plan_delivery, read_deliveries
+from lockstep.features.delivery.stop_order import start_delivery, stop_delivery
 from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.features.retention.rows import drop_old_rows
 from lockstep.operations.followers import DeclaredFollowers
@@ -31,6 +33,7 @@ from lockstep.operations.stream_table import open_table
 from lockstep.settings import Settings
 from lockstep.table.follower_positions import FollowerName, read_position, write_position
 from lockstep.table.live_files import LiveFiles
+from tests.support.installation import wait_until
 from tests.support.kept_stream import keeping, script
 from tests.support.offline_stream import Offline
 from tests.support.plain_reader import read_table
@@ -120,6 +123,48 @@ def test_a_stream_without_a_table_waits(tmp_path: Path, page: Any) -> None:
     assert (done.is_waiting, done.claims) == (True, 0)
 
 
+def test_a_stopped_delivery_stays_stopped_under_dagster_and_by_hand_until_it_is_started(
+    offline: Offline, page: Any
+) -> None:
+    declared = declare(offline, page)
+    root = offline.folders.root
+    assert stop_delivery(root, "archive", 0)
+    assert not stop_delivery(root, "archive", 0)
+    made = make_delivery_asset(declared.stream, Settings(table_root=root), ["team:a"])
+    (event,) = materialize([made]).asset_materializations_for_node("keeping__delivery")
+    assert {name: value.value for name, value in event.metadata.items()} == {
+        "archive_rows": 0,
+        "archive_batch": 0,
+        "archive_stopped": True,
+    }
+    done = deliver(declared, Settings(table_root=root), stop=threading.Event(), follows=True)
+    assert (done.is_stopped, done.claims, done.rows) == (True, 0, 0)
+    assert plan_delivery(declared, root).next_run == "stopped: lockstep delivery start archive"
+    assert start_delivery(root, "archive", 0)
+    assert not start_delivery(root, "archive", 0)
+    assert plan_delivery(declared, root).next_run == "starts with all rows"
+    assert run(offline, declared) == 4
+
+
+def test_an_order_to_stop_ends_a_run_that_follows(offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_order, "ORDER_SECONDS", 0.1)
+    declared = declare(offline, page)
+    root = offline.folders.root
+    results = list[Any]()
+    settings = Settings(table_root=root)
+
+    def follow() -> None:
+        results.append(deliver(declared, settings, stop=threading.Event(), follows=True))
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    wait_until(lambda: len(read_values(offline)) == 4, "the rows")
+    stop_delivery(root, "archive", 4)
+    follower.join(30)
+    assert (results[0].is_stopped, results[0].rows) == (True, 4)
+    assert [each.event for each in read_history(root, "archive").events] == ["stopped", "claimed"]
+
+
 def list_droppable(offline: Offline, declared: DeclaredDelivery) -> frozenset[str]:
     limit = find_droppable_hours(declared.stream, offline.folders)
     assert limit is not None
@@ -191,9 +236,16 @@ def test_the_command_delivers_shows_the_plan_and_the_history(
         assert result.exit_code == code, result.output
         return json.loads(result.stdout) if code == 0 else result.output
 
+    def order(word: str) -> Any:
+        return json.loads(CliRunner().invoke(app, ["delivery", word, "archive", "--json"]).stdout)
+
     assert call("archive", "--plan")[0]["behind"] == 4
     assert call()[0]["rows"] == 4
     assert call("archive")[0]["rows"] == 0
     assert [each["event"] for each in call("archive", "--history")[0]["events"]] == ["claimed"]
+    assert order("stop")[0]["next_run"] == "stopped: lockstep delivery start archive"
+    assert call("archive")[0]["is_stopped"]
+    assert order("start")[0]["next_run"] == "delivers 0 batches"
+    assert not call("archive")[0]["is_stopped"]
     call("--follow", code=2)
     call("--accept", code=2)

@@ -42,6 +42,7 @@ from lockstep.features.copies.mirror import PositionEvidence
 from lockstep.features.copies.relocate import ExportedPositions, SavepointManifest
 from lockstep.features.current.history import CurrentBase
 from lockstep.features.delivery.events import DeliveryHistory
+from lockstep.features.delivery.stop_order import StopOrder
 from lockstep.features.derived.derive import CheckpointNote
 from lockstep.features.export.dataset import ExportOptions, ExportSource, HourManifest
 from lockstep.integrity.base import PartitionTime
@@ -68,7 +69,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
     *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
-    *(CurrentBase, DeliveryHistory, DeliveryToken),
+    *(CurrentBase, DeliveryHistory, DeliveryToken, StopOrder),
 )
 """Files of JSON, the head in the log among them."""
 PACKED: tuple[type[msgspec.Struct], ...] = (SegmentHeader, BufferedMessage)

@@ -58,4 +58,6 @@ def _describe(done: Sequence[DeliveryRun]) -> dict[str, RawMetadataValue]:
     shown = dict[str, RawMetadataValue]()
     for each in done:
         shown |= {f"{each.name}_rows": each.rows, f"{each.name}_batch": each.batch}
+        if each.is_stopped:
+            shown[f"{each.name}_stopped"] = True
     return shown

@@ -14,6 +14,7 @@ from lockstep.cli.app import (
     Panel,
     list_all_streams,
     load_settings_or_exit,
+    make_group,
     register_command,
     show_error,
 )
@@ -21,12 +22,16 @@ from lockstep.cli.output import print_answer, render_descriptions
 from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lockstep.features.delivery.deliver import DeliveryRun
     from lockstep.features.delivery.events import DeliveryHistory
     from lockstep.features.delivery.status import DeliveryPlan
     from lockstep.features.delivery.targets import DeclaredDelivery
 
 T = TypeVar("T")
+DeliveryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a delivery.")]
+delivery = make_group("delivery", Panel.RUN, "Stop a delivery, and start it again.")
 STOP_SECONDS = 90.0
 """Time for the write in progress to end after Ctrl-C; a write that is killed is undone or completed by the next run."""
 
@@ -72,6 +77,34 @@ def deliver(
         show_error(error)
     if failed:
         raise typer.Exit(FAILED)
+
+
+@register_command("delivery stop large_moves", Panel.RUN, name="stop", within=delivery)
+def stop(name: DeliveryName, *, as_json: AsJson = False) -> None:
+    """Stop a delivery: a run in progress ends after its write, and no run delivers until it is started again."""
+    from lockstep.features.delivery.stop_order import stop_delivery
+
+    _order(name, stop_delivery, as_json=as_json)
+
+
+@register_command("delivery start large_moves", Panel.RUN, name="start", within=delivery)
+def start(name: DeliveryName, *, as_json: AsJson = False) -> None:
+    """Start a delivery after a stop: the next run delivers; Dagster runs it every minute."""
+    from lockstep.features.delivery.stop_order import start_delivery
+
+    _order(name, start_delivery, as_json=as_json)
+
+
+def _order(name: str, order: Callable[[Path, str, int], bool], *, as_json: bool) -> None:
+    """Store an order, and show the plan of the next run."""
+    from lockstep.features.delivery.deliver import choose_deliveries, list_deliveries
+    from lockstep.features.delivery.status import plan_delivery, read_source_position
+
+    (declared,) = choose_deliveries(name, list_deliveries(list_all_streams().values()))
+    root = load_settings_or_exit().table_root
+    read = read_source_position(root, name, declared.stream.name)
+    order(root, name, 0 if read is None else read.batch)
+    print_answer([plan_delivery(declared, root)], _plans, as_json=as_json)
 
 
 def _run(declared: DeclaredDelivery, *, follows: bool, accepts: bool) -> DeliveryRun:

@@ -48,6 +48,7 @@ from lockstep.features.delivery.steps import (
     plan_steps,
     read_ends,
 )
+from lockstep.features.delivery.stop_order import StopSwitch
 from lockstep.features.delivery.targets import DeclaredDelivery, open_target
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.followers import record_failure
@@ -93,6 +94,7 @@ class DeliveryRun(msgspec.Struct, frozen=True, kw_only=True):
         writes: Writes of this run, each with its token.
         claims: Claims of the target; more than one after an interruption.
         is_waiting: The stream has no table yet.
+        is_stopped: The delivery is stopped by an order, and delivers nothing.
     """
 
     name: str
@@ -104,6 +106,7 @@ class DeliveryRun(msgspec.Struct, frozen=True, kw_only=True):
     writes: int = 0
     claims: int = 0
     is_waiting: bool = False
+    is_stopped: bool = False
 
     def describe(self) -> Description:
         """Return its description."""
@@ -115,6 +118,8 @@ class DeliveryRun(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("writes", self.writes),
         )
         notes = (f"{self.stream} has no table yet",) if self.is_waiting else ()
+        if self.is_stopped:
+            notes = (f"it is stopped: lockstep delivery start {self.name}",)
         return Description(title=f"{self.name}: delivered", facts=facts, notes=notes)
 
 
@@ -192,7 +197,7 @@ class _Run:
     def __init__(self, declared: DeclaredDelivery, settings: Settings, stop: threading.Event) -> None:
         self._declared = declared
         self._settings = settings
-        self._stop = stop
+        self._stop = StopSwitch(stop, settings.table_root, declared.delivery.name)
         self._delivery = declared.delivery
         self._root = settings.table_root
         self._folders = StreamFolders(declared.stream.name, settings.table_root)
@@ -224,7 +229,7 @@ class _Run:
                 raise
             else:
                 break
-        return self.result
+        return msgspec.structs.replace(self.result, is_stopped=self._stop.is_ordered)
 
     def _claim_and_follow(self, *, follows: bool, accepts: bool) -> None:
         connection = open_target(self._declared, self._settings.kafka)
@@ -365,7 +370,7 @@ class _Claim:
             raise DeliveryHalted(self._delivery.name, halt.reason, halt.evidence, next_step=halt.next_step)
         return read
 
-    def deliver_up_to(self, read: VersionRead, stop: threading.Event) -> None:
+    def deliver_up_to(self, read: VersionRead, stop: StopSwitch) -> None:
         """Deliver all batches of a version, or up to a stop."""
         head = read.base.head
         until = find_readable_batch(self._folders, read.base.head)
@@ -387,7 +392,7 @@ class _Claim:
         if self.connection.token is None or self.connection.token.batch != self.token.batch:
             self._write(self.token)
 
-    def _deliver_step(self, step: Step, snapshot: TableSnapshot, stop: threading.Event) -> None:
+    def _deliver_step(self, step: Step, snapshot: TableSnapshot, stop: StopSwitch) -> None:
         target = self._delivery.target
         last = None if self.token.last is None else _make_place(self.token.last)
         self.token = msgspec.structs.replace(

@@ -26,7 +26,7 @@ class DeliveryEvent(msgspec.Struct, frozen=True):
 
     Attributes:
         at: Time (UTC).
-        event: Such as "claimed", "halted", "accepted", "restored", "erasure".
+        event: Such as "claimed", "halted", "accepted", "restored", "stopped", "started", "erasure".
         batch: The batch up to which rows were delivered.
         detail: What happened.
     """

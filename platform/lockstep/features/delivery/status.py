@@ -11,6 +11,7 @@ from lockstep.errors import LockstepError
 from lockstep.features.delivery.deliver import list_deliveries
 from lockstep.features.delivery.position import KIND
 from lockstep.features.delivery.steps import find_readable_batch
+from lockstep.features.delivery.stop_order import is_stopped
 from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.operations.followers import DeclaredFollowers, FollowerStanding, FollowerStatus, judge_standing
 from lockstep.operations.plan_frame import Description, Labelled
@@ -65,6 +66,13 @@ def plan_delivery(declared: DeclaredDelivery, root: Path) -> DeliveryPlan:
     Raises:
         TableError: The table does not match its head, or the ledger is behind it.
     """
+    plan = _plan_started(declared, root)
+    if not is_stopped(root, declared.delivery.name):
+        return plan
+    return msgspec.structs.replace(plan, next_run=f"stopped: lockstep delivery start {declared.delivery.name}")
+
+
+def _plan_started(declared: DeclaredDelivery, root: Path) -> DeliveryPlan:
     delivery = declared.delivery
     stream = declared.stream.name
     plan = DeliveryPlan(
