@@ -85,6 +85,7 @@ HARMED_MODULES = (
 """They run in one worker: a second broker, which they kill, costs 5 s of CPU to start."""
 
 STORE_MODULES = (
+    "tests/integration/object_store/test_current.py",
     "tests/integration/object_store/test_stream.py",
     "tests/integration/object_store/test_restore.py",
     "tests/integration/object_store/test_export.py",

@@ -41,6 +41,7 @@ _SCHEDULES = {
     "housekeeping": "housekeeping_schedules",
     "quality": "checks_schedules",
     "export": "export_schedules",
+    "current": "current_schedules",
     "delivery": "delivery_schedules",
     "rotation": "rotation_schedules",
 }
