@@ -34,9 +34,9 @@ class Peer:
 
 
 _KEYED = "of a partition, kept by the exchange by session"
-_OF_A_PARTITION = "of a partition: no exchange is needed"
-_NO_GAPS = "no check: a hole in the offsets and a gap in the sequence give wrong rows without a word"
-_CHANGELOG = "the changelog topic, or what the local store has of it"
+_OF_A_PARTITION = "of a partition, without an exchange"
+_NO_GAPS = "no check"
+_CHANGELOG = "the changelog topic, or the local store's part of it"
 
 FLINK_RATIO_MAX = 0.65
 
@@ -64,20 +64,19 @@ PEERS = {
             System("kafka-streams", "benchmarks.peers.kafka_streams", rows=None),
             build_java,
             _OF_A_PARTITION,
-            "state, offsets and rows, by a transaction every 5 s; rows end in a topic, not in files: "
-            "what brings them into a table comes on top, and so does the broker's work for changelogs",
+            "state, offsets and rows, by a transaction every 5 s; rows end in a topic: their way "
+            "into a table and the broker's work for changelogs are extra",
             _CHANGELOG,
             _NO_GAPS,
         ),
         Peer(
             System("pyspark", "benchmarks.peers.structured_streaming", "table"),
             structured_streaming.find_jars,
-            "none by itself: the exchange by session and its sort lose it, and the fold sorts each session by offset "
-            "in memory",
+            "none: the exchange by session and its sort lose it, and the fold sorts each session by offset in memory",
             "state, offsets and rows of a micro-batch, in one commit of a Delta table",
             "the checkpoint's changelog of the state store (RocksDB)",
-            "the source fails on offsets that are gone from Kafka; no check of the sequence, and a re-created topic "
-            "may be taken for the old one",
+            "the source fails on offsets that are expired in Kafka; no check of the sequence; may confuse a re-created "
+            "topic with the old topic",
         ),
         Peer(
             System("quix", "benchmarks.peers.quix", rows=None),
@@ -91,8 +90,8 @@ PEERS = {
             System("bytewax", "benchmarks.peers.bytewax", "rows"),
             bytewax.build,
             _KEYED,
-            "state, offsets and files, by an epoch every 5 s; plain Parquet files, no table. An epoch that was not "
-            "saved leaves a file, which only the next start replaces",
+            "state, offsets and files, by an epoch every 5 s; plain Parquet files, no table. An unsaved epoch "
+            "leaves a file, which only the next start replaces",
             "the recovery store (SQLite), which holds whole sessions, on a local disk",
             _NO_GAPS,
         ),

@@ -29,9 +29,8 @@ STEPS |= {"promotion": "promote"}
 
 def read_page() -> dict[str, dict[str, str]]:
     """The table of the page: what happens to each reader, by the first word that names a commit."""
-    rows = re.findall(
-        r"^\| ([^|]*) \| (stops|continues) \| (stops|continues) \| (stops|continues) \|$", PAGE.read_text(), re.MULTILINE
-    )
+    cell = r"\| (stops|continues) "
+    rows = re.findall(rf"^\| ([^|]*) {cell * 3}\|$", PAGE.read_text(), re.MULTILINE)
     found = {what: dict(zip(READERS, cells, strict=True)) for what, *cells in rows}
     return {step: cells for step in STEPS for what, cells in found.items() if step in what}
 
