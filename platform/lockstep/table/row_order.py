@@ -41,7 +41,7 @@ class OutOfOrder(TableError):
     def __init__(self, key: TopicIdPartition, offset: int, problem: str) -> None:
         super().__init__(
             f"topic id {key[0]}, partition {key[1]}, emit offset {offset}: {problem}",
-            next_step="nothing was compacted here; compare the table with its ledger: `lockstep status`",
+            next_step="nothing was written from these rows; compare the table with Kafka: `lockstep verify`",
         )
         self.topic_id, self.partition = key
         self.offset = offset
