@@ -27,35 +27,35 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F01",
         "kill -9 of the driver after planning, before the job",
-        "planned again",
+        "the batch is planned again",
         T2,
         (f"{KILLS}test_after_planning_before_the_job", WATCHED),
     ),
     Fault(
         "F02",
         "kill -9 of the driver while tasks read and fold",
-        "read again, the same rows",
+        "the messages are read again; the same rows",
         T2,
         (f"{KILLS}test_while_tasks_read_and_fold", WATCHED),
     ),
     Fault(
         "F03",
         "kill -9 of the driver after files are written, before the commit",
-        "files that nobody names, nothing else",
+        "files without a reference, no other trace",
         T2,
         (f"{KILLS}test_after_the_files_are_written_before_the_commit", WATCHED),
     ),
     Fault(
         "F04",
         "kill -9 of the driver inside the commit",
-        "not visible",
+        "the batch is not visible",
         T2,
         (f"{KILLS}test_inside_the_commit", WATCHED),
     ),
     Fault(
         "F05",
         "kill -9 of the driver after the commit, before the side tables",
-        "side tables brought forward",
+        "the side tables are brought forward",
         T2,
         (
             f"{KILLS}test_after_the_commit_before_the_side_tables",
@@ -66,14 +66,14 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F06",
         "kill -9 of the driver between two side tables",
-        "side tables brought forward",
+        "the side tables are brought forward",
         T2,
         (f"{KILLS}test_between_two_side_tables",),
     ),
     Fault(
         "F07",
         "kill -9 of the driver during a log checkpoint, or while a state base is written",
-        "readers unharmed",
+        "readers are not affected",
         T2,
         (
             f"{KILLS}test_during_a_log_checkpoint",
@@ -83,8 +83,9 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F08",
-        "a Python worker is killed in the middle of a batch; all Python of an executor is stopped, its JVM is not",
-        "the task is tried again, the same rows; an executor that is late twice is replaced",
+        "a Python worker is killed in the middle of a batch; all Python processes of an executor are stopped, its JVM "
+        "is not",
+        "the task is tried again and writes the same rows; an executor that is late twice is replaced",
         T1,
         (
             f"{WORKERS}test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch",
@@ -97,8 +98,9 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F09",
-        "workers are killed until the attempts run out",
-        "planned again; if it goes on, the run ends loudly, blames no message, and the supervisor starts another",
+        "workers are killed until a task has no attempts left",
+        "the batch is planned again; if it fails again, the run ends with an error, blames no message, and the "
+        "supervisor starts another run",
         T1,
         (
             f"{WORKERS}test_a_batch_whose_task_ran_out_of_attempts_is_planned_again",
@@ -108,7 +110,7 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F10",
-        "the driver is stopped (SIGSTOP), a replacement takes over, it wakes up",
+        "the driver is stopped (SIGSTOP), a replacement takes over, the driver wakes up",
         "the old writer is fenced",
         T1,
         (
@@ -119,7 +121,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F11",
         "out of memory: a worker, then the driver",
-        "as F08, and F02: the kernel ends a driver by SIGKILL; an error of memory or of file handles ends ranges "
+        "as F08 and F02: the kernel ends a driver by SIGKILL; an error of memory or of file handles ends ranges "
         "earlier and blames no message",
         T2,
         (
@@ -135,7 +137,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F12",
         "SIGTERM in the middle of a batch",
-        "a clean end within its patience, no process left",
+        "a clean end within the stop timeout, no process left",
         T1,
         (
             "integration/orchestration/test_runs.py::test_a_second_run_of_another_home_takes_over_and_a_signal_ends_it_without_a_trace",
@@ -146,7 +148,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F13",
         "no room for local state",
-        "private copies serve; where there is no room at all the run ends by name, and goes on with room",
+        "private copies serve; with no room at all the run ends by name, and the next run continues when there is room",
         T2,
         (
             f"{DISKS}test_without_room_for_hot_state_the_durable_one_serves",
@@ -157,21 +159,21 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F14",
         "no room for the table",
-        "no commit, readers unharmed; goes on with room",
+        "no commit, readers are not affected; the stream continues when there is room",
         T1,
         (f"{DISKS}test_no_room_for_the_table_ends_the_run_and_room_lets_the_next_go_on",),
     ),
     Fault(
         "F15",
         "EIO or ENOSPC at a write, rename, link or fsync",
-        "loud or survived, nothing lost",
+        "the run ends with an error or continues; nothing is lost",
         T2,
         (f"{DISKS}test_a_call_that_fails_loses_nothing",),
     ),
     Fault(
         "F16",
-        "a local state file is flipped, cut, swapped, or of another boot",
-        "noticed and made anew",
+        "a local state file is flipped, cut, swapped, or from another boot",
+        "detected and rebuilt",
         T0,
         (
             "unit/state/test_local_store.py::test_a_flipped_bit_is_harmless_or_found_within_three_attempts",
@@ -183,8 +185,8 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F17",
-        "a durable state file is missing, flipped, or another's",
-        "refused, by name; rebuilt byte by byte from an older state and Kafka, or it is said why not",
+        "a durable state file is missing, flipped, or that of another state",
+        "refused by name; rebuilt byte by byte from an older state and Kafka, or refused with the reason",
         T1,
         (
             f"{REBUILD}test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on",
@@ -204,7 +206,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F18",
         "a file of the ledger is missing or flipped",
-        "refused, by name, with the repair command",
+        "refused by name, with the repair command",
         T1,
         (
             f"{DAMAGE}test_a_ledger_file_that_is_damaged_is_refused",
@@ -216,7 +218,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F19",
         "a side table is behind by more than the last batch, or ahead",
-        "refused; the repair command brings it forward or says what is lost",
+        "refused; the repair command brings it forward or names the loss",
         T1,
         (
             "unit/table/test_side_tables.py::test_a_ledger_that_is_behind_by_two_is_refused",
@@ -229,7 +231,7 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F20",
-        "the output table is gone, Kafka is whole",
+        "the output table is missing, Kafka is complete",
         "no start without `lockstep reset`",
         T1,
         ("integration/engine/test_group_offsets.py::test_a_table_that_is_gone_is_refused_until_it_is_reset",),
@@ -237,7 +239,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F21",
         "somebody restores the output table to an older version, or another tool commits to a table of the stream",
-        "stopped, with version and author; nothing is skipped; one command sets it aside",
+        "stopped, with version and author; nothing is skipped; one command sets the commit aside",
         T1,
         (
             f"{DAMAGE}test_a_restore_by_somebody_else_stops_the_stream_with_its_version_and_author",
@@ -256,7 +258,7 @@ MACHINES: tuple[Fault, ...] = (
     ),
     Fault(
         "F22",
-        "a commit lands, its answer is lost",
+        "a commit succeeds, its answer is lost",
         "one copy of the rows",
         T0,
         (
@@ -269,7 +271,7 @@ MACHINES: tuple[Fault, ...] = (
     Fault(
         "F23",
         "the pointer to the last log checkpoint is corrupt; a log version is missing",
-        "read on; loud",
+        "the pointer is ignored; a missing version is refused",
         T1,
         (
             f"{DAMAGE}test_a_corrupt_pointer_to_the_last_checkpoint_changes_nothing",
@@ -295,7 +297,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F28",
         "retention passes the position while the stream is stopped",
-        "by class, with the exact range",
+        "the class decides, with the exact range",
         T1,
         (
             f"{LOGS}test_what_expired_while_the_stream_was_stopped_halts_a_strict_one_with_the_exact_range",
@@ -313,7 +315,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F29",
         "the log ends before the position, or was cut and has grown past it again",
-        "by class",
+        "the class decides",
         T1,
         (
             f"{LOGS}test_a_log_that_ends_before_the_position_halts_a_strict_stream",
@@ -326,8 +328,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F30",
-        "a topic is deleted without having been retired",
-        "an event if every message was read; else by class",
+        "a topic is deleted without retirement",
+        "an event if every message was read; otherwise the class decides",
         T1,
         (
             f"{LOGS}test_a_topic_that_is_deleted_halts_a_strict_stream",
@@ -341,8 +343,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F31",
-        "a topic is deleted and made again, longer than before",
-        "another topic id: by class",
+        "a topic is deleted and re-created, longer than before",
+        "another topic id: the class decides",
         T1,
         (
             "integration/engine/test_runs.py::test_a_topic_created_again_between_runs_halts_the_stream_by_name",
@@ -354,8 +356,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F32",
-        "a new topic begins after offset 0; a topic is hidden by access rules",
-        "by class, and listed",
+        "a new topic starts after offset 0; a topic is hidden by access rules",
+        "the class decides, and the topic is listed",
         T1,
         (
             f"{LOGS}test_a_first_run_reads_a_topic_whose_beginning_is_gone_from_its_first_offset_which_the_ledger_names",
@@ -370,7 +372,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F33",
         "partitions are added in the middle of sessions",
-        "by class",
+        "the class decides",
         T1,
         (
             f"{LOGS}test_partitions_that_are_added_halt_a_stream_that_did_not_say_what_they_mean",
@@ -380,15 +382,15 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F34",
-        "the producer repeats itself",
-        "by class, counted",
+        "the producer repeats messages",
+        "the class decides; repeats are counted",
         T1,
         (f"{SUSPEND}test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on",),
     ),
     Fault(
         "F35",
-        "two messages come in the wrong order",
-        "by class",
+        "two messages arrive in the wrong order",
+        "the class decides",
         T1,
         (
             f"{SUSPEND}test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on",
@@ -398,7 +400,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F36",
         "numbers of a session are missing",
-        "by class, with the numbers",
+        "the class decides, with the numbers",
         T1,
         (
             f"{SUSPEND}test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on",
@@ -408,7 +410,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F37",
         "an aborted transaction, markers at the end of a range, a transaction that stays open",
-        "explained, no false alarm; the open one is seen as lag, and told when it stays",
+        "explained, no false alarm; the open transaction is lag, and is reported when it stays open",
         T1,
         (
             "integration/engine/test_transactions.py::test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_goes_on",
@@ -432,15 +434,15 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F24",
-        "a broker of three is killed, and comes back; all brokers are restarted one after another",
-        "the stream goes on with the other leaders; nothing is lost",
+        "a broker of three is killed and returns; all brokers are restarted in turn",
+        "the stream continues with the other leaders; nothing is lost",
         T2,
         (f"{BROKERS}test_a_killed_broker_and_a_rolling_restart_lose_nothing",),
     ),
     Fault(
         "F25",
         "a broker of three is stopped (SIGSTOP) and keeps its connections",
-        "partitions with other leaders go on at once; its own follow with their next leader",
+        "partitions with other leaders continue immediately; those of the broker continue with their next leader",
         T1,
         (
             f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",
@@ -452,7 +454,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F26",
         "the link to Kafka carries nothing for a minute; connections stay open",
-        "the stream waits and goes on; nothing is lost",
+        "the stream waits and continues; nothing is lost",
         T2,
         (f"{NETWORK}test_a_link_that_carries_nothing_for_a_minute_is_waited_for",),
     ),
@@ -466,7 +468,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F63",
         "one partition among many has no leader, or its leader is silent",
-        "the others go on; an alarm names it",
+        "the others continue; an alarm names it",
         T1,
         (
             f"{BROKERS}test_a_silent_broker_holds_up_its_own_partitions_only",
@@ -479,14 +481,14 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F40",
         "an outage, then ten batches at once",
-        "bounded batches, bounded memory, all read",
+        "bounded batches, bounded memory, all messages are read",
         T2,
         (f"{BACKLOG}test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound",),
     ),
     Fault(
         "F41",
         "two runs of one stream are started together",
-        "each row is written by one; nothing of the other is visible",
+        "each row is written by one run; nothing of the other run is visible",
         T1,
         (
             f"{WRITERS}test_of_two_drivers_started_together_each_row_is_written_by_one",
@@ -497,8 +499,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F42",
-        "another stream, or another Kafka, is pointed at the table",
-        "refused by the table's identity",
+        "another stream, or another Kafka cluster, uses the table",
+        "refused by the identity of the table",
         T1,
         (
             f"{DAMAGE}test_a_stream_that_is_pointed_at_the_table_of_another_is_refused_by_name",
@@ -508,8 +510,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F43",
-        "kill -9 of a compaction at six phases while batches go on; 1,000 reads by three readers meanwhile",
-        "rows unchanged, the stream goes on, no bad read",
+        "kill -9 of a compaction at six phases during batches; 1,000 reads by three readers meanwhile",
+        "rows unchanged, the stream continues, no wrong read",
         T2,
         (
             f"{COMPACTION}test_a_compaction_killed_at_a_phase_changes_no_row",
@@ -523,7 +525,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F44",
         "housekeeping during reads and with batches in flight",
-        "deletes nothing that a reader, a rewind or a commit may need",
+        "no file is deleted that a reader, a rewind or a commit may need",
         T0,
         (
             f"{HOUSEKEEPING}test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them",
@@ -535,7 +537,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F45",
         "two compactions, two exports, or a compaction and a retention at once",
-        "one wins, the other drops its work",
+        "one commits, the other drops its work",
         T0,
         (
             "features/compaction/test_race.py::test_of_two_compactions_at_once_one_wins_each_bin_and_rows_stay_equal",
@@ -551,7 +553,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F46",
         "types of rows and states change; tables of older releases",
-        "goes on as documented, or refused by name",
+        "continues as documented, or refused by name",
         T1,
         (
             "unit/state/test_compatibility.py::test_state_is_refused_by_the_field_that_differs",
@@ -564,8 +566,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F56",
-        "a transaction is open at plan time, for long",
-        "ranges end at the stable end; lag and an alarm tell; not drained",
+        "a transaction is open at the time of a plan, for long",
+        "ranges end at the last stable offset; lag and an alarm report it; not drained",
         T1,
         (
             f"{BACKLOG}test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained",
@@ -574,8 +576,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F57",
-        "a topic is made again between audit and reading",
-        "the batch is thrown away; by class",
+        "a topic is re-created between audit and reading",
+        "the batch is discarded; the class decides",
         T1,
         (
             f"{LOGS}test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away",
@@ -585,7 +587,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F58",
-        "a failed job is run again in the same epoch while a worker of the first still writes",
+        "a failed job runs again in the same epoch while a worker of the first attempt still writes",
         "no committed file is overwritten",
         T2,
         (
@@ -596,7 +598,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F59",
         "a side table lags behind the table, then clean-up runs",
-        "brought forward first, nothing deleted that it is to name",
+        "the side table is brought forward first; no file that it must name is deleted",
         T0,
         (
             "features/retention/test_state_gc.py::test_a_ledger_that_lags_behind_the_head_is_brought_forward_first",
@@ -605,15 +607,15 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F60",
-        "somebody restores the table, then we compact",
-        "stopped on the base, not hidden",
+        "somebody restores the table, then lockstep compacts it",
+        "stopped at the restore; compaction does not hide it",
         T1,
         (f"{DAMAGE}test_a_restore_is_not_hidden_by_a_compaction_of_our_own_after_it",),
     ),
     Fault(
         "F61",
         "a batch planned before the end of an hour is committed after its export",
-        "it lands in a later hour",
+        "it is committed to a later hour",
         T1,
         (
             "features/export/test_export.py::test_a_batch_that_was_planned_into_an_exported_hour_cannot_be_committed_there",
@@ -626,10 +628,11 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F62",
         (
-            "a clean-up or a vacuum has begun, a rewind is committed, then files are deleted; "
-            "rows, state or messages that a promotion needs are gone"
+            "a clean-up or a vacuum has started, a rewind is committed, then files are deleted; rows, state or "
+            "messages that a promotion needs are missing"
         ),
-        "rewind refused, or the files stay; promotion refused by the name of what is gone, nothing changed",
+        "the rewind is refused, or the files stay; the promotion is refused with the name of the missing part, "
+        "nothing changed",
         T1,
         (
             f"{REWIND}test_a_clean_up_that_has_looked_before_a_rewind_deletes_nothing_that_the_rewind_names",
@@ -642,7 +645,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F64",
         "a message kills its worker each time",
-        "found, named, by class; the other partitions go on",
+        "detected and named; the class decides; the other partitions continue",
         T1,
         (
             f"{WORKERS}test_a_message_that_kills_its_worker_each_time_halts_a_strict_stream_by_its_offset",
@@ -654,7 +657,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F70",
         "a stop while a successor warms up, or hands over",
-        "the stop holds; a start by a person after it wins",
+        "the stop holds; a later start by a person wins",
         T1,
         (
             f"{DESIRE}test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_the_successors_claim",
@@ -667,7 +670,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F39",
         "clocks of drivers and of maintenance are an hour or a day off, ahead and behind, or jump under a run",
-        "rows, order, epochs, handovers and what a rewind needs are unaffected; hours never go back",
+        "rows, order, epochs, handovers and the files that a rewind needs are not affected; hours never decrease",
         T2,
         (
             f"{CLOCKS}test_runs_and_maintenance_with_clocks_that_are_off_lose_and_double_nothing",
@@ -677,15 +680,15 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             "unit/orchestration/test_restart_policy.py::test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most",
             "features/retention/test_retain.py::test_the_open_hour_stays_whatever_the_clock_says",
         ),
-        left="a clock that is ahead while `EventTime(idle_advance=...)` is declared moves the watermarks of idle "
-        "partitions too far: what comes then is late, counted and in the late table; until the clock reaches the "
-        "last hour of the table, no hour closes: neither compaction of closed hours, export nor retention go on; "
-        "maintenance whose clock is ahead deletes replaced files at once, and a reader of an older version reads again",
+        left="a clock that is ahead, with `EventTime(idle_advance=...)`, moves the watermarks of idle partitions too "
+        "far: later messages are late, counted and in the late table; until the clock reaches the last hour of the "
+        "table, no hour closes, so compaction of closed hours, export and retention wait; maintenance whose clock "
+        "is ahead deletes replaced files immediately, and a reader of an older version must read again",
     ),
     Fault(
         "F66",
-        "two first starts of a stream at once",
-        "one table, one writer; the other goes on with it",
+        "two first starts of a stream at the same time",
+        "one table, one writer; the other start uses the same table",
         T1,
         (
             "unit/table/test_create.py::test_of_first_starts_at_once_one_creates_and_all_go_on",
@@ -697,8 +700,9 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F67",
-        "a topic is compacted while the stream is stopped, and only deletes again before the next start",
-        "what is missing is missing, not a marker: by class",
+        "a topic is compacted while the stream is stopped, and `cleanup.policy` is `delete` again before the next "
+        "start",
+        "removed offsets are not taken for markers: the class decides",
         T1,
         (
             f"{HOLES}test_what_compaction_removed_is_no_marker_although_the_topic_only_deletes_again",
@@ -708,13 +712,13 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F68",
         "the broker is silent while missing offsets are explained",
-        "not known in this batch, asked again; never a finding",
+        "unknown in this batch, asked again; never a finding",
         T1,
         (f"{HOLES}test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing",),
     ),
     Fault(
         "F69",
-        "workers that fail by themselves, for a while or always",
+        "workers that fail without a message as the cause, for a while or always",
         "a problem of the environment: no message is blamed",
         T1,
         (
@@ -724,8 +728,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F72",
-        "a batch of records lies corrupt on the broker",
-        "named and judged like what cannot be decoded; what lies behind it never comes first",
+        "a record batch is corrupt on the broker",
+        "named, and judged as an undecodable message; later messages never precede it",
         T1,
         (
             f"{CORRUPT}test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed",
@@ -735,8 +739,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F71",
-        "state is cleaned up beside a driver whose clock is off by days, or that slept for days before its commit",
-        "what it may commit stays and is committed; what an epoch left that is fenced goes",
+        "state is cleaned up during a run whose clock is off by days, or that slept for days before its commit",
+        "files that it may still commit stay and are committed; files of a fenced epoch are deleted",
         Tier.PURE,
         (
             f"{CLEAN}test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits",
@@ -748,7 +752,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F75",
         "the root of a stream is copied while it is written, moved, or set back to an older copy",
-        "goes on whole, or is refused by name; a run under which it happens ends by name",
+        "continues complete, or is refused by name; a run ends by name",
         T1,
         (
             f"{DAMAGE}test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka_and_says_so",
@@ -760,14 +764,14 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F76",
         "two roots of one stream name read the same topics",
-        "both tables are complete; the one behind says that there is another",
+        "both tables are complete; the root that is behind reports the other",
         T1,
         (f"{DAMAGE}test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that_there_is_another",),
     ),
     Fault(
         "F77",
-        "kill -9 of an erasure at six phases; the session has late and buffered messages, timers, quarantined ones",
-        "done or not; whoever comes next finishes it; the other sessions go on as without it, which is proven",
+        "kill -9 of an erasure at six phases; the session has late, buffered and quarantined messages, and timers",
+        "done or not done; the next run finishes it; the other sessions continue as without it, which is proven",
         T1,
         (
             "features/erase/test_erase.py::test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated",
@@ -786,9 +790,9 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
         "F78",
         (
             "a stream moves to a mirrored cluster: topics copied twice, in part or with expired messages, offsets "
-            "translated by a checkpoint that is a lower bound, or by none"
+            "translated with or without a checkpoint, which is a lower bound"
         ),
-        "it goes on at the one place that the messages prove, or the import is refused by partition and offset",
+        "it continues at the only position that the messages prove, or the import is refused by partition and offset",
         T1,
         (
             f"{MIRROR}test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint",
@@ -800,7 +804,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
         "F79",
         "kill -9 of an export or an import of a savepoint; an export that is cut, changed or incomplete",
-        "an export that is whole or none, a stream that stands at the savepoint or nothing that a run takes for one",
+        "a complete export or none; a stream at the position of the savepoint, or nothing that a run reads as a table",
         T2,
         (
             f"{RELOCATE}test_an_export_that_is_killed_passes_for_nothing_and_is_made_again",
@@ -815,7 +819,7 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
             "a source of a derived table is rewound or erased from, also under its run; its checkpoint is lost, "
             "damaged or set back; kill -9 of a rebuild and of a batch"
         ),
-        "rebuilt by itself, readers see one switch; no row twice",
+        "rebuilt without a person, readers see one switch; no row twice",
         T2,
         (
             f"{DERIVE}test_a_checkpoint_that_no_longer_fits_is_found_without_spark",
@@ -829,8 +833,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
     ),
     Fault(
         "F81",
-        "the table of a lookup changes, vanishes, is vacuumed or made again under a run; the run is killed",
-        "each batch reads one version, the one in the ledger, whatever is tried again; no message is blamed",
+        "the table of a lookup changes, vanishes, is vacuumed or re-created under a run; the run is killed",
+        "each batch reads one version, that in the ledger, in each attempt; no message is blamed",
         T1,
         tuple(
             f"integration/engine/test_lookups.py::test_{name}"
@@ -858,7 +862,7 @@ DAGSTER: tuple[Fault, ...] = (
     Fault(
         "F47",
         "Dagster's daemon is killed",
-        "runs go on; the sensors of the next daemon find what came meanwhile",
+        "runs continue; the sensors of the next daemon find the changes of the meantime",
         T2,
         (f"{PARTS}test_a_stream_does_not_miss_a_web_server_nor_a_daemon_that_are_killed",),
     ),
@@ -871,8 +875,9 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F52",
-        "200 topics within 10 seconds; topics that come and go",
-        "a run adopts them, or two restarts at most read them; what is gone at the second look is no loss",
+        "200 topics within 10 seconds; topics that appear and vanish",
+        "a run adopts them, or at most two restarts read them; a topic that is missing at the second poll is not a "
+        "loss",
         T1,
         (
             "unit/orchestration/test_restart_policy.py::test_two_hundred_topics_in_ten_seconds_cost_two_restarts",
@@ -891,8 +896,8 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F53",
-        "a sensor's tick fails: Kafka does not answer, its cursor cannot be read",
-        "the tick says so and keeps the cursor; the next one decides",
+        "a tick of a sensor fails: Kafka does not answer, the cursor cannot be read",
+        "the tick reports it and keeps the cursor; the next tick decides",
         T1,
         (
             "integration/orchestration/test_topics_sensor.py::test_a_failed_read_is_no_news_and_keeps_the_cursor",
@@ -902,8 +907,8 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F54",
-        "the databases of Dagster are locked for a minute; the disk under them is full; its Postgres is gone or silent",
-        "the stream writes on, is not started twice; with room again new topics are read and dead runs replaced",
+        "the databases of Dagster are locked for a minute; their disk is full; its Postgres is missing or silent",
+        "the stream continues to write and is not started twice; afterwards new topics are read and dead runs replaced",
         T2,
         (
             f"{PARTS}test_a_stream_writes_on_while_the_databases_of_dagster_are_locked",
@@ -917,21 +922,21 @@ DAGSTER: tuple[Fault, ...] = (
     Fault(
         "F65",
         "50 handovers in a row under load, each launched in Dagster",
-        "each run follows the one before; nothing is lost or repeated, and the supervisor starts none",
+        "each run follows its predecessor; nothing is lost or repeated, and the supervisor starts no run",
         T2,
         (f"{PARTS}test_many_handovers_in_a_row_lose_nothing_and_repeat_nothing",),
     ),
     Fault(
         "F48",
         "the code server is killed",
-        "the run goes on and hears Terminate; a new code server supervises it",
+        "the run continues and obeys Terminate; a new code server supervises it",
         T2,
         (f"{COMEBACK}test_a_run_whose_code_server_is_killed_goes_on_and_hears_terminate",),
     ),
     Fault(
         "F49",
         "a run is killed; everything is killed at once; the machine loses its power",
-        "dead runs are closed and the stream is back without a person, started once",
+        "dead runs are closed, and the stream runs again without a person, started once",
         T1,
         (
             f"{COMEBACK}test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed",
@@ -944,7 +949,7 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F50",
-        "a run is terminated in Dagster, wherever it was launched and whatever becomes of it",
+        "a run is terminated in Dagster, with any launcher and any outcome of the run",
         "the stream stays stopped; no process is left",
         T2,
         (
@@ -955,8 +960,8 @@ DAGSTER: tuple[Fault, ...] = (
     ),
     Fault(
         "F55",
-        "a run key that failed is asked for again",
-        "each start has a key of its own",
+        "a run key that failed is requested again",
+        "each start has a different key",
         T1,
         (
             f"{SUPERVISION}test_a_start_whose_run_never_came_is_asked_for_again_under_another_key",
@@ -967,7 +972,7 @@ DAGSTER: tuple[Fault, ...] = (
     Fault(
         "F74",
         "the code server, the process of a run, or everything is killed, without an operator",
-        "what is to be running runs again",
+        "all streams with the desired state `running` run again",
         T1,
         (
             f"{COMEBACK}test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed",
