@@ -78,8 +78,8 @@ HEAD = (
     "# Reference\n\n"
     "Every public name, from its docstring. A stream module imports from `lockstep` and the modules of its themes: "
     "`lockstep.decoders`, `lockstep.rules`, `lockstep.windows`, `lockstep.derived`, `lockstep.delivery`. Tests "
-    "of a stream also import `lockstep.testing`. This page is made by "
-    "`.venv/bin/python tools/reference.py > docs/reference.md`, and a test compares it.\n"
+    "of a stream also import `lockstep.testing`. The command "
+    "`.venv/bin/python tools/reference.py > docs/reference.md` generates this page.\n"
 )
 
 
@@ -112,13 +112,13 @@ def _names(module: ModuleType) -> list[str]:
 
 
 def _columns() -> Iterator[str]:
-    yield "A field of a row type becomes a column; a type without `| None` is not null. What is nested may be null."
+    yield "Each field of a row type is a column. A type without `| None` is not null; nested values may be null."
     yield "\n| Python type of the field | Arrow type | Delta and Spark |\n|---|---|---|"
     for shown, annotation in COLUMNS.items():
         column = make_row_schema(msgspec.defstruct("Row", [("value", annotation)])).field("value")
         null = ", nullable" if column.nullable else ""
         yield f"| `{_cell(shown)}` | `{column.type}`{null} | `{_delta(column.type)}` |"
-    yield "\nlockstep adds these columns, and `commit_hour`, by which the table is partitioned:"
+    yield "\nlockstep adds these columns and `commit_hour`, the partition column of the table:"
     yield "\n| column | Arrow type |\n|---|---|"
     yield from (
         f"| `{each.name}` | `{each.type}`{', nullable' if each.nullable else ''} |" for each in make_provenance_schema()

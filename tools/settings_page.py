@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEAD = """# Settings
 
-What belongs to an installation is a setting; what belongs to a stream is in its declaration ([reference.md](reference.md)). Settings are read from `lockstep.toml` in the working folder, or from the file that `LOCKSTEP_SETTINGS` names. An environment variable replaces a value of the file. A wrong name or value is an error; nothing is guessed. `lockstep settings` prints each value in force, its default and its origin, without secrets.
+Settings are the options of an installation; the options of a stream are in its declaration ([reference.md](reference.md)). Settings are read from `lockstep.toml` in the working folder, or from the file that `LOCKSTEP_SETTINGS` names. An environment variable replaces a value of the file. A wrong name or value is an error; nothing is guessed. `lockstep settings` prints each value in force, its default and its origin, without secrets.
 
 ```toml
 table_root = "/data/lockstep/tables"
@@ -45,7 +45,7 @@ compaction = "10 * * * *"
 
 A table in one variable is JSON: `LOCKSTEP_KAFKA__OPTIONS='{"client.rack": "eu-central-1a"}'`.
 
-A secret is a reference to the place of its value: `file:` and an absolute path, or `env:` and the name of a variable. Each process that connects reads it there; a value that is written out is refused ([security.md](security.md)).
+A secret is a reference to the place of its value: `file:` and an absolute path, or `env:` and the name of a variable. Each process that connects reads it there; lockstep refuses a value that is written out ([security.md](security.md)).
 """  # noqa: E501  # a line of the page is a paragraph
 OF_THE_MACHINE = {"spark.master": "local[CORES,3]", "local_root": "$TMPDIR/lockstep"}
 """Defaults that differ between machines."""

@@ -193,7 +193,7 @@ class StoreRefused(StoreFailed, PermissionError):
 class RegistryUnreachable(EnvironmentProblem):
     """The schema registry does not answer, refuses or answers nonsense.
 
-    It is no evidence about the message whose schema was requested: the batch is tried again.
+    It proves nothing about the message whose schema was requested: the batch is tried again.
     """
 
 

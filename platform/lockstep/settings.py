@@ -237,9 +237,8 @@ class KafkaSettings(_Refusing):
         token_hosts: Hosts that may issue tokens, for the mechanism OAUTHBEARER: the host of
             `sasl.oauthbearer.token.endpoint.url` must be one of them. For clusters with OpenID Connect.
         timeout_seconds: Timeout of one request to the cluster. For slow or distant clusters.
-        topic_identity: `id`: topics are known by their topic id. `name`: by their name, for brokers that give no ids; a
-            re-created topic is then read as the old one; `Strict` and `Once` are refused (docs/brokers.md). For brokers
-            without topic ids.
+        topic_identity: `id`: topics are known by their topic id. `name`: by their name; a re-created topic is then read
+            as the old topic, and `Strict` and `Once` are refused (docs/brokers.md). For brokers without topic ids.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -333,8 +332,8 @@ class SparkSettings(_Refusing):
     """Spark master and properties of the tasks.
 
     Attributes:
-        master: A classic Spark master. `local[N,3]` gives a killed worker another attempt, which plain `local[N]` does
-            not. For clusters, and machines that do other work.
+        master: A classic Spark master. `local[N,3]` retries the tasks of a killed worker; plain `local[N]` does not.
+            For clusters, and machines that do other work.
         driver_memory: Heap of the driver's JVM. For derived tables and checks under a `local` master, whose queries run
             in the driver's JVM.
         options: Further Spark properties. For memory and cores of executors on a cluster.
@@ -432,9 +431,9 @@ class HealthSettings(_Refusing):
     """Notification of alarms.
 
     Attributes:
-        secrets: Location of the `webhook`, an address that takes one POST when an alarm begins and one when it ends:
-            `file:` and an absolute path, or `env:` and a variable. Whoever knows the address may write to it. For teams
-            that are called by chat or pager.
+        secrets: Location of the `webhook`, an address that takes a POST at the start and at the end of an alarm:
+            `file:` and an absolute path, or `env:` and a variable. Anybody who knows the address may write to it. For
+            teams that are called by chat or pager.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -460,9 +459,9 @@ class Settings(_Refusing, BaseSettings):
         rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour. The
             log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours. For rewinds
             and slow readers that go further back, or little disk.
-        target_file_mb: Size of a compacted file at most, about, in MB. Files of half of it are not compacted, and
-            compacted files stay as they are when it changes. The memory of a task does not depend on it. For readers
-            that prefer other sizes.
+        target_file_mb: Approximate maximum size of a compacted file, in MB. Files of half this size are not compacted,
+            and compacted files stay as they are when it changes. The memory of a task does not depend on it. For
+            readers that prefer other sizes.
         extensions: Modules of this installation's own commands and alarms, `["my_platform.costs"]`; found from the
             working folder. For teams that add commands and alarms.
     """

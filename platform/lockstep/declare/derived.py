@@ -74,9 +74,9 @@ class Derived(Declaration):
     Attributes:
         name: Lower-case name; folder of the table and asset key.
         sources: The streams whose tables are read.
-        derive: The function of one DataFrame per source, in their order, that gives the DataFrame of the table. They
-            are streaming DataFrames, which have the watermark already.
-        watermark: The watermark of the sources; None where the function needs none, or sets its own.
+        derive: Function of one DataFrame per source, in their order, that returns the DataFrame of the table. Its
+            arguments are streaming DataFrames that already have the watermark.
+        watermark: The watermark of the sources; None if the function needs none, or sets it.
         output_mode: When rows are written.
         partition_by: Columns by which the files of the table are divided; with few values.
         schedule: When Dagster runs it: a cron expression, in UTC.
@@ -110,7 +110,7 @@ class Derived(Declaration):
     def compute_digest(self) -> str:
         """SHA-256 of what decides the rows: the module of the function, without comments and docstrings, and options.
 
-        Modules that this one imports are not looked at.
+        Modules that it imports are not included.
         """
         code = self.derive
         tree = ast.parse(Path(cast("str", sys.modules[code.__module__].__file__)).read_text(encoding="utf-8"))

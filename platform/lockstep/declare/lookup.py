@@ -57,7 +57,7 @@ class Lookup(Declaration, Generic[R]):
 
     Attributes:
         name: Lower-case name, in the ledger and in errors.
-        path: Folder of the table. A relative one lies under the table root: "customers/derived" is a derived table,
+        path: Folder of the table. A relative path is below the table root: "customers/derived" is a derived table,
             "order_books/table" the table of another stream.
         key: The field of `row` by which rows are found. Rows without a key are left out; no key may occur twice.
         row: The row type, a frozen Struct. Its fields are the columns that are read.

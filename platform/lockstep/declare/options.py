@@ -19,19 +19,20 @@ from lockstep.model.field_types import check_class, check_field_types
 
 @dataclass(frozen=True)
 class Earliest(Declaration):
-    """From the first offset in Kafka, which is expected to begin all sessions: one without a snapshot is a fault.
+    """From the first offset in Kafka; all sessions must start there, and a session without a snapshot is a fault.
 
-    Topics that the stream finds after its first batch begin at offset 0: what retention has deleted of one before is an
-    expired range, and the integrity class decides.
+    Topics that appear after the first batch start at offset 0. If retention has already deleted messages of such a
+    topic, they are an expired range, and the integrity class decides.
     """
 
 
 @dataclass(frozen=True)
 class FirstSnapshot(Declaration):
-    """From the first offset in Kafka; where retention has deleted earlier ones, each session from its first snapshot.
+    """From the first offset in Kafka; if retention has deleted earlier offsets, each session from its first snapshot.
 
-    For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first one by
-    `Envelope.restarts_sequence`: the rest of a deleted one cannot be distinguished from a whole one otherwise.
+    For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first message
+    by `Envelope.restarts_sequence`; otherwise the rest of a deleted snapshot cannot be distinguished from a whole
+    snapshot.
     """
 
 
@@ -45,7 +46,7 @@ class Latest(Declaration):
 
 @dataclass(frozen=True)
 class FromTime(Declaration):
-    """From the first message with this Kafka timestamp or a later one, each session from its first snapshot.
+    """From the first message with at least this Kafka timestamp, each session from its first snapshot.
 
     Example: `FromTime(datetime(2026, 1, 31, tzinfo=UTC))`
 
@@ -93,9 +94,9 @@ class NewTopics(Enum):
     """How topics that appear while a stream runs are read. A bounded run reads those that exist at its start."""
 
     ADOPT = "adopt"
-    """The run reads them within seconds. The sensor starts another run only where none does."""
+    """The run reads them within seconds. The sensor starts another run only if no run reads them."""
     RESTART = "restart"
-    """The sensor starts another run, which takes over: each set of topics is a run of Dagster with its cause."""
+    """The sensor starts a run that replaces the first: each set of topics is a run of Dagster with its cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +104,18 @@ class Topics(Declaration):
     r"""The topics of a stream, by name.
 
     A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
-    a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have begun before
-    the first offset read: their messages up to their first snapshot are skipped and counted, and the message count of
-    an END (`Envelope.count`) is not compared.
+    a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have started
+    before the first offset read: their messages up to their first snapshot are skipped and counted, and the message
+    count of an END (`Envelope.count`) is not compared.
 
     Example: `Topics(pattern=r"sensors\..+")`
 
     Attributes:
         pattern: Regular expression (RE2) that a whole topic name must match: `sensors\..+`.
-        exclude: Topics that also match this one are excluded.
+        exclude: Topics that also match this expression are excluded.
         inactive_after: A topic without messages for this long is drained, once all of them are read.
         new_topics: How topics that appear are read.
-        start: Where partitions that were never read are read from; without effect on the others.
+        start: Starting offsets of partitions that were never read; without effect on the others.
         start_by_topic: The same for the topics whose whole name matches a regular expression; the first match counts.
     """
 
@@ -144,7 +145,7 @@ class Topics(Declaration):
             )
 
     def find_start(self, topic: str) -> StartingOffsets:
-        """Where a partition of this topic is read from, if the stream has never read it."""
+        """Starting offsets of a partition of this topic that the stream has never read."""
         matches = (start for expression, start in self.start_by_topic.items() if _match_whole(expression, [topic]))
         return next(matches, self.start)
 
@@ -224,10 +225,10 @@ def _is_pace(seconds: object) -> bool:
 
 @dataclass(frozen=True)
 class AvailableNow(Declaration):
-    """Read up to the ends at the start, in as many batches as needed, then end.
+    """Read up to the end offsets at the start of the run, in as many batches as needed, then end.
 
-    A partition without a leader is waited for, two minutes at most: then the run fails, and all others are read. One
-    that had none at the start is read up to its end when it has one.
+    The run waits at most two minutes for a partition without a leader: then it fails, and all other partitions are
+    read. A partition without a leader at the start is read up to its end once it has a leader.
     """
 
 
@@ -240,21 +241,20 @@ bytes of Parquet. Without a bound rows that a fold gives seldom would make batch
 class FileSize(Declaration):
     """A batch when its rows fill a file, or when a message has waited long enough.
 
-    Until then messages stay in Kafka, which stores them more safely than a half-written file: a stop has
-    nothing to finish, a kill nothing to repeat. Sizes are learned from previous batches; files of a
-    steady stream are within a fifth of the target, so they need no compaction. How long messages have
-    waited before a run is unknown, so it begins with what is there: a batch of at most
-    `Limits.batch_messages`, from which it learns sizes, then batches of whole files, then the rest.
+    Until then messages stay in Kafka: a stop has nothing to finish, a kill nothing to repeat. Sizes are learned from
+    previous batches; files of a steady stream are within a fifth of the target, so they need no compaction. A run does
+    not know how long messages have waited, so it starts with the backlog: a batch of at most `Limits.batch_messages`,
+    from which it learns sizes, then batches of whole files, then the rest.
 
-    A file takes at most 20 times `Limits.batch_messages`: where a message adds so little that these do
-    not fill it, the batch begins with a smaller file; raise `batch_messages` for larger ones.
+    A file takes at most 20 times `Limits.batch_messages`. If these messages do not fill it, the file is smaller; raise
+    `batch_messages` for larger files.
 
     Example: `FileSize("128 MB")`
 
     Attributes:
         target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
-        at_most: Maximum wait of a message before its batch begins, while a run lives. A quiet stream
-            writes one file in this time.
+        at_most: Maximum wait of a message before its batch starts, while a run is active. A quiet stream writes one
+            file in this time.
     """
 
     target: str
@@ -322,8 +322,8 @@ class Limits(Declaration):
     Attributes:
         batch_messages: Most messages in one batch. By default 100,000 for each core, at least 200,000, and at most
             200,000 of one partition. 200,000 keep the fixed cost of a batch (one small Spark job and one commit, about
-            0.1 CPU seconds) under half a microsecond a message; more for a core only delays the rows. With `FileSize`
-            the size of files decides instead, up to 20 times this number a file, or 4,000,000 messages by default. For
+            0.1 CPU seconds) under half a microsecond a message; more per core only delays the rows. With `FileSize` the
+            size of files decides instead, up to 20 times this number a file, or 4,000,000 messages by default. For
             large messages, as a batch must fit the memory of its tasks, and for large files of `FileSize`.
         message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB, so 8 MiB leaves room
             for raised brokers; a range is read in memory. For brokers that take messages of more than 8 MiB.
@@ -381,19 +381,20 @@ class EventTime(Declaration):
     """Event time of a stream.
 
     Each partition has a watermark: the largest event time it has seen (or the result of `Transform.watermark`).
-    Lateness, timers and the end of idle sessions are measured against it, so any split into batches gives the
-    same rows.
+    Lateness, timers and the end of idle sessions are measured against it, so every split into batches yields the same
+    rows.
 
     Example: `EventTime(session_idle=timedelta(hours=1))`
 
     Attributes:
-        max_skew: Event times further ahead of the planning time of their batch than this are ignored by the watermark:
-            their producer's clock is wrong. An hour is more than synchronized clocks ever differ. For producers that
-            announce the future, or with clocks that differ more.
+        max_skew: The watermark ignores event times further than this ahead of the planning time of their batch: the
+            producer's clock is wrong. Synchronized clocks differ by less than an hour. For producers that announce the
+            future, or with clocks that differ more.
         session_idle: A session without messages for this long, by the watermark, ends; None for never. For sessions
             that end without a message.
-        idle_advance: The watermark of a partition without messages for this long is advanced by the clock, the same
-            duration behind it; None to leave it unchanged. For timers and windows of partitions that fall silent.
+        idle_advance: After this long without messages, the clock advances the watermark of a partition, the same
+            duration behind the clock; None to leave it unchanged. For timers and windows of partitions that fall
+            silent.
     """
 
     max_skew: timedelta = timedelta(hours=1)
@@ -419,15 +420,15 @@ class Objectives(Declaration):
 
     Attributes:
         freshness: Longest time that a message may wait to be committed, counted from its Kafka timestamp; None for no
-            objective. A stream that is stopped or held misses none. For streams whose rows somebody waits for.
+            objective. A stopped or held stream misses none. For streams whose rows somebody waits for.
         headroom: Least time until retention may delete an unread message; of a retention of less than twice that, half
             the retention. Six hours are time to notice, to fix the cause, and to catch up. For teams that need longer
             to react, such as over a weekend.
-        open_transaction: Longest time that a transaction may hide the messages behind it. Kafka itself ends one after
-            `transaction.max.timeout.ms`, 15 minutes by default: an older one hangs. For brokers with another
-            `transaction.max.timeout.ms`.
-        quarantine_per_hour: Most messages that may enter quarantine within an hour. 100 are also what a single batch
-            may refuse before its share counts (`Limits.quarantine_burst`). For sources known to send more garbage.
+        open_transaction: Longest time that a transaction may hide the messages behind it. Kafka ends a transaction
+            after `transaction.max.timeout.ms`, 15 minutes by default: an older transaction hangs. For brokers with
+            another `transaction.max.timeout.ms`.
+        quarantine_per_hour: Most messages that may enter quarantine within an hour. A single batch may also refuse 100
+            before its share counts (`Limits.quarantine_burst`). For sources known to send more garbage.
         uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour. For installations
             that compact less often than hourly.
         follower_lag: Longest time that a follower, such as a derived table or an export, may leave batches unread that

@@ -253,7 +253,7 @@ _BOUNDS: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class InRange(ColumnRule):
-    """The values of a column lie between two bounds, or beyond one; the bounds belong to the range. NaN never does.
+    """The values of a column are in a range of one or two bounds, bounds included. NaN never is.
 
     Example: `InRange("price", at_least=0)`
 
@@ -391,7 +391,7 @@ class Matches(ColumnRule):
     r"""The whole text of a column matches a regular expression.
 
     Only what Python and Java read alike; other parts are refused, such as named groups, sets within sets, `\b`, and
-    braces that are no number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
+    braces that are not a number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
 
     Example: `Matches("price", r"\d+(\.\d+)?")`
 
@@ -440,8 +440,8 @@ class Matches(ColumnRule):
 class Unique(Rule):
     """No two rows of a message, of a session or of the table have the same values in some columns; nulls are equal.
 
-    A check compares the rows that it reads together. An incremental check of a session or of the table does not see
-    the rows of earlier ones: `lockstep check --full` does.
+    A check compares the rows that it reads together. An incremental check of a session or of the table does not see the
+    rows of earlier increments: `lockstep check --full` does.
 
     Example: `Unique(("side", "price"))`
 
@@ -485,7 +485,7 @@ class References(Rule):
 
     Attributes:
         column: The column of the row type.
-        table: Folder of the other table. A relative one lies under the table root, as that of a `Lookup`.
+        table: Folder of the other table. A relative path is below the table root, as in `Lookup`.
         key: Its column; by default of the same name. It is of the same type.
         nullable: Null keeps the promise.
     """
@@ -550,7 +550,7 @@ class Predicate(Rule):
 
 @dataclass(frozen=True)
 class Expectation(Rule):
-    """An expectation of Great Expectations, on the rows of the increment; it costs Spark jobs of its own.
+    """An expectation of Great Expectations, on the rows of the increment; it costs separate Spark jobs.
 
     Example: `Expectation("expect_column_values_to_not_be_null", {"column": "price"})`
 
@@ -579,7 +579,7 @@ class Expectation(Rule):
             severity: See `Rule.severity`; that of the expectation has no effect.
 
         Raises:
-            DeclarationError: It is no expectation, for example the class of one.
+            DeclarationError: It is not an expectation, but for example its class.
         """
         configuration = getattr(expectation, "configuration", None)
         if not hasattr(configuration, "to_json_dict"):

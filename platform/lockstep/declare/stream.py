@@ -142,14 +142,14 @@ class Stream(Declaration, Generic[M, S, R]):
         transform: The fold. For all streams.
         integrity: The promise, its evidence, and the reaction to a violation. For all streams.
         decoder: Decodes a record's value to a message. For messages that are not JSON.
-        trigger: When a batch begins. For rows sooner or later than five seconds, bounded runs, and files of one size.
+        trigger: When a batch starts. For rows sooner or later than five seconds, bounded runs, and files of one size.
         limits: Bounds; the defaults suit most streams. For streams with very large messages, very many topics or a very
             slow fold.
         event_time: Watermark, timers and idle timeouts. For timers, sessions that end when idle, and producers with
             wrong clocks.
         objectives: When the stream raises an alarm. For streams whose rows somebody waits for.
         retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
-            Housekeeping drops older ones. The ledger keeps its rows. For tables that must not grow without end.
+            Housekeeping drops older rows. The ledger keeps its rows. For tables that must not grow without end.
         quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
             personal data in refused messages.
         current: Whether the table `<table_root>/<stream>/current` is kept, with one row a session and key

@@ -21,7 +21,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
-    """A new state together with rows to emit, for a snapshot with rows of its own.
+    """A new state and rows to emit, for a snapshot that emits rows.
 
     Attributes:
         state: The session's whole state.
@@ -38,13 +38,12 @@ class Transform(Declaration, Generic[M, S, R]):
 
     M is the decoder's result (a Struct, or a union of tagged Structs), and None in it is a record without a value: a
     tombstone; S is a type whose values are loaded exactly as they were stored (docs/state.md); R is a Struct of
-    columns. A transform is deterministic: no clock, no random number and no order of a set may reach a row,
-    because a batch may run more than once and must give the same rows. An exception in any of
-    these methods is a verdict about the message, not a crash: state and rows of that message are
-    undone first.
+    columns. A transform is deterministic: no clock, no random number and no order of a set may reach a row, because a
+    batch may run more than once and must yield the same rows. An exception in any of these methods is a verdict about
+    the message, not a crash: state and rows of that message are undone first.
 
     A fold whose rows replay to its state declares `key` and `removed`: then the newest row of each key of a session is
-    the row of its state, and a row that is null in `removed` says that the key is gone. `lockstep verify` proves it.
+    the row of its state, and a row that is null in `removed` marks a removed key. `lockstep verify` proves it.
 
     Attributes:
         envelope_fields: The fields of a message that make its envelope; None for a class with a method `envelope`.
@@ -72,7 +71,7 @@ class Transform(Declaration, Generic[M, S, R]):
         """Refuse integrity classes under which the transform cannot work; called when a stream is declared.
 
         Raises:
-            DeclarationError: It cannot work under this one.
+            DeclarationError: It cannot work under this class.
         """
 
     def envelope(self, message: M, record: Record) -> Envelope:
@@ -104,7 +103,7 @@ class Transform(Declaration, Generic[M, S, R]):
         """Change `state` in place and return the rows to emit, in order.
 
         Raises:
-            Violation: A result differs from what the message states (a checksum).
+            Violation: A result differs from the value in the message (a checksum).
         """
 
     def watermark(self, message: M, record: Record) -> int | None:
@@ -126,8 +125,8 @@ class Transform(Declaration, Generic[M, S, R]):
     def on_timer(self, state: S, deadline_us: int) -> Iterable[R]:
         """Change `state` and return rows: the partition's watermark has passed the session's timer.
 
-        Runs before the message that advanced the watermark, in the order of (deadline, session). An error stops
-        the stream under every class: there is no message to quarantine.
+        Runs before the message that advanced the watermark, in the order of (deadline, session). An error stops the
+        stream under every class, as a timer has no message to quarantine.
         """
         raise _not_overridden("on_timer")
 
@@ -163,14 +162,14 @@ class Transform(Declaration, Generic[M, S, R]):
         return key, removed
 
     def removal_column(self) -> str | None:
-        """The field of R that is null exactly in the row of a removed key; None if no row says so."""
+        """The field of R that is null exactly in the row of a removed key; None without such a field."""
         return type(self).removed
 
     def pending(self, state: S) -> int:
         """Number of messages that are in the state and in no row yet: the messages that are lost with the state.
 
         Called when a state is discarded that no snapshot replaces: the loss is then counted by messages. A session
-        without such a message loses nothing. Must not change anything. Where it raises, the state is counted and its
+        without such a message loses nothing. Must not change anything. If it raises, the state is counted and its
         messages are not; the error is shown with the loss.
         """
         raise _not_overridden("pending")

@@ -73,15 +73,15 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
 
     V is a Struct of columns. A row of a message is a Struct with the key and the same columns: all of them in a
     snapshot; in an update those that it leaves unchanged are `UNSET`. R has a field named like the key, fields named
-    like columns for the new values, and `previous_` fields for the values before; they are None for a new row. The
-    new values are None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged
-    emits nothing for it, unless `emits_unchanged` says otherwise.
+    like columns for the new values, and `previous_` fields for the values before; they are None for a new row. The new
+    values are None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged
+    emits nothing for it, unless `emits_unchanged` is set.
 
-    Keys are values of their type: as a `str`, "1.0" and "1.00" are two rows, as a `Decimal` they are one. So a number
-    that a producer may spell in several ways is declared as `Decimal`, or as `float`.
+    Keys are values of their type: "1.0" and "1.00" are two keys as `str`, and the same key as `Decimal`. Declare a
+    number that a producer may spell in several ways as `Decimal` or `float`.
 
-    Snapshots and ends of sessions emit their difference to the table before, as those of a `TableFold` do. The columns
-    of key and removal follow from `fields`: `removed` is the first column that is never None in V.
+    Snapshots and ends of sessions emit their difference to the previous table, as in `TableFold`. The columns of key
+    and removal follow from `fields`: `removed` is the first column that is never None in V.
 
     Attributes:
         fields: Set by the class.

@@ -24,8 +24,8 @@ _NONE = NoState()
 class FlatMap(Transform[M, NoState, R], Generic[M, R]):
     """Emits zero or more rows for each message, in order; keeps no state.
 
-    The session is the partition, so that a log is one sequence, and no state grows with the keys. Override `envelope`
-    where the integrity class needs more: a session of its own for each key, ids for `Once`, an event time.
+    The session is the partition, so a log is one sequence, and the state does not grow with the keys. Override
+    `envelope` if the integrity class needs more: a session for each key, ids for `Once`, an event time.
     """
 
     @abstractmethod
@@ -33,12 +33,12 @@ class FlatMap(Transform[M, NoState, R], Generic[M, R]):
         """Rows of one message, in order.
 
         Raises:
-            Violation: The message is not what it should be; any other exception is a verdict on it, too.
+            Violation: The message is wrong. Any other exception is a verdict on it, too.
         """
 
     @override
     def check_integrity(self, integrity: IntegrityClass) -> None:
-        """Refuse a class under which no session would begin."""
+        """Refuse a class under which no session would start."""
         require_first_message(integrity, f"{type(self).__name__} has none: each message is on its own")
 
     @override
@@ -48,10 +48,10 @@ class FlatMap(Transform[M, NoState, R], Generic[M, R]):
 
     @override
     def on_snapshot(self, message: M, record: Record, previous: NoState | None) -> InitialState[NoState, R]:
-        """Begin with the first message that is read."""
+        """Start with the first message that is read."""
         return InitialState(_NONE, self.flat_map(message, record))
 
     @override
     def on_update(self, state: NoState, message: M, record: Record) -> Iterable[R]:
-        """Give the rows of a message."""
+        """Return the rows of a message."""
         return self.flat_map(message, record)

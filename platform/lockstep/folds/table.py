@@ -32,21 +32,21 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
 
     Attributes:
         key: Fields of R that spell K, in its order: `key = ("side", "price")` for a `tuple[str, Decimal]`. An empty
-            tuple says that the rows do not replay to the state.
+            tuple if the rows do not replay to the state.
         removed: Field of R that is null exactly in the row of a removed key.
         ends_remove: Whether the end of a session, by message or idle timeout, emits a row for each of its keys. Without
-            these rows the table does not say which sessions have ended.
+            these rows the table does not show which sessions have ended.
     """
 
     ends_remove: ClassVar[bool] = True
 
     @abstractmethod
     def changes(self, message: M) -> Iterable[tuple[K, V | None]]:
-        """The rows of a message as (key, new row), in order; None removes a row. Of one key the last one counts.
+        """The rows of a message as (key, new row), in order; None removes a row. The last row of a key counts.
 
         Keys are values, not spellings: "1.0" and "1.00" are two keys, `Decimal("1.0")` and `Decimal("1.00")` are one. A
-        number that a producer sends as text becomes a key by `DecimalType.canonical`. The removal of a key that is not
-        there changes nothing; the ledger counts it (`absent_removals`).
+        number that a producer sends as text becomes a key by `DecimalType.canonical`. The removal of an absent key
+        changes nothing; the ledger counts it (`absent_removals`).
         """
 
     @abstractmethod
@@ -61,10 +61,10 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         """
 
     def merge(self, previous: V | None, change: V) -> V:
-        """The new row from the previous one and the update; by default the update.
+        """The new row from the previous row and the update; by default the update.
 
-        Returns a new row (or `previous` itself, when nothing changes) and never changes `previous`:
-        a row changed in place would look unchanged and emit nothing.
+        Returns a new row (or `previous` itself, when nothing changes) and never changes `previous`: a row changed in
+        place would count as unchanged and emit nothing.
         """
         del previous
         return change

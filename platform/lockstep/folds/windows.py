@@ -60,7 +60,7 @@ class Window(msgspec.Struct):
 
     @property
     def end(self) -> datetime:
-        """Its end, in UTC; the last moment of 9999 where it is later, as it is no date in Python."""
+        """Its end, in UTC; at most the last moment of 9999, the limit of Python's dates."""
         return EPOCH + min(self.end_us, LAST_US) * MICROSECOND
 
 
@@ -177,7 +177,7 @@ class SessionWindows(_TimeWindows):
     Example: `SessionWindows(timedelta(minutes=30))`
 
     Attributes:
-        gap: A message that comes this long after the one before it, or later, is in another window.
+        gap: A message that follows the preceding message after this time or later is in another window.
         lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
 
     Raises:
@@ -222,11 +222,11 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     also `merge`) and the output row (`emit`). The time of a message is its event time.
 
     A window of event time closes when the watermark of the partition is `lateness` behind its end, a count window with
-    its last message, and the open ones of a session when the session ends. Only messages make windows: an empty one
-    has no row. Under `FuzzyWindow` each window has one row, as what comes after it is late; under another class a
-    message of a closed window opens it again, and makes a further row of it.
+    its last message, and the open ones of a session when the session ends. Only messages make windows: an empty window
+    has no row. Under `FuzzyWindow` each window has one row, as messages after it are late. Under another class a
+    message of a closed window opens it again, which adds a row.
 
-    A session begins with its first message (`SessionStart.FIRST_MESSAGE`, `Once` or `NoIntegrity`). A snapshot is a
+    A session starts with its first message (`SessionStart.FIRST_MESSAGE`, `Once` or `NoIntegrity`). A snapshot is a
     violation: it would replace the open windows.
 
     Attributes:
@@ -256,19 +256,19 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
 
     @abstractmethod
     def add(self, value: A, message: M) -> A:
-        """The aggregate with one more message: `value` itself, changed in place, or another one."""
+        """The aggregate with one more message: `value` itself, changed in place, or a new object."""
 
     @abstractmethod
     def emit(self, window: Window, value: A) -> R:
         """The output row of a closed window."""
 
     def merge(self, first: A, second: A) -> A:
-        """The aggregate of two session windows that a message has joined, the earlier one first."""
+        """The aggregate of two session windows that a message has joined, the earlier window first."""
         raise NotImplementedError
 
     @override
     def check_integrity(self, integrity: IntegrityClass) -> None:
-        """Refuse a class under which no session would begin, or windows and messages would disagree on lateness."""
+        """Refuse a class under which no session would start, or windows and messages would disagree on lateness."""
         name, windows = type(self).__name__, self.windows
         require_first_message(integrity, f"{name} has none: its windows begin with any message")
         promised: timedelta | None = getattr(integrity, "lateness", None)
@@ -280,7 +280,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     def on_snapshot(
         self, message: M, record: Record, previous: WindowState[A] | None
     ) -> InitialState[WindowState[A], R]:
-        """Begin a session with its first message."""
+        """Start a session with its first message."""
         if (kind := self.envelope(message, record).kind) in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
             raise Violation("a message of kind UPDATE, as windows have no snapshots", kind.name, "snapshot of windows")
         state = WindowState[A]()
@@ -288,7 +288,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
 
     @override
     def on_update(self, state: WindowState[A], message: M, record: Record) -> Iterable[R]:
-        """Add a message to its windows; gives the row of a count window that is full."""
+        """Add a message to its windows; returns the row of a count window that is full."""
         time_us, windows = find_event_time(self.envelope(message, record), record), self.windows
         if not 0 <= time_us <= LATEST_US:
             raise Violation("an event time from 1970 to 9998", time_us, "absurd event time")
@@ -310,7 +310,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
 
     @override
     def on_timer(self, state: WindowState[A], deadline_us: int) -> Iterable[R]:
-        """Close the windows whose time has come: those that end with the first one."""
+        """Close the windows that are due: those that end with the first window."""
         del deadline_us
         end_us = state.open[0].window.end_us
         closed = bisect_right(state.open, end_us, key=_get_end)

@@ -122,7 +122,7 @@ class HaltScope(Enum):
     STREAM = "stream"
     """The whole stream."""
     TOPIC = "topic"
-    """The topic of the violation: it stays at its position, nothing of it is skipped, and all other topics go on."""
+    """The topic of the violation: it stays at its position, nothing of it is skipped, and all other topics continue."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Halt(Policy):
     Example: `Halt(HaltScope.TOPIC)`
 
     Attributes:
-        scope: What is halted. A run of a halted stream ends; with `HaltScope.TOPIC` it reads the other topics.
+        scope: The extent of the halt. A run of a halted stream ends; with `HaltScope.TOPIC` it reads the other topics.
     """
 
     scope: HaltScope = HaltScope.STREAM
@@ -160,14 +160,14 @@ class OnGrowth(Enum):
 
 
 class SessionStart(Enum):
-    """Which message begins a session."""
+    """The message that starts a session."""
 
     SNAPSHOT = "snapshot"
-    """A snapshot. `Once` and `NoIntegrity` also let the first message of an unknown session begin it."""
+    """A snapshot. Under `Once` and `NoIntegrity` the first message of an unknown session starts it, too."""
     FIRST_MESSAGE = "first message"
-    """The first message, whatever its kind: for feeds without snapshots (telemetry, events). The next message of an
-    unknown or suspended session begins it as a snapshot would: `Transform.on_snapshot` makes its state.
-    An END of an unknown session changes nothing."""
+    """The first message, of any kind: for feeds without snapshots (telemetry, events). The next message of an unknown
+    or suspended session starts it as a snapshot would: `Transform.on_snapshot` makes its state. An END of an unknown
+    session changes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,7 @@ class IntegrityClass(Declaration):
         A class that halts also has suspended sessions, after an operator accepted a loss.
 
         Args:
-            suspended_from: Sessions that began before this offset are suspended.
+            suspended_from: Sessions that started before this offset are suspended.
             time: The partition's watermark.
             skipped: Sessions that an operator skips.
             spread: Snapshots may consist of several messages.

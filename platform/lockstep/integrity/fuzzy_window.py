@@ -277,10 +277,9 @@ class FuzzyWindow(IntegrityClass):
 
     Attributes:
         lateness: The bound, in event time.
-        reorder: Buffer messages and release them in order: by number where the producer numbers them, else
-            by event time.
-        on_violation: What happens on a violation, for example a deleted topic.
-        on_growth: What the growth of a topic by partitions does.
+        reorder: Buffer messages and release them in order: by number if the producer numbers them, else by event time.
+        on_violation: The reaction to a violation, for example to a deleted topic.
+        on_growth: The effect of new partitions of a topic.
     """
 
     lateness: timedelta

@@ -91,10 +91,10 @@ class Ordered(IntegrityClass):
     Example: `Ordered(on_violation=Suspend())`
 
     Attributes:
-        on_violation: What happens on a violation, for example a deleted topic.
-        on_growth: What the growth of a topic by partitions does.
-        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. A
-            larger number is refused. A loss of half the modulus or more in a row looks like falling numbers.
+        on_violation: The reaction to a violation, for example to a deleted topic.
+        on_growth: The effect of new partitions of a topic.
+        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. A larger
+            number is refused. A loss of half the modulus or more in a row is treated as falling numbers.
     """
 
     on_violation: Policy = field(default_factory=Suspend)

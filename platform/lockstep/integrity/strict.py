@@ -125,9 +125,9 @@ class Evidence(Gate[Any], Declaration):
 class Sequence(Evidence):
     """Numbers that increase by one within a session, from any start.
 
-    Proves order, completeness and no duplicates. The state is the last number seen. A snapshot in
-    the middle of a session may carry the next number, or repeat the last one, as real feeds do; with
-    `restarts_sequence` it may carry any.
+    Proves order, completeness and no duplicates. The state is the last number seen. A snapshot in the middle of a
+    session may carry the next number, or repeat the last number, as real feeds do; with `restarts_sequence` it may
+    carry any number.
 
     Example: `Sequence(wraps_at=65_536)`
 
@@ -175,11 +175,10 @@ class Sequence(Evidence):
 class Linked(Evidence):
     """Each message names its predecessor, or the first and last id that it covers.
 
-    Proves order, completeness and no duplicates. The state is the last id.
-    A snapshot fetched separately from the stream cannot cut exactly, so the first update after
-    the snapshot that opens the session may overlap it. Where messages carry only their ids, the
-    first id after the snapshot must be among them; where they name their predecessor (ids may
-    then be omitted), the snapshot's own id must be. A message whose ids were all seen before is a
+    Proves order, completeness and no duplicates. The state is the last id. A snapshot fetched separately from the
+    stream cannot cut exactly, so the first update after the snapshot that opens the session may overlap it. If messages
+    carry only their ids, that update must cover the first id after the snapshot. If messages name their predecessor
+    (ids may then be omitted), it must cover the snapshot's own id. A message whose ids were all seen before is a
     duplicate, or goes back: the session is complete without it.
     """
 
@@ -210,8 +209,8 @@ class Linked(Evidence):
 class Checksum(Evidence):
     """The fold verifies each result and raises `Violation` on a mismatch.
 
-    Proves the state after each message with a checksum, and the number of messages where an END
-    carries it. The state is that number; `KnownSession` for a session whose number is unknown.
+    Proves the state after each message with a checksum, and the number of messages if an END carries it. The state is
+    that number; `KnownSession` for a session whose number is unknown.
     """
 
     @override
@@ -235,7 +234,7 @@ class Checksum(Evidence):
 
 @dataclass(frozen=True)
 class LogOnly(Checksum):
-    """No evidence from the producer except message counts of sessions, where it sends them.
+    """No evidence from the producer except message counts of sessions, if it sends them.
 
     Proves that the log was read completely and in order, no more. It is always reported as such: a message that the
     producer lost or reordered before Kafka is not detected.
@@ -322,12 +321,12 @@ class Strict(IntegrityClass):
 
     Attributes:
         evidence: `Sequence()`, `Linked()`, `Checksum()` or `LogOnly()`.
-        on_growth: What the growth of a topic by partitions does.
+        on_growth: The effect of new partitions of a topic.
         repeats: How a duplicate (same number and content) is treated.
         buffer_until_snapshot: For feeds whose snapshot is fetched separately from the stream (over REST): the updates
-            of a session are buffered until its snapshot (10,000 at most). Those that it covers (their numbers are not
-            above its own) are dropped and counted, before it and directly after it; the others are applied after it,
-            if none is missing.
+            of a session are buffered until its snapshot (10,000 at most). Updates that the snapshot covers (their
+            numbers are not above its own) are dropped and counted, before it and directly after it; the others are
+            applied after it, if none is missing.
     """
 
     evidence: Evidence

@@ -38,7 +38,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
     """See the module.
 
     Attributes:
-        suspended_from: Sessions that began before this offset are suspended.
+        suspended_from: Sessions that started before this offset are suspended.
     """
 
     def __init__(

@@ -35,9 +35,9 @@ class Verdict(msgspec.Struct, frozen=True):
         judgement: What happens to the message.
         cause: Why, in a few words; also the name under which it is counted.
         expected: What would have been accepted without a remark.
-        found: What was found.
-        before: Offsets of buffered messages to be applied before this one, in order.
-        after: Offsets of buffered messages to be applied after this one, in order.
+        found: The value or state that was found.
+        before: Offsets of buffered messages to be applied before this message, in order.
+        after: Offsets of buffered messages to be applied after this message, in order.
         freed: Offsets of buffered messages that will not be applied: they are quarantined.
         stale: Offsets of buffered messages that a snapshot covers: they are dropped and counted.
         begins: It is an update that restarts its suspended session, as a snapshot would.

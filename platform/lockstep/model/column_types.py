@@ -63,9 +63,9 @@ class DecimalType(Declaration):
         return fitting or unit * 0
 
     def make_reader(self) -> Callable[[Number], Decimal]:
-        """`canonical` for the numbers of a hot fold: it remembers them, as a price comes again and again.
+        """`canonical` with a cache, for a hot fold whose numbers repeat, such as prices.
 
-        Measured: 0.04 us for a number that is known, 1 us for another.
+        Measured: 0.04 us for a cached number, 1 us for any other.
         """
         read: Callable[[Number], Decimal] = _Numbers(self).__getitem__
         return read

@@ -35,9 +35,9 @@ class Finding(msgspec.Struct, frozen=True):
         until: First offset after those concerned.
         session: The session, if any.
         expected: What would have kept the promise.
-        found: What was found instead.
+        found: The value or state that was found.
         detail: Further text for people, for example the error text of a fold.
-        traceback: Where the stream's own code raised, as Python prints it; empty for anything else.
+        traceback: The traceback of an error of the stream's own code, as Python prints it; empty for anything else.
     """
 
     cause: str

@@ -56,9 +56,11 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 
     - Rows are values: `rows[key] = changed_row`, never a change in place, which would not be seen. So V is immutable,
       for example a frozen Struct; other types are refused when the stream is declared.
+
     - Iteration is in the order of the encoded keys (whole numbers from 0 on: ascending; texts: by length, then by
       bytes), not of insertion; it and `len` read the keys of the whole table.
-    - A table belongs to the state that contains it. Assigned to another one, it is copied whole.
+
+    - A table belongs to the state that contains it. If it is assigned to another state, it is copied whole.
     """
 
     __slots__ = ("_changed", "_held", "_stored")

@@ -92,7 +92,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         next_offset: First offset not yet committed.
         leader_epoch: Leader epoch of the last record read; None where it no longer applies.
         state: Segment with the newest state change; None without state.
-        suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        suspended_from: Sessions that started before this offset are suspended until their next snapshot.
         watermark_us: Watermark of the partition; None before its first event time.
         rows_emitted: Rows that timers already emitted at `next_offset`, while no message arrived.
         is_only: The topic has no other partition.
@@ -106,7 +106,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         discarded_by: Why states of the partition were discarded that no batch has counted yet (`StateLoss.cause`);
             empty without any.
         uncounted_skips: Skipped sessions whose states no batch has counted yet.
-        lost_before: Sessions that are suspended because they began before this offset are counted as lost.
+        lost_before: Sessions that are suspended because they started before this offset are counted as lost.
     """
 
     topic: str

@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """The record's key as text: the session of most streams.
 
         Raises:
-            ValueError: There is no key, or it is not UTF-8.
+            ValueError: The record has no key, or its key is not UTF-8.
         """
         if (key := self.key) is None:
             raise ValueError("the message has no key")
@@ -103,7 +103,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """The record's headers, in order.
 
         Raises:
-            ValueError: The name of one is not UTF-8.
+            ValueError: The name of a header is not UTF-8.
         """
         headers = read_headers(self.source)
         if headers == UNREADABLE_HEADERS:
@@ -122,12 +122,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def leader_epoch(self) -> int | None:
-        """Leader epoch under which the record was written, where the broker sends it."""
+        """Leader epoch under which the record was written, if the broker sends it."""
         return self.source.leader_epoch()
 
 
 class Kind(Enum):
-    """What a message does to its session."""
+    """The effect of a message on its session."""
 
     SNAPSHOT = "snapshot"
     """Sets the whole state."""
@@ -138,8 +138,8 @@ class Kind(Enum):
     SKIP = "skip"
     """Known and not wanted: counted, no row, evidence not read."""
     SNAPSHOT_PART = "part"
-    """Part of a snapshot that continues in the next messages; the one of kind SNAPSHOT completes it. No part is
-    applied before: then the first goes to `Transform.on_snapshot`, the others to `Transform.on_update`, in order."""
+    """Part of a snapshot in several messages, which a message of kind SNAPSHOT completes. Only then are the parts
+    applied: the first by `Transform.on_snapshot`, the others by `Transform.on_update`, in order."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -149,7 +149,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
         last: The newest id that this message covers.
         first: The oldest id that this message covers; lets the first update after a snapshot
             overlap it, for feeds whose snapshot is fetched separately from the stream.
-        previous: `last` of the message before this one.
+        previous: `last` of the preceding message.
     """
 
     last: int
@@ -158,17 +158,17 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """What `Transform.envelope` extracts from one message.
+    """Session, order and time of one message, as `Transform.envelope` extracts them.
 
     Attributes:
         session: The unit of order inside a partition; usually the message key (`Record.key_text`).
-        kind: What the message does to the session.
+        kind: The effect of the message on the session.
         sequence: The producer's number of the message in its session (evidence `Sequence`).
         link: The producer's ids of the message (evidence `Linked`).
         event_time_us: Event time, in microseconds since 1970 (UTC).
         id: Identifies the message in its session, independent of its order (class `Once`).
-        count: Of an END: number of messages of the session, the snapshot and this one included. Compared by
-            `Once`, `Checksum` and `LogOnly`; where messages are numbered, the numbers prove more.
+        count: Of an END: number of messages of the session, including the snapshot and the END. `Once`, `Checksum` and
+            `LogOnly` compare it; sequence numbers, if any, prove more.
         restarts_sequence: The producer restarts the numbering with this snapshot: earlier numbers are void.
     """
 

@@ -81,7 +81,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     messages + released = with_rows + accepted_without_row + skipped + dropped + quarantined + late + buffered.
 
     Attributes:
-        generation: Generation of the table; a rewind begins the next one.
+        generation: Generation of the table; a rewind starts the next generation.
         batch: Number of the batch.
         epoch: Epoch of the writer.
         committed_at: Time of the commit, by the driver's clock.
@@ -90,8 +90,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         partition: Partition number.
         start: First offset of the range.
         until: Offset after the range: the next one to read.
-        stable_end: Last stable offset of the partition as last read from Kafka; -1 where unknown.
-        high_watermark: High watermark of the partition as last read from Kafka; -1 where unknown.
+        stable_end: Last stable offset of the partition as last read from Kafka; -1 if unknown.
+        high_watermark: High watermark of the partition as last read from Kafka; -1 if unknown.
         messages: Messages read.
         rows: Rows emitted, those of timers included.
         accepted_without_row: Accepted messages that emitted no row.
@@ -100,13 +100,13 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         gaps: Messages found to follow a gap, accepted or quarantined.
         dropped: Messages neither applied nor stored, by the rule of the class.
         quarantined: Messages in quarantine.
-        suspended_from: Sessions that began before this offset are suspended until their next snapshot.
+        suspended_from: Sessions that started before this offset are suspended until their next snapshot.
         holes: Offsets without a message, with their causes.
         leader_epoch: Leader epoch of the last record read.
-        first_event_time: Lowest event time of the range, of those that envelopes give.
+        first_event_time: Lowest event time in the envelopes of the range.
         last_event_time: Highest of them.
-        newest_timestamp: Kafka timestamp of the last message up to `until` with a plausible one, of this range or an
-            earlier one.
+        newest_timestamp: Kafka timestamp of the last message up to `until` whose timestamp is plausible, of this or an
+            earlier range.
         batch_seconds: Wall time of the batch, without its commit.
         cpu_seconds: CPU time of the range in its task.
         state_file: File of the segment with the newest change of the partition's state.
@@ -128,12 +128,12 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         catching_up: The log was truncated below the position, which an operator accepted; records up to it are skipped.
         retired: The topic is not read: it is drained, until a message arrives, or was deleted or re-created, which the
             declaration or an operator accepted.
-        joined_at: First offset that was read of a log that is not read from its beginning; 0 where it is.
+        joined_at: First offset that was read of a log that is not read from its start; otherwise 0.
         before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
         lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted, re-created,
             imported or forgotten.
-        erased: Of an erasure: what it removed of this partition.
-        lookups: The versions of lookup tables that the batch read; null where the stream has none.
+        erased: Of an erasure: the rows that it removed from this partition.
+        lookups: The versions of lookup tables that the batch read; null if the stream has none.
         gone_since: Since when Kafka has not had a retired topic.
         ending: "deleted" or "re-created", of a topic that was and that is not read any more.
         last_end: Of such a topic: its high watermark as last observed before; null if no run has observed it.
@@ -143,7 +143,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         losses: States that were discarded, and nothing replaced or emitted them.
         discarded_by: Why states were discarded that no batch has counted yet; empty without any.
         uncounted_skips: Skipped sessions whose states no batch has counted yet.
-        lost_before: Sessions that are suspended because they began before this offset are among the losses.
+        lost_before: Sessions that are suspended because they started before this offset are among the losses.
     """
 
     generation: int

@@ -46,7 +46,7 @@ class QuarantineRow(msgspec.Struct, frozen=True, kw_only=True):
         session: The session, if known.
         cause: Why: "undecodable", "transform raised", "suspended", "unknown session", "gap", ...
         expected: What would have been accepted.
-        found: What was found, or the error's text.
+        found: The value or state that was found, or the error's text.
         timestamp: Kafka's timestamp (UTC).
         key: The record's key, as bytes.
         value: The record's value, as bytes; truncated at a megabyte.

@@ -71,7 +71,7 @@ class RejectedMessage:
         session: Its session, if known.
         cause: Why, in a few words.
         expected: What would have been accepted.
-        found: What was found instead.
+        found: The value or state that was found.
     """
 
     topic: str

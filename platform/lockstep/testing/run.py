@@ -52,7 +52,7 @@ def run(
         stream: The declaration under test.
         messages: Messages of the stream's type, bytes as sent by a producer, or `SentMessage` for more. Between them
             events: `CRASH`, `RESTART`, `RENUMBER`, `NewTopic`, `Idle`, `ChangedLookup`.
-        key: Key of messages without a key of their own.
+        key: Key of messages without a key.
         topic: Name of the topic, for transforms that read it.
         split: Batches of this many messages, with state files in a temporary folder, and a crash and a restart
             after each (see `Split`). The result is the same for every split; None folds all at once in memory.

@@ -193,7 +193,7 @@ RENUMBER: Final = _Named("RENUMBER")
 
 @dataclass(frozen=True)
 class NewTopic(Event):
-    """The following messages are of another topic, with state of its own.
+    """The following messages are of another topic, with separate state.
 
     Attributes:
         name: Its name.
@@ -297,7 +297,7 @@ def parse(text: str, encode: Encode = to_json) -> Steps:
     """The messages and events of a text, for `run`.
 
     Args:
-        text: One message or event per line; empty lines and those that begin with # are ignored.
+        text: One message or event per line; empty lines and lines that start with # are ignored.
         encode: Makes the bytes of a message from its line.
 
     Raises:

@@ -66,7 +66,7 @@ class Bytes(Decoder):
 
 @dataclass(frozen=True)
 class Function(Decoder):
-    """A function of the user's own.
+    """A function of the user.
 
     Example: `Function(read_line)`
 
