@@ -108,7 +108,7 @@ class Derived(Declaration):
         check_field_types(self)
 
     def compute_digest(self) -> str:
-        """SHA-256 of what decides the rows: the module of the function, without comments and docstrings, and options.
+        """SHA-256 of the options and the module of the function, without comments and docstrings: they decide the rows.
 
         Modules that it imports are not included.
         """

@@ -88,7 +88,7 @@ class Lookup(Declaration, Generic[R]):
             raise DeclarationError("Lookup.rows_max", self.rows_max, "is no number of rows", "for example 1_000_000")
 
     def get(self, key: object) -> R | None:
-        """The row of a key in the version that is pinned for this batch; None without one.
+        """The row of a key in the version that is pinned for this batch; None without a row.
 
         Raises:
             LookupNotBound: No version is pinned here.

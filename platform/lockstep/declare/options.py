@@ -91,7 +91,7 @@ StartingOffsets = Earliest | FirstSnapshot | Latest | FromTime | GroupOffsets
 
 
 class NewTopics(Enum):
-    """How topics that appear while a stream runs are read. A bounded run reads those that exist at its start."""
+    """How topics that appear while a stream runs are read. A bounded run reads the topics that exist at its start."""
 
     ADOPT = "adopt"
     """The run reads them within seconds. The sensor starts another run only if no run reads them."""
@@ -315,7 +315,7 @@ RANGE_MESSAGES = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Declaration):
-    """Bounds of a stream; exceeding one is a named error or an alarm.
+    """Bounds of a stream; exceeding a bound is a named error or an alarm.
 
     Example: `Limits(batch_messages=50_000)`
 
@@ -325,8 +325,8 @@ class Limits(Declaration):
             0.1 CPU seconds) under half a microsecond a message; more per core only delays the rows. With `FileSize` the
             size of files decides instead, up to 20 times this number a file, or 4,000,000 messages by default. For
             large messages, as a batch must fit the memory of its tasks, and for large files of `FileSize`.
-        message_bytes: Largest message; larger ones are undecodable. Kafka's own default is 1 MiB, so 8 MiB leaves room
-            for raised brokers; a range is read in memory. For brokers that take messages of more than 8 MiB.
+        message_bytes: Largest message; larger messages are undecodable. Kafka's default is 1 MiB, so 8 MiB leaves room
+            for raised limits of brokers; a range is read in memory. For brokers that take messages of more than 8 MiB.
         topics: Most topics of the stream; a pattern that matches more is considered a mistake. For families of more
             topics, such as one for each device.
         batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the third time in a

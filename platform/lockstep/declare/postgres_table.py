@@ -50,7 +50,7 @@ class PostgresTable(Declaration):
     Example: `PostgresTable(table="market.large_moves", connection="env:MARKET_DATABASE")`
 
     Attributes:
-        table: Name of the table, lower-case, with its schema before a dot; without one, in the schema public.
+        table: Name of the table, lower-case, with its schema before a dot; without a schema, in the schema public.
         connection: Location of the connection string, a secret: `file:` and an absolute path, or `env:` and a variable.
             It is libpq's, as "host=db.example dbname=market user=lockstep password=... sslmode=verify-full".
         key: Fields of the row, or columns of the origin such as `_session`, of which the table has the last row; empty

@@ -326,7 +326,7 @@ _SET_TYPES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool
 
 @dataclass(frozen=True)
 class InSet(ColumnRule):
-    """The values of a column are among a few known ones.
+    """The values of a column are among a few known values.
 
     Example: `InSet("side", {"bid", "ask"})`
 
@@ -390,8 +390,8 @@ _ALIKE = re.compile(r"\\[^0bBUv]", re.DOTALL)
 class Matches(ColumnRule):
     r"""The whole text of a column matches a regular expression.
 
-    Only what Python and Java read alike; other parts are refused, such as named groups, sets within sets, `\b`, and
-    braces that are not a number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
+    Only syntax that Python and Java read alike; other parts are refused, such as named groups, sets within sets, `\b`,
+    and braces that are not a number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
 
     Example: `Matches("price", r"\d+(\.\d+)?")`
 

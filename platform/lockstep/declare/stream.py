@@ -160,8 +160,8 @@ class Stream(Declaration, Generic[M, S, R]):
         rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md). For owners of
             the data who promise more than completeness and order.
         lookups: Other Delta tables that the transform reads (docs/lookups.md). For folds that need reference data.
-        host_group: Streams of one group run in one process where `lockstep host` runs them (docs/host.md); None keeps
-            a stream out of each host. For streams that need a driver for themselves, and for several hosts.
+        host_group: `lockstep host` runs the streams of a group in one process (docs/host.md); None keeps a stream out
+            of each host. For streams that need a driver for themselves, and for several hosts.
         description: A sentence for people, shown in the asset catalog. For teams that share a catalog.
 
     Raises:

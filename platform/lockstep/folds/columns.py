@@ -72,10 +72,10 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
 
     V is a Struct of columns. A row of a message is a Struct with the key and the same columns: all of them in a
-    snapshot; in an update those that it leaves unchanged are `UNSET`. R has a field named like the key, fields named
-    like columns for the new values, and `previous_` fields for the values before; they are None for a new row. The new
-    values are None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged
-    emits nothing for it, unless `emits_unchanged` is set.
+    snapshot; in an update, unchanged columns are `UNSET`. R has a field named like the key, fields named like columns
+    for the new values, and `previous_` fields for the values before; they are None for a new row. The new values are
+    None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged emits nothing
+    for it, unless `emits_unchanged` is set.
 
     Keys are values of their type: "1.0" and "1.00" are two keys as `str`, and the same key as `Decimal`. Declare a
     number that a producer may spell in several ways as `Decimal` or `float`.
@@ -114,7 +114,7 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
 
     @override
     def on_snapshot(self, message: M, record: Record, previous: dict[K, V] | None) -> dict[K, V]:
-        """Set the table from a snapshot. lockstep emits the difference to the previous table."""
+        """See `TableFold.on_snapshot`."""
         del record, previous
         names, state = self._compiled(), dict[K, V]()
         make = cast("Callable[..., V]", names.value)
@@ -126,7 +126,7 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
 
     @override
     def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
-        """Change rows and emit the changed ones."""
+        """See `TableFold.on_update`."""
         del record
         names, emitted, unchanged = self._compiled(), list[R](), self.fields.emits_unchanged
         is_changed = find_change_test(type(self))
@@ -156,18 +156,18 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     @override
     @classmethod
     def find_stored_type(cls, state: object) -> object:
-        """A table that is stored row by row, unless a class overrides a hook that sees all of it."""
+        """See `TableFold.find_stored_type`."""
         return find_stored_type(cls, ColumnFold, state)
 
     @override
     def replay_columns(self) -> tuple[tuple[str, ...], str] | None:
-        """The key of `fields`, and the first column that is never None in V."""
+        """See `Transform.replay_columns`."""
         names = self._compiled()
         return (names.key,), names.removed
 
     @override
     def removal_column(self) -> str | None:
-        """The first column that is never None in V."""
+        """See `Transform.removal_column`."""
         return self._compiled().removed
 
     def _compiled(self) -> ColumnNames:

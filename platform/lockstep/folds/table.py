@@ -27,7 +27,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     define `merge`. A row that stays the same emits nothing.
 
     lockstep compares the table of a snapshot with the table that it replaces, and emits the difference: a row for each
-    new or changed key, in the order of the message, then one for each removed key, in the order of the encoded keys.
+    new or changed key, in the order of the message, then a row for each removed key, in the order of the encoded keys.
     The end of a session removes all keys. So the newest row of each key is the row of the state, at every batch.
 
     Attributes:

@@ -102,7 +102,7 @@ class _TimeWindows(Declaration):
 
 @dataclass(frozen=True)
 class TumblingWindows(_TimeWindows):
-    """Windows of one size, one after another: each message is in one of them.
+    """Windows of one size, one after another: each message is in one window.
 
     Example: `TumblingWindows(timedelta(minutes=1), lateness=timedelta(seconds=30))`
 
@@ -133,13 +133,13 @@ class TumblingWindows(_TimeWindows):
 
 @dataclass(frozen=True)
 class SlidingWindows(_TimeWindows):
-    """Windows of one size that overlap (hopping windows): each message is in size / slide of them.
+    """Windows of one size that overlap (hopping windows): each message is in size / slide windows.
 
     Example: `SlidingWindows(timedelta(hours=1), slide=timedelta(minutes=5))`
 
     Attributes:
         size: Their length.
-        slide: From the start of one to that of the next.
+        slide: Time from the start of a window to the start of the next.
         offset: Moves their starts, which are multiples of the slide since 1970 (UTC).
         lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
 
@@ -172,7 +172,7 @@ class SlidingWindows(_TimeWindows):
 
 @dataclass(frozen=True)
 class SessionWindows(_TimeWindows):
-    """Windows that end with silence (Flink's session windows): of the messages of one session of the stream.
+    """Windows that end with silence (Flink's session windows), over the messages of one session of the stream.
 
     Example: `SessionWindows(timedelta(minutes=30))`
 

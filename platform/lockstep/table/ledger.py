@@ -104,7 +104,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         holes: Offsets without a message, with their causes.
         leader_epoch: Leader epoch of the last record read.
         first_event_time: Lowest event time in the envelopes of the range.
-        last_event_time: Highest of them.
+        last_event_time: Highest event time in them.
         newest_timestamp: Kafka timestamp of the last message up to `until` whose timestamp is plausible, of this or an
             earlier range.
         batch_seconds: Wall time of the batch, without its commit.
@@ -113,7 +113,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         state_start: First byte of that segment.
         state_length: Bytes of that segment.
         state_bytes: Bytes of state written in this batch.
-        state_checksum: CRC-32 of the segment that was written in this batch: a rebuilt one is compared with it.
+        state_checksum: CRC-32 of the segment that was written in this batch: a rebuilt segment is compared with it.
         restart_cause: Cause of the run, in its first batch.
         with_rows: Messages that emitted rows.
         buffered: Messages stored in the state for a later batch.
@@ -134,11 +134,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             imported or forgotten.
         erased: Of an erasure: the rows that it removed from this partition.
         lookups: The versions of lookup tables that the batch read; null if the stream has none.
-        gone_since: Since when Kafka has not had a retired topic.
+        gone_since: Time since which Kafka has not had a retired topic.
         ending: "deleted" or "re-created", of a topic that was and that is not read any more.
         last_end: Of such a topic: its high watermark as last observed before; null if no run has observed it.
         last_end_age_seconds: Age of that observation when the topic was missed.
-        absurd_timestamps: Messages whose Kafka timestamp no clock can have shown; at least, as not all are examined.
+        absurd_timestamps: Least number of messages whose Kafka timestamp no clock can have shown; not all are examined.
         absent_removals: Removals of keys that were not in the table of a `TableFold`.
         losses: States that were discarded, and nothing replaced or emitted them.
         discarded_by: Why states were discarded that no batch has counted yet; empty without any.

@@ -144,7 +144,7 @@ class RunResult(Generic[S, R]):
         """The same result, for tests that expect no violation.
 
         Raises:
-            IntegrityLost: There was one; as the run of a stream would end.
+            IntegrityLost: The result has a violation; the run of a stream ends with the same error.
         """
         if self.finding is not None:
             raise IntegrityLost(self.stream, (self.finding,))

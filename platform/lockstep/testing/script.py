@@ -273,7 +273,7 @@ class ScriptLine:
         kind: The first word.
         session: The key.
         number: The producer's number.
-        second: The second of the line, or one more than that of the line before.
+        second: The second of the line; by default that of the preceding line plus one.
         fields: Its other fields.
     """
 
