@@ -311,17 +311,19 @@ def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The restore had said that it comes after the start looked, and was gone when it looked again."""
-    make, walk, made_tables = vars(create)["_create"], ObjectStorage.walk_files, list[Path]()
+    make: Callable[..., None] = create.create_table
+    walk = ObjectStorage.walk_files
+    made_tables = list[Path]()
 
-    def make_amid_a_restore(folder: Path, *given: object) -> None:
+    def make_amid_a_restore(folder: Path, *given: object, **named: object) -> None:
         def make_now(self: ObjectStorage, of: Path) -> Iterator[tuple[str, FileStatus]]:
             if ".restoring-" in str(of):
-                make(folder, *given)
+                make(folder, *given, **named)
             return walk(self, of)
 
         made_tables.append(folder)
         if len(made_tables) > 1:
-            make(folder, *given)
+            make(folder, *given, **named)
             return
         with monkeypatch.context() as patch:
             patch.setattr(ObjectStorage, "walk_files", make_now)
@@ -329,7 +331,7 @@ def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
                 restore_backup(elsewhere.folders, backup)
 
     with monkeypatch.context() as patch:
-        patch.setattr(create, "_create", make_amid_a_restore)
+        patch.setattr(create, "create_table", make_amid_a_restore)
         with pytest.raises(TableError, match="deleted meanwhile"):
             open_tables(elsewhere.folders, make_table_schema(Reading), elsewhere.cluster_id())
     ConsumerGroup(elsewhere.settings.kafka, elsewhere.stream.name).forget()
