@@ -144,16 +144,28 @@ def test_a_delivery_of_new_rows_starts_after_the_newest_batch(
     assert {each.batch for each in read_topic(feed.bootstrap_servers, target, PARTITIONS)} == {3}
 
 
+def test_a_delivery_that_is_killed_at_each_step_in_turn_is_continued(feed: Feed, runs: LocalRuns, target: str) -> None:
+    for step in STEPS:
+        kill_at(feed, runs, target, step, 1)
+    run_delivery(runs, target, transaction_rows=TRANSACTION_ROWS)
+    check(feed, runs, target)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_delivery_that_is_killed_at_any_step_is_continued(
     feed: Feed, runs: LocalRuns, target: str, step: str
 ) -> None:
     for writes in (2, 1, 4):
-        with start_child(feed, runs, target, step, writes) as killed:
-            killed.communicate(timeout=60)
-        assert killed.returncode == -signal.SIGKILL
+        kill_at(feed, runs, target, step, writes)
     run_delivery(runs, target, transaction_rows=TRANSACTION_ROWS)
     check(feed, runs, target)
+
+
+def kill_at(feed: Feed, runs: LocalRuns, target: str, step: str, writes: int) -> None:
+    with start_child(feed, runs, target, step, writes) as killed:
+        killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
 
 
 def start_child(
