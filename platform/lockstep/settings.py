@@ -234,7 +234,7 @@ class KafkaSettings(_Refusing):
         options: librdkafka options for TLS, SASL, rack and sockets. For clusters with TLS, a login or racks.
         secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute path, or `env:`
             and a variable. Fetched by each process that connects. For clusters with a login.
-        token_hosts: Hosts that may issue tokens, for the mechanism OAUTHBEARER: the host of
+        issuer_hosts: Hosts that may issue tokens, for the mechanism OAUTHBEARER: the host of
             `sasl.oauthbearer.token.endpoint.url` must be one of them. For clusters with OpenID Connect.
         timeout_seconds: Timeout of one request to the cluster. For slow or distant clusters.
         topic_identity: `id`: topics are known by their topic id. `name`: by their name; a re-created topic is then read
@@ -246,14 +246,14 @@ class KafkaSettings(_Refusing):
     bootstrap_servers: Annotated[str, AfterValidator(_servers)] = "127.0.0.1:9092"
     options: Annotated[dict[str, str], AfterValidator(_reach_only)] = {}
     secrets: Annotated[dict[str, str], AfterValidator(_references_only)] = {}
-    token_hosts: tuple[str, ...] = ()
+    issuer_hosts: tuple[str, ...] = ()
     timeout_seconds: Annotated[float, Field(gt=0, le=REQUEST_SECONDS_MAX)] = 15.0
     topic_identity: TopicIdentity = TopicIdentity.ID
 
     @model_validator(mode="after")
     def _protected_as_meant(self) -> KafkaSettings:
         """Refuse options that librdkafka would silently ignore: the connection would be unprotected."""
-        problem = _downgrade(self.options, self.secrets) or _wrong_tokens(self.options, self.secrets, self.token_hosts)
+        problem = _downgrade(self.options, self.secrets) or _wrong_tokens(self.options, self.secrets, self.issuer_hosts)
         if problem:
             raise ValueError(problem)
         return self
@@ -324,7 +324,7 @@ def _wrong_endpoint(address: str, hosts: tuple[str, ...]) -> str:
     if address != plain or not _HOST.fullmatch(host) or not _PATH.fullmatch(url.path):
         return f"options {_ENDPOINT} is https://HOST[:PORT]/PATH in lower case, without user, query and fragment"
     if host not in hosts:
-        return f"options {_ENDPOINT} names the host {host}, which is not in kafka.token_hosts"
+        return f"options {_ENDPOINT} names the host {host}, which is not in kafka.issuer_hosts"
     return ""
 
 

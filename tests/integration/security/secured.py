@@ -113,7 +113,7 @@ class Secured:
                 "https.ca.location": self.file("ca.pem"),
             },
             secrets={"sasl.oauthbearer.client.secret": self.secret("client-secret", CLIENT_PHRASE)},
-            token_hosts=("127.0.0.1",),
+            issuer_hosts=("127.0.0.1",),
             timeout_seconds=ANSWER_SECONDS,
         )
 

@@ -71,13 +71,13 @@ CLIENT_SECRET = {"sasl.oauthbearer.client.secret": "env:CLIENT_PHRASE"}
 
 def token_problem(options: dict[str, str], secrets: dict[str, str], *hosts: str) -> str:
     with pytest.raises(ValidationError) as refused:
-        KafkaSettings(options=options, secrets=secrets, token_hosts=hosts)
+        KafkaSettings(options=options, secrets=secrets, issuer_hosts=hosts)
     (only,) = refused.value.errors()
     return only["msg"].removeprefix("Value error, ")
 
 
 def test_a_token_is_requested_by_librdkafka_and_its_secret_is_a_reference() -> None:
-    settings = KafkaSettings(options=TOKEN, secrets=CLIENT_SECRET, token_hosts=("login.example",))
+    settings = KafkaSettings(options=TOKEN, secrets=CLIENT_SECRET, issuer_hosts=("login.example",))
     sent = make_reader_configuration(settings)
     assert (sent["sasl.oauthbearer.method"], sent["sasl.oauthbearer.client.secret"]) == ("oidc", "env:CLIENT_PHRASE")
 
@@ -139,7 +139,7 @@ def test_a_token_is_requested_from_a_host_of_the_list_only(endpoint: str) -> Non
 
 @pytest.mark.parametrize("hosts", [(), ("example",), ("*.example",), ("login.example:443",), ("LOGIN.EXAMPLE",)])
 def test_without_its_host_in_the_list_no_token_is_requested(hosts: tuple[str, ...]) -> None:
-    assert "names the host login.example, which is not in kafka.token_hosts" in token_problem(
+    assert "names the host login.example, which is not in kafka.issuer_hosts" in token_problem(
         TOKEN, CLIENT_SECRET, *hosts
     )
 

@@ -190,7 +190,7 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
     write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
     assert refusal() == (
         "settings are wrong: kafka.timeout_seconds = -1.0: Input should be greater than 0; "
-        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, token_hosts, "
+        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, issuer_hosts, "
         "timeout_seconds, topic_identity)\n"
         f"  next: {CORRECT}"
     )
