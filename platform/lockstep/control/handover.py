@@ -148,7 +148,11 @@ class RequestWatch:
         self._woken.wait(seconds)
 
     def _poll(self) -> None:
-        if self._stop.is_set() or any(map(self._storage.exists, self._paths)):
+        try:
+            is_asked = self._stop.is_set() or any(map(self._storage.exists, self._paths))
+        except OSError:  # the writer polls as well, and reports the error once
+            is_asked = True
+        if is_asked:
             self._woken.set()
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -99,6 +99,9 @@ class RunHeartbeat(msgspec.Struct, frozen=True):
     process: ProcessIdentity | None = None
 
 
+R = TypeVar("R", HeartbeatRecord, RunHeartbeat)
+
+
 COUNTERS_MAX = 16
 """Counters of a thread: while another thread computes, each write may wait some milliseconds for Python's lock."""
 _COUNTERS = Ticker("heartbeats", COUNT_SECONDS, COUNTERS_MAX)
@@ -107,6 +110,26 @@ _COUNTERS = Ticker("heartbeats", COUNT_SECONDS, COUNTERS_MAX)
 
 RECORD_BYTES = 512
 """Length of a heartbeat file, filled up with spaces: a file of this length can be written over."""
+
+
+READS_MAX = 5
+"""Attempts to read a heartbeat that is written over at the same moment."""
+READ_SECONDS = 0.01
+
+
+def _read_record(path: Path, kind: type[R]) -> R | None:
+    """The heartbeat in a file; None without one, and for a damaged file.
+
+    A mix of two contents with counters of different lengths cannot be decoded: it is read again.
+    """
+    for _ in range(READS_MAX):
+        try:
+            return decode_json(find_storage(path).read(path), kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError:
+            time.sleep(READ_SECONDS)
+    return None
 
 
 def _write_record(path: Path, record: HeartbeatRecord | RunHeartbeat, *, is_first: bool) -> None:
@@ -224,8 +247,9 @@ def read_run_heartbeats(control: Path) -> dict[str, RunHeartbeat]:
     found: dict[str, RunHeartbeat] = {}
     storage = find_storage(control)
     for path in storage.find_files(control, f"*{RUN_FILE}"):
-        with suppress(FileNotFoundError, msgspec.DecodeError):
-            found[path.name.removesuffix(RUN_FILE)] = decode_json(storage.read(path), RunHeartbeat)
+        record = _read_record(path, RunHeartbeat)
+        if record is not None:
+            found[path.name.removesuffix(RUN_FILE)] = record
     return found
 
 
@@ -292,10 +316,7 @@ def is_writer_alive(control: Path, epoch: int) -> bool:
 
 def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
     """The newest heartbeat of an epoch; None without one."""
-    try:
-        return decode_json(find_storage(control).read(_liveness(control, epoch)), HeartbeatRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
+    return _read_record(_liveness(control, epoch), HeartbeatRecord)
 
 
 def find_writer(control: Path, epoch: int) -> WriterState:

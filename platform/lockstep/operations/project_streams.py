@@ -14,6 +14,7 @@ from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.errors import LockstepError
 from lockstep.operations.project import DEFINITIONS, FILES
 
+_SCAFFOLD = "dg scaffold defs lockstep.Stream plant_readings"
 _EXAMPLE = re.compile(r"\breadings\b")
 _EXAMPLE_NAMES = frozenset(
     {"annotations", "message", "messages", "msgspec", "number", "previous", "ran", "record", "run", "state", "value"}
@@ -50,10 +51,15 @@ def refuse_name(name: str, taken: Collection[str], example: str) -> None:
         raise NewStreamRefused(name, "Python or the new file uses this name", f"add a word: {name}_stream")
 
 
-def _refuse_example(name: str, test: Path) -> None:
-    refuse_name(name, _EXAMPLE_NAMES, "dg scaffold defs lockstep.Stream plant_readings")
-    if test.exists():
-        raise NewStreamRefused(name, f"{test} exists", "choose another name, or move the file away")
+def _refuse_example(folder: Path, module: str, test: Path) -> None:
+    name = folder.name
+    refuse_name(name, _EXAMPLE_NAMES, _SCAFFOLD)
+    if module.startswith(f"{PACKAGE}.") and module != f"{PACKAGE}.{name}":
+        raise NewStreamRefused(name, f"streams are directly below {PACKAGE}/", f"for example: {_SCAFFOLD}")
+    shadowed = folder.with_suffix(".py")  # Python prefers a package to a module of the same name
+    for file in (shadowed, test):
+        if file.exists():
+            raise NewStreamRefused(name, f"{file} exists", "choose another name, or move the file away")
 
 
 def write_example(folder: Path, module: str, component: str, test: Path) -> None:
@@ -66,11 +72,12 @@ def write_example(folder: Path, module: str, component: str, test: Path) -> None
         test: File of its test.
 
     Raises:
-        NewStreamRefused: The name cannot be used, or the test exists; the folder is removed then.
+        NewStreamRefused: The name cannot be used, or the test or a module of this name exists; the folder is removed
+            then.
     """
     name = folder.name
     try:
-        _refuse_example(name, test)
+        _refuse_example(folder, module, test)
     except NewStreamRefused:
         folder.rmdir()
         raise

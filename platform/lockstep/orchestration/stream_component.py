@@ -120,12 +120,13 @@ def make_definitions(streams: Sequence[AnyStream]) -> Definitions:
     return Definitions(
         assets=make_assets(streams, (), settings, owners=()),
         asset_checks=list(chain.from_iterable(make_stream_checks(stream, settings) for stream in streams)),
-        jobs=[*streaming_jobs, *jobs.values()],
-        schedules=schedules,
+        jobs=[*streaming_jobs, *jobs.values(), *load_wiring("jobs", "hosts").host_jobs(streams, settings)],
+        schedules=[*schedules, *load_wiring("jobs", "hosts").host_schedules(settings)],
         sensors=[
             load_wiring("sensors", "topics").topics_sensor(streams, streaming_jobs, settings),
             load_wiring("sensors", "supervisor").supervisor_sensor(streams, streaming_jobs, settings),
             load_wiring("sensors", "health").health_sensor(streams, checks_jobs, settings),
+            *load_wiring("sensors", "hosts").host_sensors(streams, settings),
         ],
         resources={"spark": SparkResource(), "io_manager": mem_io_manager},
         executor=in_process_executor,

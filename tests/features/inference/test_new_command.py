@@ -90,6 +90,13 @@ def test_a_name_that_no_file_can_have_is_refused(project: Path, name: str, probl
     assert sorted(path.name for path in (project / "assets").iterdir()) == ["readings.py"]
 
 
+def test_a_package_of_the_name_would_hide_the_new_file(project: Path) -> None:
+    (project / "assets" / "levels").mkdir()
+    said = CliRunner().invoke(app, ["new", "levels", "--from", "any"])
+    assert (said.exit_code, "assets/levels exists" in said.stderr) == (1, True)
+    assert not (project / "assets" / "levels.py").exists()
+
+
 def test_a_topic_without_json_leaves_no_file(project: Path, broker: Broker, topic_family: str) -> None:
     said = CliRunner().invoke(app, ["new", "levels", "--from", topic_family])
     assert (said.exit_code, "there is no such topic" in said.stderr) == (1, True)

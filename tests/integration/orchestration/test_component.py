@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,18 @@ def list_names(found: Definitions) -> dict[str, set[str]]:
     }
 
 
-def test_components_define_what_definitions_py_defines() -> None:
-    assert list_names(make_definitions(shipped.STREAMS)) == list_names(shipped.defs)
+@pytest.mark.parametrize("hosts", ["[]", '["default"]'])
+def test_components_define_what_definitions_py_defines(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DAGSTER__HOSTS", hosts)
+    declared = importlib.reload(shipped)
+    assert list_names(make_definitions(declared.STREAMS)) == list_names(declared.defs)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shipped_again() -> Iterator[None]:
+    """Other tests of this process see the definitions without hosts."""
+    yield
+    importlib.reload(shipped)
 
 
 @pytest.fixture
@@ -116,6 +127,19 @@ def test_what_is_no_stream_is_refused_with_its_name(name: str, problem: str) -> 
     assert problem in str(refused.value)
 
 
+@pytest.mark.parametrize("place", ["assets/north", "assets/group/north"])
+def test_no_stream_is_hidden_by_a_new_one(tmp_path: Path, place: str) -> None:
+    """Python would import the new package instead of the module; definitions.py and lockstep read assets/ alone."""
+    create_project(tmp_path, "127.0.0.1:9092")
+    (tmp_path / "assets" / "north.py").write_text("# mine\n")
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    with pytest.raises(NewStreamRefused):
+        write_example(folder, place.replace("/", "."), TYPE, tmp_path / "tests" / "test_north.py")
+    assert not folder.exists()
+    assert not (tmp_path / "tests" / "test_north.py").exists()
+
+
 @pytest.mark.parametrize("name", ["class", "Levels", "list", "a b", "msgspec", "run", "number", "read.ings"])
 def test_a_name_that_no_file_can_have_leaves_no_file(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
@@ -127,10 +151,11 @@ def test_a_name_that_no_file_can_have_leaves_no_file(tmp_path: Path, name: str) 
 
 def test_a_test_of_this_name_is_not_replaced(tmp_path: Path) -> None:
     create_project(tmp_path, "127.0.0.1:9092")
-    folder = tmp_path / "assets" / "readings"
+    (tmp_path / "tests" / "test_meters.py").write_text("# mine\n")
+    folder = tmp_path / "assets" / "meters"
     folder.mkdir()
-    with pytest.raises(LockstepError, match=r"test_readings\.py exists"):
-        write_example(folder, "assets.readings", TYPE, tmp_path / "tests" / "test_readings.py")
+    with pytest.raises(LockstepError, match=r"test_meters\.py exists"):
+        write_example(folder, "assets.meters", TYPE, tmp_path / "tests" / "test_meters.py")
     assert not folder.exists()
 
 

@@ -13,10 +13,12 @@ import msgspec
 import pytest
 
 from lockstep.control.heartbeat import (
+    RECORD_BYTES,
     Heartbeat,
     HeartbeatRecord,
     Phase,
     ProcessIdentity,
+    RunHeartbeat,
     forget_run,
     is_process_alive,
     read_heartbeat,
@@ -24,6 +26,7 @@ from lockstep.control.heartbeat import (
     read_this_process,
     run_heartbeat,
 )
+from lockstep.storage.local import LocalStorage
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_SECONDS = 60.0
@@ -143,3 +146,22 @@ def test_a_process_of_another_time_or_another_machine_is_not_taken_for_this_one(
 def test_half_a_liveness_file_is_no_sign_of_life(tmp_path: Path) -> None:
     (tmp_path / "a.run.json").write_text('{"counter":')
     assert read_run_heartbeats(tmp_path) == {}
+
+
+@pytest.mark.parametrize("counter", [9, 10, 99, 999, 99_999, 12_345])
+@pytest.mark.parametrize("is_run", [False, True])
+def test_a_heartbeat_that_is_read_while_it_is_written_over_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, counter: int, is_run: bool
+) -> None:
+    """Each mix of two contents; a reader that saw none would take a live writer for gone."""
+    path = tmp_path / ("1.run.json" if is_run else "liveness-3.json")
+    records = [
+        RunHeartbeat(each) if is_run else HeartbeatRecord(each, Phase.WRITING) for each in (counter, counter + 1)
+    ]
+    before, after = (msgspec.json.encode(each).ljust(RECORD_BYTES) for each in records)
+    path.write_bytes(after)
+    for split in range(len(before.rstrip()) + 2):
+        contents = [after[:split] + before[split:], after]
+        monkeypatch.setattr(LocalStorage, "read", lambda *_, of=contents: of.pop(0))
+        found = read_run_heartbeats(tmp_path).get("1") if is_run else read_heartbeat(tmp_path, 3)
+        assert found is not None

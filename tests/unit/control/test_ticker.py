@@ -11,6 +11,7 @@ import pytest
 from lockstep.control.handover import RequestWatch, StopRequest, forget_stop_request, request_stop
 from lockstep.control.heartbeat import Heartbeat
 from lockstep.control.ticker import Ticker
+from lockstep.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +109,25 @@ def test_a_writer_that_waits_is_woken(tmp_path: Path, by: str) -> None:
             request_stop(tmp_path, 3, StopRequest("why", "who"))
         requests.wait(0.2 if by == "time" else DEADLINE_SECONDS)
         assert time.monotonic() - began < DEADLINE_SECONDS
+
+
+def test_a_disk_error_wakes_the_writer_which_reports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning for each poll would be ten a second and stream."""
+    with Heartbeat(tmp_path, 3) as heartbeat, RequestWatch(heartbeat, threading.Event()) as requests:
+        polled = threading.Event()
+
+        def fail(_: object, path: Path) -> bool:
+            polled.set()
+            raise OSError(5, "Input/output error", str(path))
+
+        monkeypatch.setattr(LocalStorage, "exists", fail)
+        began = time.monotonic()
+        requests.wait(DEADLINE_SECONDS)
+        assert polled.is_set()
+        assert time.monotonic() - began < DEADLINE_SECONDS
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_a_request_that_is_withdrawn_does_not_wake_a_writer_again(tmp_path: Path) -> None:

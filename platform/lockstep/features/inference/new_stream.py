@@ -84,7 +84,8 @@ def _refuse(root: Path, name: str) -> None:
     if not (root / PACKAGE).is_dir():
         step = "run it in the folder of a project; lockstep init FOLDER writes one"
         raise NewStreamRefused(name, f"{root} has no folder {PACKAGE}/", step)
-    for file in list_files(name):
+    package = f"{PACKAGE}/{name}"  # Python prefers a package to a module of the same name
+    for file in (*list_files(name), package):
         if (root / file).exists():
             raise NewStreamRefused(name, f"{file} exists", "choose another name, or move the file away")
 
