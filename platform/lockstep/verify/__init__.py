@@ -1,1 +1,1 @@
-"""The independent proof: recomputes a table from Kafka with code of its own."""
+"""The independent proof: recomputes a table from Kafka with separate code."""

@@ -1,4 +1,4 @@
-"""The rows of the fold replayed batch by batch: after each batch they must give the states of its sessions.
+"""The rows of the fold replayed batch by batch: after each batch they must equal the states of its sessions.
 
 After a batch, the keys that its rows touched are compared with the states, and the number of keys of each session that
 it touched; if a snapshot emitted rows, all keys of the session. The current rows are in memory, as the states of the
@@ -151,7 +151,7 @@ class BatchReplay:
         return None
 
     def _describe(self, parts: KeyParts, current: CurrentOfSession, rows: Mapping[Any, object]) -> tuple[str, str]:
-        """What the state has of a key, and what the rows have."""
+        """The value of a key in the state, and in the rows."""
         of_key = f"key {show_short(parts[0] if len(parts) == 1 else parts)}"
         value = _NOTHING if self._make_key is None else rows.get(self._make_key(parts), _NOTHING)
         if value is _NOTHING:
@@ -211,6 +211,6 @@ def _make_getter(columns: tuple[str, ...]) -> Callable[[object], KeyParts]:
 
 
 def _has_nested_key(row_type: type[msgspec.Struct], key: ReplayKey) -> bool:
-    """Whether the key has lists or dicts, which are no keys of a dict."""
+    """Whether the key has lists or dicts, which cannot be keys of a dict."""
     schema = make_row_schema(row_type)
     return any(pa.types.is_nested(schema.field(name).type) for name in key.columns)

@@ -1,7 +1,7 @@
-"""What the log says of the values of a data file, compared with its rows.
+"""The log's statistics of a data file, compared with its rows.
 
-Readers skip files by it, and answer counts, least and greatest values from it: where it is wrong, rows that are there
-are not found.
+Readers skip files by these statistics, and take counts, least and greatest values from them. If they are wrong,
+readers miss rows.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class FileBounds:
         self._greatest[name] = max(high, self._greatest.get(name, high))
 
     def find_differences(self, said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """What the log says, and what the rows are instead.
+        """The statistics of the log, and the actual values of the rows.
 
         Args:
-            said: By "num_records", and "null_count", "min" and "max" with a column's name; null where it says nothing.
+            said: By "num_records", and "null_count", "min" and "max" with a column's name; null without a statistic.
         """
         counts = {"num_records": self.rows} | {f"null_count.{name}": nulls for name, nulls in self._nulls.items()}
         for name, count in counts.items():

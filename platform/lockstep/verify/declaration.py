@@ -47,7 +47,7 @@ class Declared(msgspec.Struct, frozen=True):
         state: The codec of stored states.
         whole: The codec of states as the fold has them: the table of a ready fold is a dict there.
         state_type: The type of states.
-        message_bytes_max: Larger values are no messages.
+        message_bytes_max: Larger values are refused.
         list_rows: A state to its rows, as (key, value); only with `replay_key`.
         takes_null: A record without a value is the message None.
         reads_headers: The decoder reads the headers.
@@ -96,7 +96,7 @@ class Declared(msgspec.Struct, frozen=True):
         return is_storable(state, self.state_type)
 
     def saved(self, state: object) -> bytes | object:
-        """A saved copy of a state; a deep one where it cannot be stored, which a later message of its batch changed."""
+        """Save a copy of a state; a deep copy if it cannot be stored, since a later message of its batch changed it."""
         try:
             return copy.deepcopy(state) if self.whole.tables else self.whole.encode("", None, state)
         except StateNotOfItsType:
@@ -149,7 +149,7 @@ def _declare(stream: AnyStream, decode: Callable[..., object]) -> Declared:
 
 
 def _with_own_rows(declared: Declared) -> Declared:
-    """A declaration whose rows stay as they were emitted, whatever becomes of the state."""
+    """A declaration whose rows stay as they were emitted, even if the state changes later."""
     hooks = {name: getattr(declared, name) for name in ("on_update", *_EMITTING)}
     copied = {name: _copying(hook) for name, hook in hooks.items() if hook is not None}
 

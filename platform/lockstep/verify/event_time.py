@@ -94,7 +94,7 @@ class ReplayBuffer:
             self.discard(find_buffered(held.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
-        """Apply a snapshot whose last part has arrived; False where the transform refused one of the parts before.
+        """Apply a snapshot whose last part has arrived; False if the transform refused an earlier part.
 
         Raises:
             Exception: Of the transform, at the last part; nothing of the snapshot is applied.
@@ -156,7 +156,7 @@ class ReplayBuffer:
         self._aside.rollback(before.aside)
 
     def _incomplete(self, message: Held, parts: Sequence[int], failed: Held, error: Exception) -> None:
-        """Quarantine a whole snapshot of which the transform refused a part before the last one."""
+        """Quarantine a whole snapshot after the transform refused a part before the last."""
         session = message[0].session
         self._take_buffered(failed[2].offset)
         self._aside.keep(message[2], "suspended", session)
@@ -273,7 +273,7 @@ class ReplayTimers:
 
         Args:
             at: The offset.
-            waits_before: The offset before which a suspended session began.
+            waits_before: The offset before which a suspended session started.
 
         Raises:
             PastViolation: A timer raises, which stops a stream under every class.

@@ -45,7 +45,7 @@ UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def open_if_there(path: Path) -> pq.ParquetFile | None:
-    """A Parquet file; None where there is none, or another one.
+    """A Parquet file; None if the file is missing or is not Parquet.
 
     Raises:
         TableError: Its bytes cannot be read.
@@ -63,7 +63,7 @@ def require_bytes(path: Path, error: Exception) -> None:
     """After an error at a file: return if it is due to its content.
 
     Raises:
-        FileNotFoundError: There is no such file any more.
+        FileNotFoundError: The file was deleted.
         TableError: Its bytes cannot be read.
     """
     try:
@@ -80,12 +80,12 @@ def require_bytes(path: Path, error: Exception) -> None:
 
 
 def ask_each(folder: Path, ask: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """What `ask` gives for some files of a folder, in their order; in an object store several are asked at a time."""
+    """Apply `ask` to some files of a folder, in their order; in an object store to several at a time."""
     return ask_ahead(ask, items) if is_in_object_store(folder) else map(ask, items)
 
 
 def find_size(path: Path) -> int | None:
-    """Bytes of a file; None where there is none."""
+    """Bytes of a file; None if it is missing."""
     found = _find_system(path).get_file_info(_name(path))
     return found.size if found.type is FileType.File else None
 

@@ -27,7 +27,7 @@ class _RuleBroken(Violation):
     """A row that the declaration forbids.
 
     Attributes:
-        halts: The stream stops, whatever its class tolerates.
+        halts: The stream stops, even if its class tolerates violations.
     """
 
     def __init__(self, rule: str, found: object, *, halts: bool) -> None:
@@ -68,7 +68,7 @@ class InlineRules(msgspec.Struct, frozen=True):
         """The rows of one message; each is judged before the hook makes the next one.
 
         Raises:
-            _RuleBroken: A row breaks a rule: the first one that breaks any, by its first rule.
+            _RuleBroken: A row breaks a rule: the first such row, with its first broken rule.
         """
         kept: list[msgspec.Struct] = []
         for row in rows:
@@ -140,7 +140,7 @@ def _find_meaning(rule: ColumnRule) -> Callable[[Any], bool]:
 
 
 def _read_range(rule: InRange) -> Callable[[Any], bool]:
-    """Both bounds belong to the range; what is no number lies in none."""
+    """Both bounds belong to the range; a value that is not a number is outside every range."""
     low: Any = rule.at_least
     high: Any = rule.at_most
 

@@ -66,7 +66,7 @@ class Piece(msgspec.Struct):
     Attributes:
         index: Which of the wanted ones.
         messages: In offset order; all before `until`.
-        reached: Every offset before this one was seen, or holds no message.
+        reached: Every offset before this one was seen, or has no message.
     """
 
     index: int
@@ -109,12 +109,12 @@ class KafkaTopicLog:
                 found[name] = future.result()
             except KafkaException as error:
                 if _error(error).code() != _UNKNOWN_TOPIC:
-                    admin.poll(0)  # for the events that say why
+                    admin.poll(0)  # for the events that name the cause
                     raise self._unread(f"topic {name}", _error(error).str()) from error
         return found
 
     def count_partitions(self, topic: str) -> int:
-        """Number of partitions of a topic; 0 where there is no such topic.
+        """Number of partitions of a topic; 0 if the topic does not exist.
 
         Raises:
             KafkaError: Kafka does not answer.
@@ -172,7 +172,7 @@ class KafkaTopicLog:
                 return first, end
 
     def read(self, wanted: Sequence[WantedRange], *, committed: bool = True) -> Iterator[Piece]:
-        """Read all ranges; the pieces of a partition arrive in order, and its last one reaches `until`.
+        """Read all ranges; the pieces of a partition arrive in order, and the last piece reaches `until`.
 
         Raises:
             KafkaError: Kafka stopped answering, or an offset has expired meanwhile.
@@ -221,7 +221,7 @@ class KafkaTopicLog:
         return AdminClient(self._configuration())
 
     def _unread(self, what: str, error: str) -> KafkaError:
-        """Names the brokers, and the cause where a connection failed: the client itself only says "timed out"."""
+        """Names the brokers, and the cause if a connection failed: the client itself only reports "timed out"."""
         cause, brokers = self._connection_log.cause(), self._settings.bootstrap_servers
         return KafkaError(
             f"{what} could not be read from Kafka ({brokers}): {error if cause is None else cause.problem}",

@@ -1,7 +1,7 @@
 """Ledger, commits and side files as stored.
 
-The proof opens files itself (`verify.files`), not through `lockstep.storage`: it must not share the readers of what it
-proves.
+The proof opens files itself (`verify.files`), not through `lockstep.storage`: it must not share the readers of the
+data that it proves.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class OffsetGap(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A session that an operator skips: it is suspended where it began before an offset."""
+    """A session that an operator skips: it is suspended if it started before an offset."""
 
     session: str
     before: int
@@ -187,7 +187,7 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def skips(self) -> dict[str, int]:
-        """The sessions that an operator skips, each with the offset from which on it may begin again."""
+        """The sessions that an operator skips, each with the offset from which it may restart."""
         return {each.session: each.before for each in self.suspended_sessions}
 
     @property
@@ -284,7 +284,7 @@ class StoredRanges(Sequence[LedgerRange]):
         return None
 
     def _decode(self, number: int) -> LedgerRange:
-        """A range alone, or with its block where one next to it was asked for before: a walk goes on."""
+        """Decode a range alone, or its whole block if a neighbour was read before: the caller walks on."""
         first, until = number, number + 1
         if number == 0 or self._find(number - 1) or self._find(number + 1):
             first = number - number % BLOCK_ROWS
@@ -304,7 +304,7 @@ class LedgerChain(msgspec.Struct):
         lossy: Those that an operator gave up.
         expired: Those with offsets that had expired before they were read.
         losing: Those with lost states.
-        joined_at: The first offsets read of its log, where that was not its beginning, as its ranges say.
+        joined_at: The first offsets read of its log, if the log was joined after its start, as its ranges record.
         endings: Those with which its topic was left, because it was deleted or re-created.
     """
 
@@ -334,7 +334,7 @@ class LedgerChain(msgspec.Struct):
         return self.ranges[-1].until
 
     def find_batches(self, positions: Iterable[RowPosition]) -> Iterator[int | None]:
-        """The batches that emitted some rows; None where none did. Rows of a timer lie where the range ends."""
+        """The batches that emitted some rows; None for an unknown row. Rows of a timer have the end of the range."""
         batch, until, emitted = (self.ranges.rows.read_numbers(name) for name in ("batch", "until", "rows_emitted"))
         for offset, row in positions:
             at, after = np.searchsorted(until, [offset, offset + 1]).tolist()
@@ -342,7 +342,7 @@ class LedgerChain(msgspec.Struct):
             yield int(batch[at]) if at < len(batch) else None
 
     def end_of(self, batch: int) -> RowPosition:
-        """Where the rows of later batches begin; those of a timer lie where the range ends that it ended."""
+        """The position at which the rows of later batches start. Rows of a timer are at the end of their range."""
         count = count_up_to(self.ranges, batch)
         return (self.ranges[count - 1].until, self.ranges[count - 1].rows_emitted) if count else (self.start, 0)
 
@@ -355,7 +355,7 @@ def count_up_to(ranges: Sequence[LedgerRange], batch: int) -> int:
 def make_chains(
     rows: Mapping[TopicIdPartition, StoredRanges], violations: Violations
 ) -> dict[TopicIdPartition, LedgerChain]:
-    """Ranges by partition; checks that each begins where the one before ended."""
+    """Ranges by partition; checks that each starts at the end of the range before."""
     found = {key: _make_chain(ranges) for key, ranges in rows.items()}
     for key, chain in found.items():
         _check_joints(chain.place, rows[key], violations)
@@ -404,7 +404,7 @@ def _growth(chain: LedgerChain, found: Mapping[TopicIdPartition, LedgerChain]) -
 def find_first_provable(ranges: StoredRanges, first_kept: int) -> int:
     """Index of the first range from which on Kafka retains everything that was read; len(ranges) for none.
 
-    Where a log was truncated and grew again, the records at the earlier offsets are not the ones that were read.
+    If a log was truncated and grew again, the records at the earlier offsets differ from the ones that were read.
     """
     start, until, catching_up = (ranges.rows.read_numbers(name) for name in ("start", "until", "catching_up"))
     is_plain = (catching_up == 0) & ((start == until) | (start >= first_kept))  # the others are few: up to the first
@@ -428,10 +428,10 @@ def find_first_repeatable(ranges: StoredRanges, unknown_up_to: int) -> int:
 def find_first_with_state(
     ranges: Sequence[LedgerRange], first: int, rewind_floor: int, *, inherited_up_to: int = 0
 ) -> int:
-    """Index of the first range from `first` on whose fold can begin with a stored state; len(ranges) for none.
+    """Index of the first range from `first` on whose fold can start with a stored state; len(ranges) for none.
 
-    Housekeeping keeps the state in force at the rewind floor and all later ones; the fold of a log from its first
-    offset on needs none. Ranges of batches up to `inherited_up_to` are of another fold: of what a shadow took over.
+    Housekeeping keeps the state in force at the rewind floor and all later states; the fold of a log from its first
+    offset on needs none. Ranges of batches up to `inherited_up_to` are of another fold: a shadow took them over.
     """
     taken = count_up_to(ranges, inherited_up_to)
     if first == 0 and not taken:
@@ -469,7 +469,7 @@ class StoredFile(msgspec.Struct, frozen=True):
 
 
 class BatchStamp(NamedTuple):
-    """Generation and commit hour of a batch, as its commit says; most batches share theirs."""
+    """Generation and commit hour of a batch, from its commit; most batches share theirs."""
 
     generation: int
     hour: str
@@ -482,8 +482,8 @@ class NamedFile(msgspec.Struct):
         ledger: The ledger file of each batch.
         quarantine: The quarantine files of each batch that has any.
         late: Those of the late table.
-        first_version: Oldest entry still in the log; older ones were cleaned up.
-        begins: Of files of several batches, by path: the first one.
+        first_version: Oldest entry still in the log; older entries were cleaned up.
+        begins: The first batch of each file of several batches, by path.
         stamps: Of each batch.
     """
 
@@ -504,7 +504,7 @@ class SideTable(msgspec.Struct):
 
     Attributes:
         name: "ledger" or "quarantine".
-        folder: Where it lies.
+        folder: Its path.
         files: Its live files, by path.
         held: The newest batch that it contains, according to itself.
         columns: Their types.
@@ -524,7 +524,7 @@ class StoredTables(msgspec.Struct):
         version: Version of the output table.
         head: Its head; the proof ends at the head's batch.
         data_files: Live files of the output table.
-        statistics: What its log says of the columns of each.
+        statistics: The log's statistics of the columns of each file.
         absent: Columns that were added to it, each with the last batch before it.
         ledger: Ledger rows up to the head, without those of rewound generations, by partition.
         ledger_rows: How many.
@@ -704,9 +704,9 @@ def _compare(
     take: Callable[[pa.Table], None],
     dropped_up_to: int = 0,
 ) -> int:
-    """Give the rows of a side table that count, after its files were compared with those that the commits name.
+    """Yield the rows of a side table that count; first compare its files with the files that the commits name.
 
-    They come a row group at a time, in order of batches as far as the files are. Returns the number of rows of batches
+    Yields a row group at a time, in order of batches if the files are in order. Returns the number of rows of batches
     up to `dropped_up_to` that are still there.
     """
     left = 0
@@ -737,7 +737,7 @@ def _find_parts(
     """The files whose rows count, and live ones that retention will remove.
 
     1. Those that commits name, each with its batch; the others of these are in compacted files.
-    2. Those that no commit names any more, and what is left of the compacted ones, or of dropped batches.
+    2. Those that no commit names any more, and the rest of the compacted files, or of dropped batches.
     """
     parts, compacted = list[_SidePart](), _CompactedRows(side, violations)
     counting = list[tuple[int, int, SideFile]]()
@@ -823,7 +823,7 @@ class _CompactedRows:
         self._is_left = np.ones(len(self._batches), bool)
 
     def has_rows(self, last: int, begins: int) -> bool:
-        """Whether it has rows of a commit: of one batch, or of several from `begins` on."""
+        """Whether it has rows of a commit: of one batch, or of several batches from `begins` on."""
         return bool(self._is_left[self._find(begins, last)].any())
 
     def take(self, last: int, files: Sequence[SideFile], *, begins: int) -> None:
@@ -849,7 +849,7 @@ class _CompactedRows:
         return [_SidePart(int(batches[0]), path, batches) for path, batches in held if len(batches)]
 
     def _find(self, first: int, last: int) -> slice:
-        """Where the batches from one to another are."""
+        """The slice of the batches from `first` to `last`."""
         return slice(*np.searchsorted(self._batches, [first, last + 1]).tolist())
 
     def _read(self, path: str) -> Numbers:
@@ -882,7 +882,7 @@ def _foreign_parts(side: SideTable, path: str, first_known: int, violations: Vio
 def _find_whole(
     side: SideTable, files: Sequence[tuple[int, int, SideFile]], violations: Violations
 ) -> Iterator[_SidePart]:
-    """Those of some files that can be read; each comes with its batch, and the first one of its commit."""
+    """Those of some files that can be read; each with its batch, and the first batch of its commit."""
     looks = ask_each(side.folder, partial(_look, side), [file for _, _, file in files])
     for (batch, begins, file), look in zip(files, looks, strict=True):
         if _is_whole(side, batch, file, look, violations):
@@ -890,7 +890,7 @@ def _find_whole(
 
 
 class _Look(NamedTuple):
-    """The batch of each row of a file, its bytes, and in what it is not as it was written."""
+    """The batch of each row of a file, its size in bytes, and its damage; empty without any."""
 
     batches: Numbers | None
     size: int | None
@@ -898,7 +898,7 @@ class _Look(NamedTuple):
 
 
 def _look(side: SideTable, file: SideFile) -> _Look:
-    """Look at a file once: all of a ledger file is read together, with the checksum in its name."""
+    """Read a file once: a ledger file is read whole, and compared with the checksum in its name."""
     path = side.folder / file.path
     size = find_size(path)
     if size is None:
@@ -971,7 +971,7 @@ def _range(row: Row) -> LedgerRange:
 
 
 def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFile], violations: Violations) -> None:
-    """Each file is there, of its size, with the columns of the table; what was added later may be missing."""
+    """Each file is there, of its size, with the columns of the table; columns added later may be missing."""
     declared = {field.name: field.type for field in table.schema().fields if field.name != COMMIT_HOUR}
     required = declared.keys() - _absent(table)
     files = list(files)
@@ -989,7 +989,7 @@ def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFil
 
 
 def _look_at_columns(path: Path) -> tuple[int | None, dict[str, object] | None]:
-    """The bytes of a data file, and its columns with their types; None where there is none, or it is no Parquet."""
+    """The bytes of a data file, and its columns with their types; None if the file is missing or is not Parquet."""
     size = find_size(path)
     if size is None:
         return None, None

@@ -22,8 +22,8 @@ VERSIONS_KEPT = 4
 _UNREADABLE = (DeltaError, pa.ArrowException, OSError, msgspec.ValidationError, ValueError)
 
 
-class NotReproducible(Exception):  # not an error: the proof says what it does not prove
-    """A batch cannot be folded again: a version or a message that it read is gone, or not what it was."""
+class NotReproducible(Exception):  # not an error: the proof reports the ranges that it does not prove
+    """A batch cannot be folded again: a version or a message that it read is gone or has changed."""
 
 
 class LookupVersions:
@@ -62,7 +62,7 @@ class LookupVersions:
         return found
 
     def _find_gone(self, row: LedgerRange) -> str:
-        """Why a range cannot be folded again; empty where it can, as far as one can tell without reading rows."""
+        """Why a range cannot be folded again; empty if it can, judged without reading rows."""
         for lookup in self._lookups:
             read = _find_read(lookup, row)
             if read is None:
@@ -103,7 +103,7 @@ class RangeLookups:
         self._rows: dict[str, LookupRows] = {}
 
     def begin(self, row: LedgerRange, before: LedgerRange | None) -> None:
-        """Let the fold read what a range has read; nothing where it has called no code of the stream.
+        """Let the fold read the versions that a range read; nothing if the range called no code of the stream.
 
         Raises:
             NotReproducible: That cannot be read any more.
@@ -118,7 +118,7 @@ class RangeLookups:
 
 
 def may_fold(row: LedgerRange, before: LedgerRange | None) -> bool:
-    """Whether a range has messages, or advances the watermark by the clock; other rows of a batch only say where it is.
+    """Whether a range has messages, or advances the watermark by the clock; other rows only repeat a position.
 
     Args:
         row: The range.
@@ -160,5 +160,5 @@ def _read(lookup: Lookup[Any], folder: Path, read: ReadVersion) -> LookupRows:
 
 
 def _make_row(kind: type[msgspec.Struct], values: dict[str, object]) -> msgspec.Struct:
-    """A row; columns have the names of the fields, whatever these are called in JSON."""
+    """A row; columns have the names of the fields, not their names in JSON."""
     return msgspec.convert({each.encode_name: values[each.name] for each in msgspec.structs.fields(kind)}, kind)

@@ -27,12 +27,12 @@ class ReplayLosses:
     """The losses of one partition.
 
     Attributes:
-        before: Sessions that are suspended because they began before this offset are counted.
-        begun: Sessions that have begun since all were last compared with a suspension; None before the first time.
+        before: The suspended sessions that started before this offset are counted.
+        begun: Sessions that started since all were last compared with a suspension; None before the first time.
     """
 
     def __init__(self, add: Callable[[str, int], None], pending: Callable[[object], int] | None) -> None:
-        """Begin without a loss.
+        """Start without a loss.
 
         Args:
             add: Adds to a count of the current range.
@@ -59,7 +59,7 @@ class ReplayLosses:
         """Count the sessions that a suspension of the partition makes lose their states.
 
         Args:
-            offset: Sessions that began before it are suspended.
+            offset: Sessions that started before it are suspended.
             sessions: The sessions that may have begun since the last suspension.
         """
         for known, state in sessions:
@@ -74,9 +74,9 @@ class ReplayLosses:
 
         Args:
             change: What happened to it.
-            before: Sessions that began before it are counted.
+            before: Sessions that started before it are counted.
             sessions: All sessions of the partition.
-            may_replace: A session may begin without a snapshot.
+            may_replace: A session may start without a snapshot.
             has_buffer: The class buffers messages.
         """
         loses = self._pending is not None or (change not in ENDED and may_replace)
@@ -86,7 +86,7 @@ class ReplayLosses:
             self.note(state if loses and is_left else None, buffered)
 
     def _count_messages(self, state: object) -> int | None:
-        """The messages of a state; None where they are unknown."""
+        """The messages of a state; None if unknown."""
         if self._pending is None:
             return None
         try:

@@ -167,7 +167,7 @@ class PartitionProof:
                     kept.unread(offset)
 
     def _open(self) -> None:
-        """Begin the first range; close those without messages."""
+        """Start the first range; close those without messages."""
         try:
             with self._parts.lookups.bind():
                 self._begin()
@@ -218,7 +218,7 @@ class PartitionProof:
                 self._begin()
 
     def _begin(self) -> None:
-        """Apply the suspensions with which a range begins: the driver's, and those of gaps inside."""
+        """Apply the suspensions at the start of a range: the driver's, and those of gaps inside."""
         row, folding = self._ranges[self._next], self._parts.folding
         self._timestamp_ms, aside = 0, self._parts.aside
         aside.batch = row.batch
@@ -323,7 +323,7 @@ class PartitionProof:
         skipped = folding.suspension.skipped
         skips = self._parts.removed.name_skips(row.skips, folding.sessions.keys() | skipped.keys())
         found = set(skips)
-        if self._rules.needs_no_snapshot:  # no session waits: what lies before an offset is quarantined, and no more
+        if self._rules.needs_no_snapshot:  # no session waits: only messages before an offset are quarantined
             left = {session for session, before in skipped.items() if before > row.until}
             found = {session for session, before in skips.items() if before > row.until}
         else:

@@ -43,7 +43,7 @@ class Replay:
         applying: The sessions.
         waiting: The buffered messages.
         due: Timers and releases by the watermark.
-        suspension: Sessions suspended by no message of their own.
+        suspension: Sessions that are suspended without a message of theirs.
         removed: Removed sessions, which the ledger names by a mark.
     """
 
@@ -78,17 +78,17 @@ class Replay:
 
     @property
     def suspends(self) -> bool:
-        """Whether sessions are stored with the offset at which they began."""
+        """Whether sessions are stored with the offset at which they started."""
         decided = bool(self.suspension.before or self.suspension.skipped) and not self.rules.needs_no_snapshot
         return self.rules.suspends or decided
 
     def waits_before(self, session: str) -> int:
-        """The offset before which a suspended session began."""
+        """The offset before which a suspended session started."""
         return 0 if self.rules.needs_no_snapshot else self.suspension.of(session)
 
     @property
     def discards(self) -> bool:
-        """Whether a suspended session begins again without its state."""
+        """Whether a suspended session restarts without its state."""
         return self.rules.at_first and self.suspends
 
     @property
@@ -97,11 +97,11 @@ class Replay:
         return self.applying.losses
 
     def set_suspension(self, offset: int) -> None:
-        """Suspend all sessions that began before an offset; a batch counts the states that are lost later."""
+        """Suspend all sessions that started before an offset; a batch counts the states that are lost later."""
         self.suspension = self.suspension._replace(before=offset)
 
     def suspend_before(self, offset: int) -> None:
-        """Suspend all sessions that began before an offset, and count the states that are lost by it."""
+        """Suspend all sessions that started before an offset, and count the states that are lost by it."""
         self.set_suspension(offset)
         self.count_suspended()
 
@@ -133,7 +133,7 @@ class Replay:
         return [LosingSession(held.known, held.state) for held in found if held is not None]
 
     def _suspended(self, session: str, held: Session, after: SessionMemory) -> SessionMemory:
-        """The memory of a session that a message suspends; its state counts as lost if no one uses it again."""
+        """The memory of a session that a message suspends; its state counts as lost if nothing uses it again."""
         if held.known.waits or not self.discards:
             return after
         before = 0 if self.rules.needs_no_snapshot else self._in_force(session).of(session)
@@ -221,7 +221,7 @@ class Replay:
         return None if is_readable_time(time_us) else make_unfit_value(f"an event time of {time_us} us")
 
     def _envelope_of(self, body: object, record: Record) -> Envelope | None:
-        """The envelope of a message; None where there is none to judge, and the message is refused."""
+        """The envelope of a message; None if the message is refused without one."""
         try:
             envelope = self._declared.envelope(body, record)
             session, kind = cast("object", envelope.session), cast("object", envelope.kind)
@@ -291,7 +291,7 @@ class Replay:
         return None
 
     def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
-        """Carry out a ruling; False where it completes a snapshot that the transform refuses."""
+        """Carry out a ruling; False if it completes a snapshot that the transform refuses."""
         envelope, _, record = message
         if fated.what is Action.ACCEPT:
             return self._accept(fated, message)
@@ -345,7 +345,7 @@ class Replay:
         self.waiting.hold(message)
 
     def _note_restart(self, fated: SessionOutcome, held: Session | None) -> None:
-        """Count the state of a session that begins again, if the suspension was one of another class."""
+        """Count the state of a session that restarts, if another class suspended it."""
         if fated.begins and held is not None and held.known.waits and not held.known.lost:
             self.losses.note(held.state)
 

@@ -121,7 +121,7 @@ class ProofViolation(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: Its kind.
-        topic: Name of the topic; empty where a file is concerned.
+        topic: Name of the topic; empty if a file is concerned.
         partition: Partition number.
         offset: First offset concerned.
         expected: The proof's result.
@@ -140,7 +140,7 @@ class Violations:
     """Collects violations.
 
     Attributes:
-        listed: The first ones, in full.
+        listed: The first violations, in full.
         counts: All, by kind.
     """
 
@@ -184,7 +184,7 @@ class ProvenRange(msgspec.Struct, frozen=True, kw_only=True):
         topic: Name of the topic.
         topic_id: Kafka's topic id.
         partition: Partition number.
-        proven_from: First offset read again; None where none was.
+        proven_from: First offset read again; None if none was.
         until: First offset not committed.
         note: The limits of the proof; empty without any.
         replay: From which batch on the rows replay to the state, and why not from the first; empty without a limit.
@@ -227,7 +227,7 @@ class LostInBatch(msgspec.Struct, frozen=True, kw_only=True):
         offset: Offset of the first message by which one was discarded.
         cause: Why.
         sessions: Number of states.
-        messages: Their messages that are in no row; None where the transform does not count them (`pending`).
+        messages: Their messages that are in no row; None if the transform does not count them (`pending`).
         is_accepted: The declaration, an option of a resumption or `lockstep losses --accept` accepts it.
         detail: Error of the transform's own code, if any.
     """
@@ -249,7 +249,7 @@ class LossSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sessions: Number of states.
         messages: Their messages, as far as they are known.
-        open_sessions: Those of the states whose loss no one has accepted.
+        open_sessions: The states whose loss nobody has accepted.
         open_messages: Their messages.
         last_batch: The newest batch with one of these; 0 without any.
         listed: The open ones by batch and partition, the first 1,000.
@@ -305,11 +305,11 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        status: Proven where every invariant is; violated where one is; lost where all is proven, and a state was lost
-            that no one has accepted.
+        status: Proven if every invariant is; violated if one is; lost if all are proven and nobody has accepted the
+            loss of a state.
         version: Version of the output table that was proven.
         generation: The lineage of batches.
-        batch: Its last batch: the proof ends there, whatever was committed meanwhile.
+        batch: Its last batch: the proof ends there, later commits are not read.
         messages: Number of messages read again.
         invariants: One by one.
         counts: Messages by outcome, according to the proof's own fold.

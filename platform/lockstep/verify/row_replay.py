@@ -1,7 +1,7 @@
 """The proof that the rows of a table replay to the states of its sessions. It needs no Kafka.
 
 Of the rows of one session and one key, the newest must be the row of the state. Rows may be missing for a reason that
-has a name, such as retention. A difference that such a reason explains is no violation: the rows replay from a later
+has a name, such as retention. A difference that such a reason explains is not a violation: the rows replay from a later
 batch on, and the report says from which.
 """
 
@@ -47,7 +47,7 @@ class ReplayLimit(NamedTuple):
 
 
 class ReplayedRows(msgspec.Struct):
-    """What was compared.
+    """The compared rows and states.
 
     Attributes:
         partitions: How many.
@@ -109,7 +109,7 @@ class RowReplay:
     """Compares the current rows of each partition with its newest state.
 
     Attributes:
-        found: What was compared.
+        found: The compared rows and states.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class RowReplay:
         return made.finish()
 
     def _unread(self, last: LedgerRange, error: StateError) -> str:
-        """Report a state that cannot be read, unless a writer went on and housekeeping deleted it meanwhile."""
+        """Report a state that cannot be read, unless housekeeping deleted it meanwhile, behind a running writer."""
         kind = ViolationKind.STATE_DAMAGED
         if not self._violations.has(kind, last.place) and not self._floor.is_above(last.batch):
             expected = f"the state after batch {last.batch}"

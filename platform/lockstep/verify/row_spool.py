@@ -33,7 +33,7 @@ SMALL_TABLES = 500
 
 
 class RowRun(msgspec.Struct, frozen=True):
-    """Rows of one partition that lie together, in order.
+    """Rows of one partition that are stored together, in order.
 
     Attributes:
         file: Which scratch file.
@@ -51,7 +51,7 @@ class RowRun(msgspec.Struct, frozen=True):
 
 
 class RowSpool:
-    """Takes the rows of a side table, in whatever order; gives them by partition after `finish`.
+    """Collects the rows of a side table, in any order; `finish` returns them by partition.
 
     Attributes:
         rows: How many rows there are.
@@ -65,7 +65,7 @@ class RowSpool:
         self._files: list[str] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take some rows; a partition's rows come in order, mostly."""
+        """Add some rows; most rows of a partition arrive in order."""
         rows = rows.replace_schema_metadata(None)
         if rows.schema != self._schema:  # of another release
             self._flush()
@@ -80,7 +80,7 @@ class RowSpool:
             self._flush()
 
     def finish(self) -> dict[TopicIdPartition, PartitionRows]:
-        """Write what is held; gives the rows of each partition, by topic id and partition."""
+        """Write the buffered rows; returns the rows of each partition, by topic id and partition."""
         self._flush()
         readers = [pa.ipc.open_file(pa.memory_map(path)) for path in self._files]
         return {key: PartitionRows(readers, runs, self._order) for key, runs in sorted(self._runs.items())}
@@ -145,7 +145,7 @@ class PartitionRows:
         return found
 
     def read_numbers(self, name: str) -> Numbers:
-        """A column of numbers; 0 where there is none."""
+        """A column of numbers; 0 without one."""
         return np.concatenate([np.zeros(0, np.int64), *(_to_numbers(batch, name) for batch in self._batches())])
 
     def find_texts(self, name: str) -> set[str]:
@@ -153,7 +153,7 @@ class PartitionRows:
         return {str(text) for batch in self._batches() for text in pc.unique(batch[name]).to_pylist()}
 
     def find_rows_with(self, name: str) -> Numbers:
-        """Which rows have something in a column: a value that is no empty list."""
+        """The rows that have a value in a column, other than an empty list."""
         held = [np.zeros(0, bool), *(_find_values(batch, name) for batch in self._batches())]
         return np.flatnonzero(np.concatenate(held))
 

@@ -83,12 +83,12 @@ class TableRows:
         self.rows = 0
 
     def load(self, table: Path, files: Iterable[StoredFile], statistics: pa.Table, violations: Violations) -> None:
-        """Read all files; those that are missing, or do not say where their rows belong, are reported elsewhere.
+        """Read all files. Files that are missing, or do not name the partition of their rows, are reported elsewhere.
 
         Args:
             table: Folder of the table.
             files: Its live files.
-            statistics: What its log says of each, with which its rows are compared.
+            statistics: The log's statistics of each file, which are compared with its rows.
             violations: Where differences are noted.
         """
         with ExitStack() as stack:
@@ -144,7 +144,7 @@ class TableRows:
         if _is_ordered(slices):
             return RowCursor(batches)
         order: Any = [(name, "ascending") for name in ORDER_COLUMNS]
-        # Where a column was added later, some of them do not have it.
+        # Files from before a column was added do not have it.
         rows = pa.concat_tables([pa.Table.from_batches([each]) for each in batches], promote_options="default")
         return RowCursor(iter(rows.sort_by(order).combine_chunks().to_batches()))
 
@@ -276,7 +276,7 @@ NONE_ADDED: Mapping[str, RowPosition] = {}
 
 
 class Source(NamedTuple):
-    """The source of rows: the message, or the session's last one where a timer emitted them.
+    """The source of rows: the message, or the session's last message if a timer emitted them.
 
     Attributes:
         offset: Offset of the message.
@@ -372,14 +372,14 @@ class RowComparison:
         dropped_before: RowPosition | None = None,
         removed: RemovedSessions = NONE_REMOVED,
     ) -> None:
-        """Begin a comparison.
+        """Start a comparison.
 
         Args:
             place: The partition.
             violations: Where differences are noted.
             absent: Columns that were added to the table, each with the first row that has it: the rows before hold no
-                value in it, and null where a compaction has put them into one file with rows that do.
-            dropped_before: Where the rows begin that retention has left in the table; None where it dropped none.
+                value in it, and null after a compaction into one file with later rows.
+            dropped_before: Position of the first row that retention kept; None if it dropped none.
             removed: Sessions whose rows an erasure has removed.
         """
         self._place, self._violations, self._absent = place, violations, absent

@@ -1,7 +1,7 @@
 """Applies messages to the states of one partition's sessions, and undoes a failed message of the transform.
 
-Where the transform raises, the session's state is restored from its last saved copy and the messages since.
-The engine folds the whole range again instead; both must give the same result.
+If the transform raises, the session's state is restored from its last saved copy and the messages since.
+The engine folds the whole range again instead; both must have the same result.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Session(msgspec.Struct):
     Attributes:
         known: The independent gate's memory.
         state: The user's state; None while its first snapshot is open.
-        saved: A copy of the state; None where none is needed.
+        saved: A copy of the state; None if not needed.
         since: Messages applied since the copy.
-        seen_us: The newest event time of its messages; the watermark then, where that is implausible.
+        seen_us: The newest event time of its messages; the watermark at that time, if the event time is implausible.
         at: Offset of its last message that was applied or buffered.
     """
 
@@ -94,8 +94,8 @@ class ReplaySessions:
 
         Args:
             message: Its envelope, its body and its record.
-            at: The processed offset: another one, where the message was buffered.
-            known: The gate's memory after it, where that changes.
+            at: The processed offset; it differs from the message's if the message was buffered.
+            known: The gate's memory after it, if it changes.
             opens: Whether it makes a new state; by default its kind decides.
         """
         envelope, body, record = message
@@ -126,8 +126,8 @@ class ReplaySessions:
             message: Its envelope, its body and its record.
             before: The state before the snapshot.
             at: The processed offset.
-            opens: It is the first one.
-            completes: It is the last one.
+            opens: It is the first part.
+            completes: It is the last part.
         """
         envelope, body, record = message
         held, difference = self.sessions[envelope.session], self._declared.difference
@@ -307,7 +307,7 @@ class ReplaySessions:
                 self.save(held)
 
     def _refuse_unfit(self, rows: list[msgspec.Struct], envelope: Envelope, record: Record) -> None:
-        """Treat rows that no table can hold as an error; checked in detail only where the stream refused them too."""
+        """Treat rows that no table can hold as an error; checked in detail only if the stream refused them too."""
         if not rows or not self._aside.may_hold(record.offset):
             return
         source = to_source(envelope, record, UPDATE)
@@ -315,9 +315,9 @@ class ReplaySessions:
             raise make_unfit_value("a row that its table cannot hold")
 
     def _refuse_state(self, state: object, record: Record) -> None:
-        """Treat a state without a valid deadline, or that cannot be stored, as an error, where the stream did so.
+        """Treat a state without a valid deadline, or that cannot be stored, as an error, if the stream did so.
 
-        Elsewhere the stream did not have to store it: a later message of the batch made it one that it could.
+        In other cases the stream did not have to store it: a later message of the batch made it storable.
         """
         if self._aside.may_hold(record.offset):
             read_deadline(self._declared, state)

@@ -134,7 +134,7 @@ class ExpectedSideRows:
         """The columns that a message must have here: of a removed one nothing but place and cause."""
         if row["expected"] == REDACTED and self._removed.has_message(session, record.key, record.offset):
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
-        if session is None and row["session"] is not None:  # it stands under its key
+        if session is None and row["session"] is not None:  # it is stored under its key
             session = (record.key or b"").decode(errors="replace")
         return _as_quarantined(record) | {
             "cause": _as_text(cause),
@@ -157,7 +157,7 @@ class ExpectedSideRows:
             self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
 
     def _find(self, offset: int) -> int | None:
-        """Which row is of an offset: the last one of several."""
+        """The index of the row of an offset: the last of several."""
         at = bisect_right(self._offsets, offset) - 1
         return at if at >= 0 and self._offsets[at] == offset else None
 
@@ -229,7 +229,7 @@ class SideTableCheck:
         quarantine: Its quarantine.
         late: Its late table.
         counts: Messages of the current range, by the names of the ledger's columns.
-        given_up: Messages before this offset are quarantined, whatever they are.
+        given_up: Messages before this offset are quarantined unseen.
         batch: The batch of the current range.
         is_dropped: Whether retention has dropped messages that this range quarantined.
     """
@@ -285,13 +285,13 @@ class SideTableCheck:
         self._times_us = marked.times_us
 
     def note_time(self, at_us: int | None) -> None:
-        """Note the event time of what was applied, if it has one."""
+        """Note the event time of an applied message, if it has one."""
         if at_us is not None:
             low, high = self._times_us or (at_us, at_us)
             self._times_us = (min(low, at_us), max(high, at_us))
 
     def take_times(self) -> tuple[int | None, int | None]:
-        """Lowest and highest event time of what was applied since the last call; None without any."""
+        """Lowest and highest event time of the messages applied since the last call; None without any."""
         low, high = self._times_us or (None, None)
         self._times_us = None
         return low, high

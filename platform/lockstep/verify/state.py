@@ -1,7 +1,7 @@
 """Stored state compared.
 
 System entries are buffered messages, timers, clocks of sessions, and map entries that are stored one by one: their keys
-begin with bytes that no session has.
+start with bytes that no session has.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class RewindFloor:
         return self.batch
 
     def is_above(self, batch: int) -> bool:
-        """Whether the state of a batch may have been deleted by now; reads it again before it says no."""
+        """Whether the state of a batch may have been deleted by now; reads it again before it returns False."""
         return batch < self.batch or batch < self.refresh()
 
 
@@ -253,7 +253,7 @@ class StoredState:
             self._differs(row, None, f"the state before offset {row.until}", found)
 
     def _load(self, row: LedgerRange) -> Segment | None:
-        """Read the segments of the row: its new ones, or its whole chain."""
+        """Read the segments of the row: its new segments, or its whole chain."""
         wanted = row.segment
         version = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
@@ -370,7 +370,7 @@ class StoredState:
             self._differs(row, session, show_short(held.state), show_short(state))
 
     def _is_same(self, gate: StoredGate | None, known: SessionMemory, before: int) -> bool:
-        """Whether a stored gate equals the fold's; one that another class has left does once it is taken over."""
+        """Whether a stored gate equals the fold's; after a change of class, once it is converted."""
         if self.other is None or is_same_state(gate, known, before):
             return is_same_state(gate, known, before)
         try:
@@ -383,8 +383,8 @@ class StoredState:
         self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
 
     def _decoded(self, session: str, value: bytes) -> tuple[StoredGate | None, object]:
-        """A stored value as the current type, whatever type it was stored with."""
-        # Tables have a layout of their own, which was refused before: there are no rows to migrate.
+        """A stored value as the current type, from any type that it was stored with."""
+        # Tables have another layout, which was refused before: there are no rows to migrate.
         current = CurrentValue(value)
         if self._migrator is not None:
             current = self._migrator.migrate(

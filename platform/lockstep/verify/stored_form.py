@@ -43,7 +43,7 @@ def _make_table(declared: Any, stored: object) -> object:
 
 
 def _form(value: object) -> object:
-    """What a fold can see of a value, so that only equal values have equal forms."""
+    """The form of a value as a fold sees it: only equal values have equal forms."""
     return type(value).__qualname__, _parts(value)
 
 

@@ -39,7 +39,7 @@ class TableDifference(msgspec.Struct, frozen=True):
         return copy.deepcopy(table) if self.is_shared else table
 
     def list_rows(self, before: object, after: object, message: object) -> list[msgspec.Struct]:
-        """List the rows of a replacement; an unchanged value of the new table is replaced by the previous one.
+        """List the rows of a replacement; an unchanged value of the new table is replaced by the previous value.
 
         Args:
             before: The table that is replaced; None without one.

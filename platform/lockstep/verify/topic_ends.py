@@ -1,4 +1,4 @@
-"""Topics that were deleted or re-created: what the ledger says about their ends.
+"""Topics that were deleted or re-created: their ends in the ledger.
 
 A second reading of the rule of the writer: it shares no code with it.
 """
@@ -31,7 +31,7 @@ def check_topic_ends(chains: Iterable[LedgerChain], policies: Sequence[PolicyCha
 
 
 def describe_end(chain: LedgerChain) -> str:
-    """What is not known to be read of a topic that was left; empty if its end is the position."""
+    """Describe the part of a left topic that may be unread; empty if its end is the position."""
     row = chain.ranges[-1]
     if row.ending is None:
         return ""

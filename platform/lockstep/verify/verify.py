@@ -176,7 +176,7 @@ def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
 
 
 def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
-    """Why the states of some ledger rows were not compared; their sessions were, with a later one."""
+    """Why the states of some ledger rows were not compared; their sessions were, with a later row."""
     if work.cleaned:
         before = f"before the rewind floor, batch {work.floor},"
         yield f"states of {work.cleaned} ledger rows {before} were deleted since"
@@ -253,7 +253,7 @@ def check_without_kafka(
 ) -> None:
     """Compare the ledger's counts of each range with its rows in the table, the quarantine and the late table.
 
-    Rows that timers emit where a range ends have the first offset of the next one. Batches up to `dropped_up_to` have
+    Rows of timers at the end of a range have the first offset of the next one. Batches up to `dropped_up_to` have
     no rows: retention dropped them. Erased rows count as if they were there.
     """
     ahead = 0
@@ -283,7 +283,7 @@ def check_end(
     dropped_up_to: int = 0,
     removed: RemovedSessions = NONE_REMOVED,
 ) -> None:
-    """Find what lies behind the last range of a partition, of which only timers emit rows, and of batches without one.
+    """Check the rows behind the last range of a partition: only timers, and batches without a range, emit them.
 
     For a partition whose counts alone are compared: the cursor is behind its last range.
     """
@@ -328,7 +328,7 @@ def check_places(
 
 
 def list_losses(chain: LedgerChain, head: Head) -> Iterator[LostInBatch]:
-    """The losses of a partition, each as accepted or open by what the head says of acceptances."""
+    """The losses of a partition, each as accepted or open by the acceptances in the head."""
     for row in chain.losing:
         is_open = row.batch > head.lost.accepted_batch or 0 < head.lost.first_batch <= row.batch
         for loss in row.losses:
@@ -375,7 +375,7 @@ def verify_stream(
     """Prove a stream, up to the current head of its table.
 
     1. Read the tables; compare the side tables with the files that commits name (I8). Of a shadow, or of an imported
-       savepoint: compare what it took over with its digest, and a shadow's with the stream that it is a shadow of.
+       savepoint: compare the rows taken over with its digest, and those of a shadow with the shadowed stream.
     2. Join the ledger's ranges of each partition (half of I1).
     3. Sort the rows by partition; check their order (I2).
     4. Ask Kafka for the retained offsets; from there on read again, fold, and compare (I1, I3).
@@ -387,7 +387,7 @@ def verify_stream(
         stream: The declaration; it must be the one that wrote the table.
         folders: The folders of its tables.
         kafka: The cluster.
-        registry: The installation's schema registry, where the decoder needs one.
+        registry: The installation's schema registry, if the decoder needs it.
 
     Raises:
         LockstepError: Something could not be read, or rows were replaced meanwhile: nothing is proven, and nothing
@@ -397,7 +397,7 @@ def verify_stream(
         require_root(folders.root)
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
     before = OutputLog(folders.table).base()
-    code = describe_code(stream, before.head)  # before a fold can change what the transform holds
+    code = describe_code(stream, before.head)  # before a fold can change the state of the transform
     try:
         report = _prove_stream(stream, folders, kafka, registry)
     except (LockstepError, FileNotFoundError):
@@ -596,7 +596,7 @@ class _Proving:
     def _opened(
         self, group: Iterable[tuple[LedgerChain, BufferedRange]]
     ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
-        """Begin the proof of partitions; of those that cannot be folded again, check what is possible."""
+        """Start the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, held in group:
             provable = find_first_provable(chain.ranges, held.first)
             reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
@@ -641,7 +641,7 @@ class _Proving:
                 return None
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
-                if self._floor.refresh() == floor:  # else it may be deleted: the state in force there is another one
+                if self._floor.refresh() == floor:  # else it may be deleted: another state is in force there
                     self._violations.add(
                         ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
                     )
@@ -710,7 +710,7 @@ class _Proving:
         return _scope(chain, first, held, self._origin, self._inherited)
 
     def _add_scope(self, chain: LedgerChain, scope: ProvenRange) -> None:
-        """Record what is proven of a partition; of dropped rows only that they are gone."""
+        """Record the proven range of a partition; of dropped rows only that they are gone."""
         if chain.ranges[0].batch <= self._dropped and self._origin is None:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
             scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
@@ -721,7 +721,7 @@ class _Proving:
         self.work.scopes.append(scope)
 
     def _check_counts(self, chain: LedgerChain, ranges: int, cursor: RowCursor, aside: SideTableCheck) -> None:
-        """Compare the first ranges of a partition with what is stored."""
+        """Compare the first ranges of a partition with the stored rows."""
         first, removed = islice(chain.ranges, ranges), self._removed(chain)
         check_without_kafka(first, cursor, aside, self._violations, dropped_up_to=self._dropped, removed=removed)
 
@@ -732,7 +732,7 @@ class _Proving:
         """Report messages before the first wanted offset: they were never read."""
         joined_here = chain.is_joined and chain.joined_at == {chain.start}
         if self._origin is not None and chain.ranges[0].batch == FIRST_BATCH:
-            joined_here = True  # the position that it took over, which is proven by its digest
+            joined_here = True  # the inherited position, which is proven by its digest
         if held.first < chain.start and not joined_here and not chain.ranges[0].is_loss:
             found = f"messages from {held.first} on, the first batch starts at {chain.start}"
             self._violations.add(ViolationKind.NEVER_READ, chain.place, held.first, "all from the first offset", found)
@@ -768,7 +768,7 @@ def _describe_dropped(chain: LedgerChain, dropped_up_to: int) -> str:
 
 
 def _end(chain: LedgerChain, held: BufferedRange) -> int:
-    """Where the second reading ends: records that a log lost at its end never arrive."""
+    """The end of the second reading: records that a log lost at its end never arrive."""
     return min(chain.until, held.end)
 
 

@@ -88,10 +88,10 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
         release: Releases buffered messages by the watermark; None for a class without such a buffer.
         tolerates_all: Whether no content of a message breaks the promise.
         by_time: Whether messages are compared with the watermark.
-        at_first: Whether any update begins an unknown or suspended session.
-        is_late: Whether a message is beyond the bound of a class with one; None for others.
+        at_first: Whether any update starts an unknown or suspended session.
+        is_late: Whether a message is beyond the bound of its class; None for others.
         begins_later: The ruling that buffers the first message of a session without snapshots; None for a class
-            whose sessions begin with it.
+            whose sessions start with it.
     """
 
     rule: GateRule
@@ -117,7 +117,7 @@ class GateRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_no_snapshot(self) -> bool:
-        """Whether sessions are never suspended: each may begin with any message."""
+        """Whether sessions are never suspended: each may start with any message."""
         return self.passes_unknown and not self.suspends
 
 
@@ -139,7 +139,7 @@ def refuse_proof(cause: str) -> Ruling:
 
 
 def raise_not_provable(what: str) -> NoReturn:
-    """Raise `NotProvable`: there is no proof of something yet."""
+    """Raise `NotProvable`: this cannot be proven yet."""
     raise NotProvable(f"{what} cannot be proven yet: no second gate knows it")
 
 
@@ -152,7 +152,7 @@ def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Re
 
     Everything between a snapshot's first part and the message that completes it is buffered, in order and without
     gaps; each part counts as a snapshot to the class. An interrupted snapshot breaks the promise; a class that
-    tolerates everything gives it up and continues.
+    tolerates everything abandons it and continues.
     """
     if envelope.kind is not Kind.SNAPSHOT_PART and not is_multipart_open(memory):
         return rules.rule(memory, envelope, record)
@@ -176,7 +176,7 @@ def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Re
 
 
 def _unfit(parts: list[int], envelope: Envelope, ruling: Ruling) -> str | None:
-    """Why a message cannot be part of the open snapshot, whatever the ruling of the class is."""
+    """Why a message cannot be part of the open snapshot, for any ruling of the class."""
     if parts and (envelope.restarts_sequence or envelope.kind is Kind.END):
         return "snapshot not complete"
     is_left_out = ruling.what in {Action.LATE, Action.ASIDE} and envelope.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}
@@ -208,10 +208,10 @@ class SessionMemory(NamedTuple):
     """A session.
 
     Attributes:
-        opened_at: Offset of the snapshot that began it.
+        opened_at: Offset of the snapshot that started it.
         memory: The class's memory of it.
         waits: It is suspended: its messages are quarantined until its next snapshot.
-        broken: That one may only be the rest of a multipart snapshot, which is quarantined, too.
+        broken: The next snapshot may be only the rest of a multipart snapshot, which is quarantined, too.
         lost: It is suspended, and its state counts as lost.
     """
 
@@ -233,7 +233,7 @@ class SessionOutcome(NamedTuple):
         after: Offsets of those that are applied after it.
         freed: Offsets of those that will not be applied: they are quarantined.
         stale: Offsets of those that a snapshot covers: dropped and counted.
-        begins: It is an update that restarts a suspended session.
+        begins: The message is an update that restarts a suspended session.
     """
 
     what: Action
@@ -247,18 +247,18 @@ class SessionOutcome(NamedTuple):
 
 
 class Suspension(NamedTuple):
-    """Sessions suspended by no message of their own.
+    """Sessions that are suspended without a message of theirs.
 
     Attributes:
-        before: Sessions that began before this offset; an operator may set it beyond unread messages.
-        skipped: Sessions that an operator skips, each with such an offset of its own.
+        before: Sessions that started before this offset; an operator may set it beyond unread messages.
+        skipped: Sessions that an operator skips, each with its offset.
     """
 
     before: int = 0
     skipped: Mapping[str, int] = {}
 
     def of(self, session: str) -> int:
-        """The first offset at which a session may begin again."""
+        """The first offset at which a session may restart."""
         return max(self.before, self.skipped.get(session, 0))
 
 
@@ -278,7 +278,7 @@ def _fate(
 
     Args:
         rules: The class.
-        known: The session; None where it is unknown.
+        known: The session; None if unknown.
         envelope: The message's envelope.
         record: Its record.
         suspension: The suspended sessions.
@@ -321,7 +321,7 @@ _NOTHING_ELSE = (Action.DROP, Action.LATE, Action.ASIDE, Action.SKIP)
 
 
 def is_waiting(known: SessionMemory, from_offset: int) -> bool:
-    """Whether a session is suspended: by a message, or because it began before an offset."""
+    """Whether a session is suspended: by a message, or because it started before an offset."""
     return known.waits or known.opened_at < from_offset
 
 
@@ -330,7 +330,7 @@ def mark_suspended(known: SessionMemory, envelope: Envelope | None = None) -> Se
 
     Args:
         known: The session.
-        envelope: The quarantined message, which may leave the rest of a snapshot to come; None where the
+        envelope: The quarantined message, after which the rest of a snapshot may follow; None if the
             transform refused one.
     """
     may_go_on = envelope is not None and envelope.kind in {Kind.UPDATE, Kind.SNAPSHOT_PART}
@@ -349,7 +349,7 @@ def _going_on(known: SessionMemory, ruling: Ruling, freed: tuple[int, ...]) -> S
 def _unless_given_up(
     rules: GateRules, known: SessionMemory | None, envelope: Envelope, record: Record, from_offset: int
 ) -> SessionOutcome:
-    """For a class whose sessions need no snapshot: only what an operator gave up is quarantined."""
+    """For a class whose sessions need no snapshot: quarantine only the messages that an operator gave up."""
     if record.offset < from_offset:
         return SessionOutcome(Action.WAIT, known, "given up")
     ruling = make_ruling(rules, None if known is None else known.memory, envelope, record)
@@ -396,7 +396,7 @@ class ReplayWatermark:
 
 
 def find_event_time(envelope: Envelope, record: Record) -> int:
-    """Event time of a message: its own, else Kafka's. Raises TypeError for one that is no int."""
+    """Event time of a message: its own, else Kafka's. Raises TypeError for a value that is not an int."""
     return require_int(record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us)
 
 
@@ -418,7 +418,7 @@ def name_absurd_time(envelope: Envelope) -> str:
 
 
 def require_int(number: object) -> int:
-    """A number or a time, if it is one: a float may come back from a state as another value, or as none."""
+    """Require an int: a state may return a float as another value, or as null."""
     if type(number) is not int:
         raise TypeError(f"a number or a time {number!r} that is no int")
     return number
@@ -428,12 +428,12 @@ LARGEST = 2**63 - 1
 
 
 def is_64_bit(number: int) -> bool:
-    """Whether state and table can hold a producer's number. Raises TypeError for one that is no int."""
+    """Whether state and table can hold a producer's number. Raises TypeError for a value that is not an int."""
     return abs(require_int(number)) <= LARGEST
 
 
 def may_be_sent(number: int, wraps_at: int | None) -> bool:
-    """Whether a producer can have sent it. Raises TypeError for one that is no int."""
+    """Whether a producer can have sent a number. Raises TypeError for a value that is not an int."""
     return is_64_bit(number) if wraps_at is None else require_int(number) in range(wraps_at)
 
 

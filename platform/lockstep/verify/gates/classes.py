@@ -119,7 +119,7 @@ def make_ordered_rules(integrity: Any, *, tolerates_violations: bool, restarts_o
 
 
 def rule_by_number(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
-    """The producer's number rises. Memory is the last one, or {"at": last offset} of a session without numbers."""
+    """The producer's number rises. Memory is the last number, or {"at": last offset} of a session without numbers."""
     number = envelope.sequence
     if number is not None and not may_be_sent(number, wraps_at):
         return refuse_proof("number out of range")
@@ -178,7 +178,7 @@ def _rule(integrity: Any) -> GateRule:
 
 
 def rule_by_sequence(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
-    """Each number is one more than the last; a snapshot may repeat the last one, or restart the numbering."""
+    """Each number is one more than the last; a snapshot may repeat the last number, or restart the numbering."""
     del record
     number, is_snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
     if number is None:
@@ -219,9 +219,9 @@ def rule_by_link(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
 
 
 def rule_by_count(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
-    """Checksums are verified by the fold; this rule checks that a session begins with a snapshot, and its count.
+    """Checksums are verified by the fold; this rule checks that a session starts with a snapshot, and its count.
 
-    Memory is [the number of its messages]; True where that is unknown.
+    Memory is [the number of its messages]; True if unknown.
     """
     del record
     if memory is None:
@@ -339,7 +339,7 @@ def _follows(link: Link, last: int) -> bool:
 
 
 def _reaches_over(link: Link, last: int) -> bool:
-    """Of a snapshot fetched separately: the first update after it may begin before the snapshot's end."""
+    """Of a snapshot fetched separately: the first update after it may start before the snapshot's end."""
     if link.first is None:
         return False
     needed = last if link.previous is not None else last + 1
@@ -373,11 +373,11 @@ def make_rules(
     Args:
         integrity: The declared class.
         moment: The watermark of the partition.
-        joined: Its log was not read from its beginning.
-        policy: What it did on a violation then; None for what is declared now.
+        joined: Its log was not read from its start.
+        policy: Its policy on violations at that time; None for the declared policy.
 
     Raises:
-        NotProvable: There is no independent gate for it.
+        NotProvable: The class has no independent gate.
     """
     rules = _rules_of(integrity, moment, _find_policy(integrity) if policy is None else policy)
     rules = _in_joined_log(rules, integrity) if joined else rules
@@ -401,7 +401,7 @@ class RulesInForce:
         """For the arguments see `make_rules`.
 
         Raises:
-            NotProvable: There is no independent gate for it.
+            NotProvable: The class has no independent gate.
         """
         self._policies = policies
         self._declared = make_rules(integrity, moment, joined=joined)
@@ -411,7 +411,7 @@ class RulesInForce:
         }
 
     def find(self, batch: int) -> GateRules:
-        """The rules of a batch; those of the declaration where its policy is not known."""
+        """The rules of a batch; the declared rules if its policy is unknown."""
         count = bisect_right(self._policies, batch, key=lambda each: each.first_batch)
         return self._rules[self._policies[count - 1].policy] if count else self._declared
 
@@ -423,16 +423,16 @@ def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
 
 
 def rule_in_joined_log(rule: GateRule, memory: Memory, envelope: Envelope, record: Record, *, skips: bool) -> Ruling:
-    """Sessions may have begun before the log was joined: no first messages without a snapshot, and no counts."""
+    """Sessions may have started before the log was joined: no first messages without a snapshot, and no counts."""
     if skips and memory is None and envelope.kind not in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
         return Ruling(Action.SKIP, None, "before the first snapshot")
     return rule(memory, msgspec.structs.replace(envelope, count=None), record)
 
 
 def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
-    """Without a snapshot requirement: an update begins an unknown session if it is not late; an end ends nothing.
+    """Without a snapshot requirement: an update starts an unknown session unless it is late; an end ends nothing.
 
-    Memory is {"f": True} of a session that another class has left: its evidence begins with its next message.
+    Memory is {"f": True} of a session that another class has left: its evidence starts with its next message.
     """
     rule = rules.rule
     if isinstance(memory, dict) and "f" in memory:
@@ -453,7 +453,7 @@ def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record:
 
 
 def _find_late_or_waiting(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling | None:
-    """The ruling on an update that begins nothing: beyond the bound, or buffered for its order; None for others."""
+    """The ruling on an update that starts no session: beyond the bound, or buffered for its order; None for others."""
     if envelope.kind is not Kind.UPDATE:
         return None
     if rules.is_late is not None and rules.is_late(envelope, record):

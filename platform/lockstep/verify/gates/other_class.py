@@ -1,4 +1,4 @@
-"""What a class makes of sessions that another class has left, where the class of a stream has changed."""
+"""Sessions that another class has left, read by the new class of a stream."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Recent = dict[int, Any]
 
 
 def check_met(memory: Memory, recent: Recent, number: int | None, record: Record) -> Ruling | None:
-    """The ruling on a number seen before, within the bound; None for a new one."""
+    """The ruling on a number seen before, within the bound; None for a new number."""
     if number is None or number not in recent:
         return None
     same = recent[number][0] == hash_content(record)
@@ -78,7 +78,7 @@ def accept_in_order(
 
 
 def begin_later(envelope: Envelope, record: Record, bound_us: int) -> Ruling | None:
-    """The first message of a session without snapshots waits like the others; one with a number begins the session."""
+    """The first message of a session without snapshots waits like the others; a message with a number starts it."""
     if envelope.sequence is not None:
         return None
     at_us = find_event_time(envelope, record)
@@ -168,7 +168,7 @@ def make_window_rules(
 
 
 def is_beyond_bound(envelope: Envelope, record: Record, moment: ReplayWatermark, bound_us: int) -> bool:
-    """Whether a message is late, whatever is known of its session."""
+    """Whether a message is late; its session does not matter."""
     return find_event_time(envelope, record) < moment.at_us - bound_us
 
 
