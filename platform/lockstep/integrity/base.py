@@ -66,7 +66,7 @@ def find_event_time(envelope: Envelope, record: Record) -> int:
     """The event time of a message: its own, else Kafka's timestamp; microseconds since 1970 (UTC).
 
     Raises:
-        TypeError: Its own is no int: as a float it could not be loaded again with the state.
+        TypeError: The message's own time is not an int: a float could not be loaded again with the state.
     """
     time_us = envelope.event_time_us
     if time_us is None:
@@ -176,7 +176,7 @@ class IntegrityClass(Declaration):
 
     Attributes:
         on_violation: The reaction to a violation of the promise.
-        session_start: Which message begins a session: a snapshot, or the first message of any kind.
+        session_start: Which message starts a session: a snapshot, or the first message of any kind.
     """
 
     on_violation: Policy = Halt()  # a frozen value without parts
@@ -193,12 +193,12 @@ class IntegrityClass(Declaration):
 
     @property
     def opens_at_first(self) -> bool:
-        """Whether a session may begin at its first message, whatever its kind."""
+        """Whether a session may start at its first message, of any kind."""
         return self.session_start is SessionStart.FIRST_MESSAGE
 
     @property
     def replaces_states(self) -> bool:
-        """Whether a session may begin again without a snapshot: the state that it had is lost then."""
+        """Whether a session may restart without a snapshot: its previous state is then lost."""
         return self.opens_at_first or self.passes_unknown_sessions
 
     @property
@@ -238,7 +238,7 @@ class IntegrityClass(Declaration):
 
     @property
     def unordered_because(self) -> str:
-        """Why the numbers of a session may fall or repeat in the table; empty if they do so only where they restart.
+        """Why the numbers of a session may fall or repeat in the table; empty if they do so only at a restart.
 
         They restart with a snapshot and with the first message of a session, in every class.
         """
@@ -251,7 +251,7 @@ class IntegrityClass(Declaration):
 
     @property
     def buffer(self) -> str:
-        """The declaration by which messages wait in the state, for example "reorder=True"; empty where none do."""
+        """The declaration by which messages wait in the state, for example "reorder=True"; empty if none do."""
         return ""
 
     @property
@@ -277,7 +277,7 @@ class IntegrityClass(Declaration):
             time: The partition's watermark.
             skipped: Sessions that an operator skips.
             spread: Snapshots may consist of several messages.
-            joined: The log was joined in the middle: sessions may have begun before the first message read.
+            joined: The log was joined in the middle: sessions may have started before the first message read.
         """
         at_first = self.opens_at_first
         takes_unknown = at_first or self.passes_unknown_sessions or self.waits_for_snapshot

@@ -2,7 +2,7 @@
 
 Promises: exactly-once delivery to the table; nothing about the producer.
 Refuses: nothing; messages that cannot be decoded, or on which the transform raises, are quarantined.
-Costs: one comparison a message where the producer numbers them.
+Costs: one comparison a message if the producer numbers them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lockstep.model.record import Envelope, Kind, Record
 class CountingGate(Gate[int | KnownSession]):
     """Accepts everything; compares sequence numbers that the producer can have sent.
 
-    The state is the newest number of the session; `KnownSession` while there is none. A snapshot restarts the
-    comparison with its own number, even where that is lower.
+    The state is the newest number of the session; `KnownSession` without a number. A snapshot restarts the
+    comparison with its own number, even if that is lower.
     """
 
     def __init__(self, wraps_at: int | None) -> None:

@@ -114,7 +114,7 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
     def _begin(
         self, state: M | SnapshotAwaited | SnapshotApplied[M] | None, envelope: Envelope, record: Record, number: int
     ) -> tuple[M | SnapshotAwaited | SnapshotApplied[M] | None, Verdict]:
-        """The snapshot that begins a session, with its buffered updates."""
+        """The snapshot that starts a session, with its buffered updates."""
         after, verdict = self._evidence.check(None, envelope, record)
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict

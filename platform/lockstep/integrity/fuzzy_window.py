@@ -1,7 +1,8 @@
 """FuzzyWindow, with and without reordering.
 
-By number, where the producer numbers its messages: the next number passes; a later one is buffered until the missing
-ones arrive, or until the watermark is `lateness` beyond its own time; then it is released and the gap is counted.
+By number, if the producer numbers its messages: the next number passes; a message with a later number is buffered
+until the missing messages arrive, or until the watermark is `lateness` beyond its own time; then it is released and
+the gap is counted.
 By event time otherwise: each message is buffered until the watermark is `lateness` beyond it.
 
 Promises: every message of a session within the bound is applied, and no duplicate within the bound; with `reorder` in
@@ -62,7 +63,7 @@ from lockstep.model.record import Envelope, Kind, Record
 
 
 def check_duplicate(recent: RecentMessages, number: int | None, record: Record) -> Verdict | None:
-    """The verdict on a number seen before; None for a new one, or without a number."""
+    """The verdict on a number seen before; None for a new number, or without a number."""
     known = recent.get(number) if number is not None else None
     if known is None:
         return None
@@ -134,7 +135,7 @@ class Reordering(Gate[Order]):
         return None if state is None else min((each.release_us for each in state.waiting), default=None)
 
     def release_due(self, state: Order | None, until_us: int) -> tuple[Order | None, Verdict]:
-        """See `Gate.release_due`: all up to the last one that is due, despite gaps between them."""
+        """See `Gate.release_due`: all up to the last message that is due, despite gaps between them."""
         waiting = [] if state is None else state.waiting
         last_due = max((at for at, each in enumerate(waiting) if each.release_us <= until_us), default=-1)
         if state is None or last_due < 0:

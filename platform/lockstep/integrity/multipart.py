@@ -112,7 +112,7 @@ def _refused(parts: OpenSnapshot[Any], envelope: Envelope, verdict: Verdict) -> 
 
 
 def _find_interruption(envelope: Envelope, verdict: Verdict) -> str:
-    """What a message is instead of the rest of an open snapshot; empty where it is none of this."""
+    """How a message interrupts an open snapshot; empty if it does not."""
     if envelope.restarts_sequence:  # the producer restarts: compare with the state before it
         return "another one that begins"
     if envelope.kind is Kind.END:

@@ -29,7 +29,7 @@ IDS_MAX = 100_000
 
 
 class OnceGate(Gate[SeenIds]):
-    """Messages by id; by number where they have no id; messages with neither pass."""
+    """Messages by id; by number without an id; messages with neither pass."""
 
     def __init__(self, keep_ids: int) -> None:
         self._keep = keep_ids

@@ -1,13 +1,13 @@
 """Unknown sessions: gates around the gate of a class. Pure.
 
 `OpeningAtFirst`, for sessions that need no snapshot: an update of an unknown session is judged as the snapshot that
-begins it, unless it is late: it would begin a session of the past again. Where messages wait for their order, the
-first one does, too, and the first that is released begins the session. An END of an unknown session ends nothing: it
-is accepted and leaves no state, unless it carries a message count and messages are missing. A session that another
+starts it, unless it is late: it would restart a session of the past. If messages wait for their order, the
+first message waits, too, and the first released message starts the session. An END of an unknown session ends nothing:
+it is accepted and leaves no state, unless it carries a message count and messages are missing. A session that another
 class has left keeps its state: only its numbering restarts, with its next message, which may be late or wait, too.
 
-`JoinedLog`, for a log that was joined in the middle, where sessions may have begun before: what precedes the first
-snapshot of a session is skipped, and the message count of an END is not compared.
+`JoinedLog`, for a log that was joined in the middle, where sessions may have started before: messages before the first
+snapshot of a session are skipped, and the message count of an END is not compared.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OpeningAtFirst(Gate[M | Renumbered], Generic[M]):
         return (state, ACCEPT) if isinstance(state, Renumbered) else self._inner.release_due(state, until_us)
 
     def _go_on(self, state: Renumbered, envelope: Envelope, record: Record) -> tuple[M | Renumbered | None, Verdict]:
-        """The first message of a session since another class judged it: its evidence begins with it."""
+        """The first message of a session since another class judged it: its evidence starts with it."""
         opened, begins = self._begin(envelope, record)
         if begins.judgement is not Judgement.ACCEPT:
             return state, begins
@@ -71,7 +71,7 @@ class OpeningAtFirst(Gate[M | Renumbered], Generic[M]):
     def _begin_later(
         self, state: Renumbered | None, envelope: Envelope, record: Record
     ) -> tuple[M | Renumbered | None, Verdict] | None:
-        """The memory and the verdict of an update that is late, or waits for its order; None where it is neither."""
+        """The memory and the verdict of an update that is late, or waits for its order; None if neither."""
         if envelope.kind is not Kind.UPDATE:
             return None
         late = self._inner.find_late(envelope, record)

@@ -31,7 +31,7 @@ from lockstep.model.record import Envelope, Kind, Record
 
 
 class MonotonicGate(Gate[int | LastOffset]):
-    """Rising numbers; offsets where the producer sends none.
+    """Rising numbers; offsets if the producer sends none.
 
     The state is the last number or the last offset: a number is never compared with an offset.
     """

@@ -1,8 +1,8 @@
-"""What an operator may accept after a halt, and which option a finding suggests.
+"""Options that an operator may accept after a halt, and the option that a finding suggests.
 
 Nothing is accepted implicitly: each finding of a halt needs an option that covers it, and each option is recorded in
-the ledger. The suggested option gives up the least that may be enough: duplicates and messages that cannot be decoded
-are passed over. Any other one does what the policy `Suspend` would have done: it resumes at the next snapshot.
+the ledger. The suggested option costs the least that may be enough: duplicates and messages that cannot be decoded
+are passed over. Any other option acts as the policy `Suspend`: it resumes at the next snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StreamHalted(LockstepError):
     Attributes:
         stream: The stream's name.
         findings: The evidence that halted it.
-        STATE: What is halted, in part of a sentence.
+        STATE: The halted subject, in part of a sentence.
     """
 
     STATE: ClassVar[str] = "is halted"
@@ -249,7 +249,7 @@ class Truncated(_OfPartition, frozen=True):
 
 
 class Recreated(_OfTopic, frozen=True):
-    """A topic was re-created: the new topic is read from its start, where all sessions start over."""
+    """A topic was re-created: the new topic is read from its start, and all sessions start over."""
 
     OPTION: ClassVar[str] = "accept-recreated"
     ANSWERS: ClassVar[str] = Fault.RECREATED
@@ -344,7 +344,7 @@ def suggest_option(finding: Finding) -> Acceptance:
 
 
 def list_alternatives(finding: Finding) -> tuple[Acceptance, ...]:
-    """All options that give up messages and are enough after a finding, the suggested one first."""
+    """All options that give up messages and are enough after a finding, the suggested option first."""
     others: list[Acceptance] = [FromSnapshot(finding.topic, finding.partition)]
     if finding.cause == Fault.UNDECODABLE:
         others = [_from_snapshot(finding)]
@@ -364,7 +364,7 @@ def _pass_over(finding: Finding) -> AcceptLoss:
 
 
 def _from_snapshot(finding: Finding) -> FromSnapshot:
-    """With the range where a run of messages is given up, so that its extent is visible."""
+    """Name the range of a run of messages that is given up, so that its extent is visible."""
     if finding.cause == Fault.UNDECODABLE and finding.until > finding.offset + 1:
         return FromSnapshot(finding.topic, finding.partition, finding.offset, finding.until)
     return FromSnapshot(finding.topic, finding.partition)

@@ -20,7 +20,7 @@ def check_range(number: int, wraps_at: int | None = None) -> Verdict | None:
     """The verdict on a number outside of 64 bits, or one that the producer cannot have sent.
 
     Raises:
-        TypeError: It is no int: a float or a bool would come back from the state as another number, or as none.
+        TypeError: It is not an int: the state would return a float or a bool as another number, or as null.
     """
     if type(number) is not int:
         raise TypeError(f"the number {number!r} of a message is of type {type(number).__name__}, not int")
@@ -50,7 +50,7 @@ def check_wrap(field: str, wraps_at: int | None) -> None:
     """Refuse an invalid modulus.
 
     Raises:
-        DeclarationError: It is no whole number, or too small to distinguish forward from back.
+        DeclarationError: It is not a whole number, or is too small to distinguish forward from back.
     """
     given = cast("object", wraps_at)  # users need no checker
     if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < WRAPS_AT_MIN):

@@ -1,6 +1,6 @@
 """Strict and its evidences Sequence, Linked, Checksum, LogOnly; duplicate dropping.
 
-Each evidence is a gate of its own; its docstring begins with what it proves. All share one rule: an update of an
+Each evidence is a separate gate; its docstring starts with the facts it proves. All share one rule: an update of an
 unknown session is a violation, because its state cannot be known.
 
 Promises: every message of a session is applied, in order, exactly once, as its evidence proves.
@@ -156,7 +156,7 @@ class Sequence(Evidence):
         if state is None or (envelope.restarts_sequence and envelope.kind is SNAPSHOT):
             return _opened(envelope, number, number, self.wraps_at)
         if number == (following := state + 1):
-            return following, ACCEPT  # an int, whatever the message has
+            return following, ACCEPT  # an int for any type of the message's number
         if self.wraps_at is not None:
             if (refused := check_range(number, self.wraps_at)) is not None:
                 return state, refused
@@ -272,7 +272,7 @@ def _id_before(link: Link) -> int | None:
 
 
 def _forward(link: Link) -> bool:
-    """Whether the message ends after it begins: otherwise it could be accepted again and again."""
+    """Whether the message ends after it starts: otherwise it could be accepted again and again."""
     after_first = link.first is None or link.last >= link.first
     return after_first and (link.previous is None or link.last > link.previous) and link.last <= LARGEST
 
@@ -337,7 +337,7 @@ class Strict(IntegrityClass):
     fault_policy: ClassVar[Mapping[Fault, Judgement]] = dict.fromkeys(Fault, Judgement.VIOLATION)
 
     def __post_init__(self) -> None:
-        """Refuse evidence that is no value of an evidence class, and options that it cannot support."""
+        """Refuse evidence that is not a value of an evidence class, and options that it cannot support."""
         if not isinstance(self.evidence, Evidence):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
             raise DeclarationError(
                 "Strict.evidence", self.evidence, "is not evidence", "for example Strict(evidence=Sequence())"
@@ -350,7 +350,7 @@ class Strict(IntegrityClass):
             self._check_buffer()
 
     def _check_round(self) -> None:
-        """Refuse a modulus so small that a message of the next cycle could pass for a duplicate of this one."""
+        """Refuse a modulus so small that a message of the next cycle could pass for a duplicate in this cycle."""
         wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
         if wraps_at is not None and self.repeats is Repeats.DROP and wraps_at < 2 * REMEMBERED:
             problem = f"is less than twice the {REMEMBERED} messages among which duplicates are detected by number"

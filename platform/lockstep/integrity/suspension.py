@@ -1,10 +1,10 @@
 """Suspends sessions instead of stopping the stream: a gate around the gate of a class. Pure.
 
 A suspended session's messages are quarantined until its next snapshot, which restarts it. A whole
-partition is suspended where the affected sessions are unknown: then each session resumes at
-its own snapshot. Where sessions begin at their first message, the next message is that snapshot.
+partition is suspended if the affected sessions are unknown: then each session resumes at
+its own snapshot. If sessions start at their first message, the next message acts as that snapshot.
 
-A suspension is an offset: sessions that began before it are suspended. There is one for the partition, and one for
+A suspension is an offset: sessions that started before it are suspended. There is one for the partition, and one for
 each session that an operator skips. An operator may set it beyond unread messages: those are all quarantined.
 
 The state of a session is an `ActiveSession` around the state of the inner gate, or a `SuspensionMark`. An active
@@ -63,7 +63,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
         before = (
             max(self.suspended_from, self._skipped.get(envelope.session, 0)) if self._skipped else self.suspended_from
         )
-        # A mark is a suspension whatever the offset; of an active session, the offset of its begin decides.
+        # A mark is a suspension at any offset; of an active session, the offset of its start decides.
         suspended = state is not None and (type(state) is SuspensionMark or state.began_at < before)
         at_first = self._opens_at_first and envelope.kind is Kind.UPDATE and (state is None or suspended)
         if (at_first or envelope.kind in _BEGINS) and record.offset >= before:
@@ -75,7 +75,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
         if verdict.judgement in _KEPT:
             return ActiveSession(record.offset if active is None else active.began_at, inner), verdict
         if active is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
-            # It may have begun before: suspended like the others.
+            # It may have started before: suspended like the others.
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         return self._refused(state, verdict, envelope, record)
 
@@ -103,7 +103,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
     def _waiting(
         self, known: ActiveSession[M] | SuspensionMark | None, envelope: Envelope, before: int, *, suspended: bool
     ) -> tuple[ActiveSession[M] | SuspensionMark | None, Verdict]:
-        """A message of a suspended session; the first one frees the session's buffered messages."""
+        """A message of a suspended session; the first message frees the session's buffered messages."""
         outcome = Verdict(Judgement.QUARANTINE, "suspended", "a snapshot of the session", envelope.kind.value)
         if known is None or not suspended:
             return known, outcome
@@ -165,7 +165,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
 
 
 class SkipGate(WrappingGate[M]):
-    """For classes whose sessions need no snapshots: only what an operator has given up is quarantined."""
+    """For classes whose sessions need no snapshots: only messages that an operator has given up are quarantined."""
 
     def __init__(self, inner: Gate[M], before: int, skipped: Iterable[SuspendedSession]) -> None:
         super().__init__(inner)
@@ -211,8 +211,8 @@ def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> Sus
 
     Args:
         state: The state before.
-        since: Its first lost offset; unchanged where the session was suspended already.
-        broken: The remaining parts of an open snapshot are still to come.
+        since: Its first lost offset; unchanged if the session was suspended already.
+        broken: The remaining parts of an open snapshot may still arrive.
     """
     if state is None:
         return None

@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
         after: Offsets of buffered messages to be applied after this message, in order.
         freed: Offsets of buffered messages that will not be applied: they are quarantined.
         stale: Offsets of buffered messages that a snapshot covers: they are dropped and counted.
-        begins: It is an update that restarts its suspended session, as a snapshot would.
+        begins: The message is an update that restarts its suspended session, as a snapshot would.
     """
 
     judgement: Judgement
@@ -98,11 +98,11 @@ class Gate(ABC, Generic[M]):
         return state, ACCEPT
 
     def find_late(self, envelope: Envelope, record: Record) -> Verdict | None:
-        """The verdict on a message that is late whatever is known of its session; None for one that is not."""
+        """The verdict on a message that is late for any session; None for a message that is not late."""
         return None
 
     def buffer_first(self, envelope: Envelope, record: Record) -> tuple[M | None, Verdict] | None:
-        """Buffer the first message of a session that needs no snapshot; None where it begins the session at once."""
+        """Buffer the first message of a session that needs no snapshot; None if it starts the session immediately."""
         return None
 
 

@@ -99,7 +99,7 @@ _Request = tuple[int, _Question, int]
 
 
 class _Answers(NamedTuple):
-    """The partitions of a request, and the answers to come."""
+    """The partitions of a request, and their pending answers."""
 
     asked: list[TopicPartition]
     future: Future[OffsetAnswers]
@@ -113,7 +113,7 @@ class _Leader(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
-    """What a topic's settings say about which of its messages go.
+    """The settings of a topic that decide how long its messages stay.
 
     Attributes:
         topic: Name of the topic.
@@ -151,7 +151,7 @@ class PartitionOffsets(msgspec.Struct, frozen=True, gc=False):
         start: First retained offset.
         stable_end: Last stable offset: the end that a plan may use.
         high_watermark: End of the replicated log.
-        leader_epoch: Epoch of the partition's leader; None where the broker does not send it.
+        leader_epoch: Epoch of the partition's leader; None if the broker does not send it.
     """
 
     start: int
@@ -250,7 +250,7 @@ class ClusterAdmin:
     def view_for_commit(self, names: Iterable[str], before: ClusterView) -> ClusterView:
         """Ids, last stable offsets and leader epochs of the existing topics, in one request to each leader.
 
-        Log starts are those of before, and so are high watermarks below a last stable offset: for a plan both are too
+        Log starts, and high watermarks below a last stable offset, are copied from `before`: for a plan both are too
         old. Partitions that were not in the view before are not in this one.
 
         Raises:
@@ -272,7 +272,7 @@ class ClusterAdmin:
         return ClusterView(cluster_id=before.cluster_id, topics=topics, ends=ends, leaders=leaders)
 
     def find_offsets_at(self, places: Iterable[TopicNamePartition], timestamp_ms: int) -> dict[TopicNamePartition, int]:
-        """Offset of the first message with this Kafka timestamp or a later one; partitions without one are left out.
+        """Offset of the first message with this Kafka timestamp or later; partitions without one are left out.
 
         Args:
             places: The partitions, by (topic, partition).
@@ -305,9 +305,9 @@ class ClusterAdmin:
         return self._describe(names)[0]
 
     def find_deleted(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the names of which the cluster says that it has no such topic.
+        """Names that the cluster reports as nonexistent.
 
-        Not one that is hidden from this user, nor one for which there is no answer: that is never "no topic".
+        Topics that are hidden from this user, and topics without an answer, are not among them.
         """
         wanted = sorted(names)
         if not wanted:
@@ -360,13 +360,13 @@ class ClusterAdmin:
         return topics, leaders
 
     def _ask_patiently(self, what: str, ask: Callable[[float], T]) -> T:
-        """Ask again where there is no answer: the client asks the one broker that it takes for the controller.
+        """Ask again without an answer: the client asks only the broker that it takes for the controller.
 
         A silent one stays that broker for the client until other metadata tells it so.
 
         Args:
             what: The subject of the question, in part of a sentence.
-            ask: Asks once, within so many seconds; raises the client's error where there is no answer.
+            ask: Asks once, within so many seconds; raises the client's error without an answer.
         """
         deadline, patience = time.monotonic() + self._timeout, FIRST_BROKER_SECONDS
         while True:
@@ -386,12 +386,12 @@ class ClusterAdmin:
         """The answer about each topic.
 
         Args:
-            answers: The answers to come.
+            answers: The pending answers.
             what: The subject of one, in part of a sentence that the topic's name ends.
             passes_over_gone: A topic that is gone is left out.
 
         Raises:
-            KafkaException: There is no answer about one of them.
+            KafkaException: A topic has no answer.
             KafkaError: The answer about one of them is an error.
         """
         found: dict[T, Answer] = {}
@@ -421,7 +421,7 @@ class ClusterAdmin:
     def _find_policies(self, ids: Mapping[str, str]) -> Mapping[str, RetentionPolicy]:
         """Those of the topics, by topic id; asks for what is unknown.
 
-        Looks of several threads share a client: what one has found stays its own, whatever others keep.
+        Threads share a client: the policies that one thread read stay its own, even if others read other policies.
         """
         known = self._policies
         unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in known}
@@ -478,7 +478,7 @@ class ClusterAdmin:
             key: PartitionOffsets(
                 start=start.offset,
                 stable_end=stable[key].offset,
-                # What came after the high watermark was read is part of the log, too.
+                # Messages after the read of the high watermark are part of the log, too.
                 high_watermark=max(marks[key].offset, stable[key].offset),
                 leader_epoch=_known_epoch(stable[key]),
             )
@@ -553,7 +553,7 @@ class ClusterAdmin:
         self._cluster_id = cluster_id
 
     def _check_topics_visible(self) -> None:
-        """A cluster without topics and one that hides them all look the same, until a topic is requested by name.
+        """Tell a cluster without topics from a cluster that hides all: request a topic by name.
 
         Raises:
             KafkaError: This user may see no topic.
@@ -599,7 +599,7 @@ def _by_leader(asked: Mapping[TopicNamePartition, _Leader]) -> dict[int, list[To
 
 
 def _read_answers(answers: _Answers) -> OffsetAnswers:
-    """The answers to a request; its own error, where it failed, is that of each of its partitions."""
+    """The answers to a request; if the request failed, its error for each of its partitions."""
     try:
         return answers.future.result()
     except KafkaException as error:
@@ -607,7 +607,7 @@ def _read_answers(answers: _Answers) -> OffsetAnswers:
 
 
 def _known_epoch(end: ListOffsetsResultInfo) -> int | None:
-    """The leader's epoch; None where the broker does not send it."""
+    """The leader's epoch; None if the broker does not send it."""
     return end.leader_epoch if (end.leader_epoch or 0) >= 0 else None
 
 

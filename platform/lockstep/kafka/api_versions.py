@@ -1,4 +1,4 @@
-"""The requests that a broker knows, by the log of the client: no call of the client library gives them.
+"""The requests that a broker knows, read from the client's log: no call of the client library returns them.
 
 librdkafka logs each answer to its ApiVersions request as `ApiKey Metadata (3) Versions 0..13`.
 """

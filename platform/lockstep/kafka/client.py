@@ -54,7 +54,7 @@ def _release_topic_ids(answer: Future[Any]) -> None:
     """Release the reference to each id that the client keeps: 100 bytes a topic and request, which nothing else frees.
 
     confluent-kafka does so in 2.16 and in all releases before that know topic ids: 8 GB a day with 1,000 topics and a
-    batch a second. Where an id has no reference but that of its description, as it should be, nothing is done.
+    batch a second. An id whose only reference is that of its description is left alone.
     """
     if answer.exception() is not None:
         return
@@ -78,7 +78,7 @@ class ClusterClient(AdminClient):
 
         Raises:
             KafkaError: The options do not fit together, or a file that they name cannot be used.
-            SettingsError: A secret is not where the settings refer to.
+            SettingsError: A secret that the settings refer to is missing.
         """
         self.settings = settings
         self._connection_log = ConnectionLog()
@@ -100,7 +100,7 @@ class ClusterClient(AdminClient):
         return answer
 
     def describe_topics(self, topics: TopicCollection, **options: Any) -> dict[str, Future[Any]]:  # type: ignore[override]  # as its own
-        """As `AdminClient`, without what it leaves in memory."""
+        """As `AdminClient`, without its memory leak."""
         answers = super().describe_topics(topics, **options)
         for answer in answers.values():
             answer.add_done_callback(_release_topic_ids)
@@ -165,7 +165,7 @@ class RangeConsumer(Consumer):
 
         Args:
             configuration: Its configuration.
-            connection_log: Receives its events and log lines; a new one unless given.
+            connection_log: Receives its events and log lines; a new log unless given.
             log_level: Its log level.
         """
         self._connection_log = connection_log or ConnectionLog()

@@ -2,7 +2,7 @@
 
 No consumer joins the group, and nothing is read through it. Its offsets are read back in one place only: a
 start without a table checks whether there was one (`engine/driver/committer.py`). The offsets of another group are
-read once for each partition, where a stream continues that group's work (`GroupOffsets`).
+read once for each partition, if a stream continues that group's work (`GroupOffsets`).
 
 A consumer sends the requests, not the admin client: librdkafka 2.16 crashes the process when an admin
 client requests a group's offsets while the group's coordinator starts (seen: a null pointer in
@@ -90,7 +90,7 @@ class ConsumerGroup:
         return ConsumerGroup(self._settings, group).published(places)
 
     def forget(self) -> None:
-        """Delete the group; a missing group is no error.
+        """Delete the group; a missing group is not an error.
 
         Raises:
             KafkaError: The cluster refused it or did not answer.
@@ -110,7 +110,7 @@ class ConsumerGroup:
     def _commit(self, places: list[TopicPartition]) -> None:
         """Commit on a thread that is left behind after the timeout, one at a time.
 
-        While the coordinator is away, neither a commit of the client nor the end of the client comes back.
+        While the coordinator is away, neither a commit nor the close of the client returns.
         """
         verb, ended = "take offsets of", self._commit_ended
         if not ended.is_set():
@@ -161,7 +161,7 @@ class ConsumerGroup:
 
 
 class _NoGroup(Exception):
-    """There is no such group."""
+    """The group does not exist."""
 
 
 def _coordinator_starts(error: BaseException) -> bool:

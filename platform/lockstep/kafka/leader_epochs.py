@@ -1,6 +1,6 @@
 """Asks the brokers whether a log was truncated and has regrown after a change of its leader.
 
-A log that was truncated and has grown past the position again looks complete by its offsets. Its records differ: each
+By its offsets, a log that was truncated and has grown past the position again seems complete. Its records differ: each
 carries the epoch of the leader that wrote it, and a broker knows the end of each epoch in its current log. The
 client requests that when it learns of a leader that is newer than a position; only a client without a known leader
 is sure to request it: each comparison needs a new consumer, half a second to a second on an idle broker.
@@ -63,11 +63,11 @@ def _assigned(each: Position) -> TopicPartition:
 
 
 def _place(message: Message) -> TopicNamePartition:
-    return message.topic(), message.partition()  # type: ignore[return-value]  # set on all that a consumer gives
+    return message.topic(), message.partition()  # type: ignore[return-value]  # set on all messages of a consumer
 
 
 def _held(message: Message) -> bool | None:
-    """Whether a log contains the records that were read; None when the message is no evidence."""
+    """Whether a log contains the records that were read; None when the message proves nothing."""
     error = message.error()
     if error is None or error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name
         return True

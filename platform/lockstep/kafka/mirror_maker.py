@@ -1,6 +1,6 @@
-"""What MirrorMaker 2 writes into a mirrored cluster: the names of topics, and checkpoints in Kafka's own binary form.
+"""Output of MirrorMaker 2 in a mirrored cluster: the names of topics, and checkpoints in Kafka's binary form.
 
-A checkpoint translates an offset of a consumer group. It is a lower bound: from its downstream offset on lie all
+A checkpoint translates an offset of a consumer group. It is a lower bound: from its downstream offset on, it has all
 messages from its upstream offset on, and possibly some before them (`OffsetSyncStore.translateDownstream` in Kafka).
 """
 
@@ -26,7 +26,7 @@ class OffsetSyncCheckpoint(msgspec.Struct, frozen=True):
         topic: Name of the topic in the mirrored cluster.
         partition: Partition number.
         upstream: Offset in the source cluster.
-        downstream: Offset in the mirrored cluster: the messages from `upstream` on lie from here on.
+        downstream: Offset in the mirrored cluster: the messages from `upstream` on start here at the earliest.
     """
 
     group: str

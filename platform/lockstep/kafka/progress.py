@@ -95,7 +95,7 @@ def compute_lag_messages(next_offset: int | None, ends: PartitionOffsets) -> int
     Messages of open transactions and offsets that expired unread count, too: both are still to be accounted for.
 
     Args:
-        next_offset: Next offset to read; None for a partition that was never read, which begins at its first offset.
+        next_offset: Next offset to read; None for a partition that was never read, which starts at its first offset.
         ends: Offsets of the partition.
     """
     return max(0, ends.high_watermark - (ends.start if next_offset is None else next_offset))
@@ -106,7 +106,7 @@ def compute_headroom_seconds(
 ) -> float | None:
     """Time until retention by age deletes an unread message of a partition; negative once it may.
 
-    Without lag that is the whole retention: a message that arrives now is kept that long. None where no retention by
+    Without lag that is the whole retention: a message that arrives now is kept that long. None if no retention by
     age limits it, or while the age of the unread messages is unknown. `retention.bytes`, which deletes by size and at
     no foreseeable time, is left out.
 
@@ -114,7 +114,7 @@ def compute_headroom_seconds(
         retention_ms: Retention by age; None for unlimited.
         lag_messages: Messages behind.
         oldest_unread_ms: Timestamp of the first unread message, in ms since 1970 UTC. A run does not read ahead of
-            its plan and gives the newest message that it committed, which is older: headroom is then a lower bound.
+            its plan and passes the newest message that it committed, which is older: headroom is then a lower bound.
         now_ms: The time now, in ms since 1970 UTC.
     """
     if retention_ms is None:

@@ -1,22 +1,22 @@
 """Reads offset ranges; explains missing offsets.
 
-All ranges are assigned together: one after another, each assignment would wait for a fetch of its
-own (a second each, measured). Offsets of a partition only ever rise, so a run of messages has no
+All ranges are assigned together: one after another, each assignment would wait for a separate
+fetch (a second each, measured). Offsets of a partition only ever rise, so a run of messages has no
 gap exactly when its length equals its span: no check of each message is needed.
 
 Three things leave offsets without a message: an aborted transaction, the control record that ends a transaction (its
 marker), and a removed record, for example by compaction. A `read_uncommitted` consumer returns the messages of
 aborted transactions. Control records are returned to no application, but the client counts them, and logs for each
-fetch the number of records and the last offset. Where a fetch had a record for each of its offsets, none is gone:
-offsets without a message are control records. Where it had fewer, the offsets in question are fetched batch by batch:
+fetch the number of records and the last offset. If a fetch had a record for each of its offsets, none is gone:
+offsets without a message are control records. If it had fewer, the offsets in question are fetched batch by batch:
 a batch of one record that is a control record is the marker itself. The topic's settings prove nothing: a topic with
 cleanup.policy=delete today may have been compacted yesterday.
 
 A batch corrupted in transit reads well the next time; one corrupt on the broker never does. One fetch returns one
-record batch here: where one returns several, librdkafka 2.16 aborts its process at some corrupt ones (an assertion).
+record batch here: if a fetch returns several, librdkafka 2.16 aborts its process at some corrupt ones (an assertion).
 
-A client says nothing while it passes over an aborted transaction or over markers, however many, and does not stop at
-the end of a range. Where a partition was silent before, its log tells how far it has come; while it comes further, it
+A client reports nothing while it passes over an aborted transaction or over markers, however many, and passes
+the end of a range. For a partition that was silent before, the client's log shows its progress; while it progresses, it
 is not silent.
 """
 
@@ -68,7 +68,7 @@ class Range(msgspec.Struct, frozen=True):
             has regrown.
         single_batches: Each fetch returns one record batch.
         patient: It was silent before, and is waited for longer.
-        beyond: Number of further offsets that are taken where the client has them already.
+        beyond: Number of further offsets that are taken if the client has them already.
     """
 
     topic: str
@@ -130,7 +130,7 @@ def read_ranges(
         consumer: Reads them.
         ranges: The ranges.
         tuning: How long it is waited for a message.
-        progress: The log of the consumer; None where it keeps no such log.
+        progress: The log of the consumer; None without such a log.
     """
     reading = _Reading(consumer, ranges, tuning, progress)
     try:
@@ -142,7 +142,7 @@ def read_ranges(
 def read_patiently(
     configuration: Configuration, ranges: Sequence[Range], tuning: Tuning = DEFAULT_TUNING
 ) -> Iterator[MessageRun | UnreadableRange]:
-    """`read_ranges` by a new client that also says how far it has come where it returns no message."""
+    """`read_ranges` by a new client that also logs its progress while it returns no message."""
     progress = FetchProgress()
     response = max(RESPONSE_BYTES, int(configuration.get("message.max.bytes", 0)))  # else the client refuses it
     shown = {**configuration, "debug": "msg,fetch", "fetch.max.bytes": response}
@@ -156,8 +156,8 @@ def read_patiently(
 class _Reading:
     """One pass over the ranges of a bin.
 
-    It waits for each range up to its `until`. Until the last of them is there, and from what the client has fetched by
-    then, the others take what they may beyond it.
+    It waits for each range up to its `until`. Until the last range is complete, the others also
+    take their messages beyond it, from those already fetched.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class _Reading:
             self._stop_fetching()
             before, left = left, self._count_left()
             steps_before, steps = steps, self._progress.steps
-            # What others have beyond their ranges says nothing of those that are awaited.
+            # Progress beyond a range must not reset the timeout of the ranges still awaited.
             if left < before or steps > steps_before:
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
@@ -207,7 +207,7 @@ class _Reading:
         return self._tuning.silence_seconds_max if patient else self._tuning.straggler_seconds_max
 
     def _pass_over(self) -> Iterator[MessageRun]:
-        """End the awaited ranges of which no message is to come, as the client's log shows."""
+        """End the awaited ranges without further messages, as the client's log shows."""
         for index in sorted(self._awaited):
             item = self._ranges[index]
             passed = self._progress.find_passed(TopicNamePartition(item.topic, item.partition), self._taken[index])
@@ -219,7 +219,7 @@ class _Reading:
         return sum(self._ranges[index].until - self._next[index] for index in self._awaited)
 
     def _sorted(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
-        """Messages by range, then the ends of partitions that came with them.
+        """Messages by range, then the ends of partitions that arrived with them.
 
         The client returns fetched messages partition by partition, so nearly always all are of one.
         """
@@ -359,7 +359,7 @@ def _before(messages: list[Message], until: int) -> list[Message]:
 
 
 def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[int, int]]:
-    """Offsets without a message between `start`, the messages, and `until` where it is reached."""
+    """Offsets without a message between `start`, the messages, and `until` if it is reached."""
     end = until if until is not None else _offset(messages[-1]) + 1
     if end - start == len(messages):
         return []
@@ -402,7 +402,7 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class FetchSteps(ConnectionLog):
-    """The log of a client that says when a fetch has come further, although no message has come.
+    """The log of a client that shows the progress of fetches without a message.
 
     Attributes:
         steps: Number of such log lines.
@@ -413,7 +413,7 @@ class FetchSteps(ConnectionLog):
         self.steps = 0
 
     def find_passed(self, place: TopicNamePartition, taken: int) -> int | None:
-        """The offset before which no further message of a partition will come; None while that is unknown.
+        """The offset before which no further message of a partition follows; None while unknown.
 
         Args:
             place: Topic and partition.
@@ -451,10 +451,10 @@ _FETCHING = re.compile(r"Fetch topic (?P<topic>\S+) \[(?P<partition>\d+)\] at of
 
 
 class FetchProgress(FetchSteps):
-    """How far a client has come in each partition of its only assignment, from its log lines.
+    """A client's progress in each partition of its only assignment, from its log lines.
 
     The client asks for an offset after it has logged how many messages it has found before that, and returns messages
-    in this order. So where that many were returned, none is to come before the offset.
+    in this order. Once that many were returned, no further message precedes the offset.
     """
 
     def __init__(self) -> None:
@@ -514,7 +514,7 @@ def explain_missing_offsets(
     *,
     patient: bool = False,
 ) -> list[Hole] | UnreadableRange:
-    """The gaps with their causes, split where the cause changes, in offset order.
+    """The gaps with their causes, split at each change of the cause, in offset order.
 
     "aborted" and "marker" are proven; "unproven" means that nothing explains the offset although the log was read.
 
@@ -527,7 +527,7 @@ def explain_missing_offsets(
         patient: It is waited for longer, as its messages are.
 
     Returns:
-        The gaps; or why the log could not be read: that is no evidence of anything.
+        The gaps; or why the log could not be read: that proves nothing.
     """
     explained: list[Hole] | UnreadableRange = []
     for _ in range(tuning.explain_attempts if gaps else 0):
@@ -573,14 +573,14 @@ def mark_proven(holes: Iterable[Hole], spans: Sequence[tuple[int, int]], cause: 
             yield Hole(start=start, until=until, cause=cause)
             at = until
             if spans[index][1] > hole.until:
-                break  # the next hole may begin inside of the span
+                break  # the next hole may start inside the span
             index += 1
         if at < hole.until:
             yield Hole(start=at, until=hole.until, cause=UNPROVEN)
 
 
 def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: Tuning) -> list[Hole] | UnreadableRange:
-    """1. Read the whole range once.  2. Read undecided offsets batch by batch.  3. Join what has the same cause."""
+    """1. Read the whole range once.  2. Read undecided offsets batch by batch.  3. Join neighbours of one cause."""
     holes = [Hole(start=start, until=until, cause=UNPROVEN) for start, until in gaps]
     prober = _Prober(configuration, tuning)
     try:
@@ -591,7 +591,7 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: T
         return looked
     seen, fetches = looked
     holes = list(mark_proven(holes, seen, "aborted"))
-    # What has a record but no message is a marker.
+    # An offset with a record but no message is a marker.
     holes = list(mark_proven(holes, list(find_whole_spans(fetches, whole.start)), "marker"))
     markers = _by_batches(configuration, whole, holes, tuning)  # 2
     if isinstance(markers, UnreadableRange):
@@ -641,7 +641,7 @@ ONE_BATCH: Configuration = {"fetch.message.max.bytes": 1}
 
 
 class Readable(msgspec.Struct, frozen=True):
-    """Offsets from the one asked for to `offset` are no obstacle: a message is there, or the log ends.
+    """Offsets from the requested offset to `offset` are readable: a message is there, or the log ends.
 
     Attributes:
         offset: Offset of the first message, or the end of the log.
@@ -659,7 +659,7 @@ Look = Callable[[int], Readable | Corrupt | None]
 
 
 def find_next_readable(configuration: Configuration, corrupt: Range, tuning: Tuning = DEFAULT_TUNING) -> int | None:
-    """The first readable offset from `corrupt.start` on; `corrupt.until` where none before it is readable.
+    """The first readable offset from `corrupt.start` on; `corrupt.until` if no earlier offset is readable.
 
     None without an answer from Kafka.
     """
@@ -692,7 +692,7 @@ def find_first_readable(look: Look, start: int, until: int) -> int | None:
 
 
 def _boundary(look: Look, failing: int, fine: int, end: int) -> int | None:
-    """The first readable offset between one that fails and one that does not, whose fetch begins at `end`."""
+    """The first readable offset between `failing` and `fine`, whose fetch starts at `end`."""
     while fine - failing > 1:
         middle = (failing + fine) // 2
         match look(middle):
@@ -714,7 +714,7 @@ class _Probe:
         self._topic, self._partition, self._seconds_max = topic, partition, seconds_max
 
     def look(self, offset: int) -> Readable | Corrupt | None:
-        """See `Look`. A broker's unknown error is evidence only where it reads the start of the same log."""
+        """See `Look`. A broker's unknown error is evidence only if it reads the start of the same log."""
         found = self._fetch(offset)
         if not isinstance(found, ClientError):
             return found
@@ -724,7 +724,7 @@ class _Probe:
         return Corrupt() if found.code() in _CORRUPT else None
 
     def _fetch(self, offset: int) -> Readable | Corrupt | ClientError | None:
-        """The client passes over a batch of an unknown version without an event where it begins before the offset."""
+        """The client skips a batch of an unknown version without an event if the batch starts before the offset."""
         self._log.unknown_versions = 0
         self._client.assign([TopicPartition(self._topic, self._partition, offset)])
         until = time.monotonic() + self._seconds_max

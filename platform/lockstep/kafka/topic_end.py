@@ -90,7 +90,7 @@ def judge_topic_end(
         gone: The topic; None if this run has not observed it.
         positions: Committed position of each partition.
         verified_epochs: Leader epochs under which a log was found to contain the records that were read.
-        age_seconds_max: Age up to which a read counts: messages that came after it were lost unseen.
+        age_seconds_max: Age up to which a read counts: messages after it were lost unseen.
     """
     if gone is None:
         return TopicEnd()
@@ -133,7 +133,7 @@ def _find_unread(gone: GoneTopic, positions: Mapping[int, Position]) -> TopicEnd
 def _is_at_end(position: Position, ends: PartitionOffsets, verified_epochs: Mapping[TopicIdPartition, int]) -> bool:
     """Whether a position is the end of the log from which it was read.
 
-    After an accepted truncation the log ends before the position: what is appended up to there is skipped anyway.
+    After an accepted truncation the log ends before the position: records appended up to there are skipped anyway.
     """
     is_same_log = position.leader_epoch is None or ends.leader_epoch in (
         None,

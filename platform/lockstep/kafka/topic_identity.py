@@ -1,6 +1,6 @@
-"""The identity of a topic: its id, or its name on brokers that give no ids.
+"""The identity of a topic: its id, or its name on brokers without topic ids.
 
-Metadata answers up to version 9 have no topic ids; the client gives the zero id for each topic. Topics that share an
+Metadata answers up to version 9 have no topic ids; the client returns the zero id for each topic. Topics that share an
 id would share positions and states.
 """
 
@@ -20,7 +20,7 @@ NAMED = "name:"
 
 
 class TopicsWithoutIds(LockstepError):
-    """The brokers give no ids to topics, or one id to several."""
+    """The brokers have no topic ids, or one id for several topics."""
 
 
 def find_identities(ids: Mapping[str, str], settings: KafkaSettings) -> dict[str, str]:
@@ -31,7 +31,7 @@ def find_identities(ids: Mapping[str, str], settings: KafkaSettings) -> dict[str
         settings: How topics are identified, and how to reach the cluster.
 
     Raises:
-        TopicsWithoutIds: Topics are identified by id, and some have none of their own.
+        TopicsWithoutIds: Topics are identified by id, and some have no id, or share one.
     """
     if settings.topic_identity is TopicIdentity.NAME:
         return {name: NAMED + name for name in ids}
@@ -44,7 +44,7 @@ def find_identities(ids: Mapping[str, str], settings: KafkaSettings) -> dict[str
 
 
 def is_named(topic_id: str) -> bool:
-    """Whether this is the identity of a topic by its name: a re-created one is read as the old one."""
+    """Whether this is the identity of a topic by its name: a re-created topic is read as the old topic."""
     return topic_id.startswith(NAMED)
 
 
@@ -52,8 +52,8 @@ def make_topics_without_ids(topics: Sequence[str], highest: int | None) -> Topic
     """The refusal of topics.
 
     Args:
-        topics: Topics without an id of their own, sorted.
-        highest: Highest version of `Metadata` that the brokers know; None if they did not say.
+        topics: Topics without a unique id, sorted.
+        highest: Highest version of `Metadata` that the brokers know; None if unknown.
     """
     known = "their API versions are not known" if highest is None else f"they know {METADATA} up to version {highest}"
     return TopicsWithoutIds(

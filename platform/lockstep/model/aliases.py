@@ -24,7 +24,7 @@ def find_alias(state: object) -> str:
 
 
 def _has_alias(state: object) -> bool:
-    """Whether there are any: looked for after each message of a test, so without names and what cannot have one."""
+    """Whether the state has any alias: checked after each message of a test, so without names and immutable values."""
     seen = set[int]()
     inside = [state]
     while inside:
@@ -118,7 +118,7 @@ def _find_mutable(info: inspect.Type) -> set[type]:
 
 
 def copy_value(value: V) -> V:
-    """A value that shares no object with another one that can be changed."""
+    """A value that shares no object with another mutable value."""
     return cast("V", _copy(value))
 
 

@@ -5,7 +5,7 @@ They are written as annotations, so that type checkers and decoders see the plai
     price: Annotated[Decimal, DecimalType(18, 8)]
     level: Int32 | None
 
-A producer may spell one number in several ways: 8442.65, 8442.65000000, 84.4265e2. `DecimalType.canonical` gives all
+A producer may spell one number in several ways: 8442.65, 8442.65000000, 84.4265e2. `DecimalType.canonical` assigns all
 of them one value, which a key of a state needs.
 """
 
@@ -40,7 +40,7 @@ class DecimalType(Declaration):
     scale: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of digits."""
+        """Refuse an invalid number of digits."""
         check_field_types(self)
 
     def canonical(self, number: Number) -> Decimal:
@@ -84,7 +84,7 @@ class IntegerType(Declaration):
     bits: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of bits."""
+        """Refuse an invalid number of bits."""
         check_field_types(self)
 
 
@@ -103,7 +103,7 @@ def _read(number: Number) -> Decimal:
 
 
 class _Numbers(dict[Number, Decimal]):
-    """Canonical numbers by what was read. Equal numbers of several types are one key."""
+    """Canonical numbers by the number that was read. Equal numbers of several types are one key."""
 
     def __init__(self, kind: DecimalType) -> None:
         super().__init__()

@@ -88,7 +88,7 @@ class Column:
     def inner_field(self) -> pa.Field[Any]:
         """The Arrow field inside a struct or list. It is always nullable.
 
-        Where a whole struct is null its fields are null too, and Spark's conversion to Arrow refuses
+        If a whole struct is null its fields are null too, and Spark's conversion to Arrow refuses
         that for fields that are not nullable. None in a field that is not optional is refused when
         rows are built.
         """

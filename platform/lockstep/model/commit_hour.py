@@ -14,10 +14,10 @@ def format_hour(moment: datetime) -> str:
 
 
 def parse_hour(hour: str) -> datetime:
-    """The begin of an hour.
+    """The start of an hour.
 
     Raises:
-        ValueError: The text is no hour.
+        ValueError: The text is not an hour.
     """
     if len(hour) != _LENGTH:  # strptime takes an hour of one digit
         raise ValueError(f"{hour!r} is no hour such as 2026-01-31T09")

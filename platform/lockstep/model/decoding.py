@@ -1,6 +1,6 @@
 """Decodes JSON, msgpack and plain values as structs, from any thread.
 
-msgspec looks up the fields of a struct when it first makes a decoder for it. Another thread that does the same
+msgspec collects the fields of a struct when it first makes a decoder for it. Another thread that does the same
 meanwhile finds a half of them, and the process ends with a segmentation fault (seen with 0.22: a status of three
 streams). So one thread at a time makes decoders, each once.
 """
@@ -23,7 +23,7 @@ _MAKES = threading.Lock()
 
 
 def decode_json(text: bytes | str, kind: type[T]) -> T:
-    """A JSON document as a type. Raises as `msgspec.json.decode` does, and DecodeError for a text that is no UTF-8."""
+    """A JSON document as a type. Raises as `msgspec.json.decode` does, and DecodeError for a text that is not UTF-8."""
     with _raise_decode_error():
         return _find_decoder(kind).decode(text)
 
@@ -42,7 +42,7 @@ def decode_msgpack(content: bytes, kind: type[T]) -> T:
 
 @contextmanager
 def _raise_decode_error() -> Iterator[None]:
-    """What is damaged inside of a text raises a UnicodeDecodeError in msgspec, which is none of its own errors."""
+    """Damage inside a text raises a UnicodeDecodeError in msgspec, which is not one of its error classes."""
     try:
         yield
     except UnicodeDecodeError as error:

@@ -93,7 +93,7 @@ def read_types(owner: type) -> Mapping[str, object]:
 
 
 def _list_parts(value: object) -> Collection[object]:
-    """What a field holds: itself, or the values of a collection."""
+    """The parts of a field's value: itself, or the values of a collection."""
     if isinstance(value, Mapping):
         return list(cast("Mapping[object, object]", value).values())
     return cast("Sequence[object]", value) if isinstance(value, (tuple, list)) else (value,)

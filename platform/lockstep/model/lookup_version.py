@@ -11,7 +11,7 @@ class LookupVersion(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the lookup, as declared.
         version: Version of its Delta table.
-        table_id: Delta's id of that table: a folder may hold another one later.
+        table_id: Delta's id of that table: a folder may hold another table later.
     """
 
     name: str

@@ -17,7 +17,7 @@ Row_co = TypeVar("Row_co", covariant=True)
 
 
 class Absent:
-    """Stands for a row that is known to be absent."""
+    """Marks a row that is known to be absent."""
 
 
 ABSENT: Final = Absent()

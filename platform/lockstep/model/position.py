@@ -1,4 +1,4 @@
-"""Position: where a partition stands, for everybody who reads, plans, audits, folds or records it."""
+"""Position: the progress of a partition, for each module that reads, plans, audits, folds or records it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SuspendedSession(msgspec.Struct, frozen=True):
 
     Attributes:
         session: The session.
-        before: It is suspended where it began before this offset.
+        before: It is suspended if it started before this offset.
     """
 
     session: str
@@ -87,10 +87,10 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         topic: Name of the topic.
-        topic_id: Id of the topic; a re-created topic has another one.
+        topic_id: Id of the topic; a re-created topic has another id.
         partition: Partition number.
         next_offset: First offset not yet committed.
-        leader_epoch: Leader epoch of the last record read; None where it no longer applies.
+        leader_epoch: Leader epoch of the last record read; None if it no longer applies.
         state: Segment with the newest state change; None without state.
         suspended_from: Sessions that started before this offset are suspended until their next snapshot.
         watermark_us: Watermark of the partition; None before its first event time.
@@ -99,9 +99,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         suspended_sessions: Sessions that an operator skips until their next snapshot.
         catching_up: The log was truncated below this position and an operator accepted it: records appended below the
             position are skipped.
-        joined_at: First offset that was read, where the stream does not read the log from its beginning
-            (`Topics.start`): sessions may have begun before. 0 where it does.
-        gone_since_us: Since when Kafka has not had the retired topic; None while it has, or where no run has looked.
+        joined_at: First offset that was read, if the stream does not read the log from its start
+            (`Topics.start`): sessions may have started before. 0 otherwise.
+        gone_since_us: Since when Kafka has not had the retired topic; None while it has, or before a run has checked.
         ending: The end of a topic that was deleted or re-created; None while it lives, or is only retired.
         discarded_by: Why states of the partition were discarded that no batch has counted yet (`StateLoss.cause`);
             empty without any.

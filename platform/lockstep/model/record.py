@@ -38,7 +38,7 @@ class KafkaMessage(Protocol):
         ...
 
     def leader_epoch(self) -> int | None:
-        """Leader epoch, where the broker sends it."""
+        """Leader epoch, if the broker sends it."""
         ...
 
 
@@ -51,11 +51,11 @@ _ask_headers: Callable[[KafkaMessage], list[tuple[str, bytes | None]] | None] = 
 
 
 def read_headers(source: KafkaMessage) -> tuple[tuple[str, bytes | None], ...]:
-    """The headers of a message, in order; `UNREADABLE_HEADERS` where the client library cannot read them."""
+    """The headers of a message, in order; `UNREADABLE_HEADERS` if the client library cannot read them."""
     try:
         return tuple(_ask_headers(source) or ())
     except (SystemError, UnicodeDecodeError):
-        # Asked again, confluent-kafka returns names that are null pointers: whoever looks at one ends the process.
+        # Asked again, confluent-kafka returns names that are null pointers: reading such a name ends the process.
         cast("Any", source).set_headers(list(UNREADABLE_HEADERS))
         return UNREADABLE_HEADERS
 

@@ -61,7 +61,7 @@ def merge_losses(losses: Iterable[StateLoss]) -> tuple[StateLoss, ...]:
 
 
 def _add(first: int | None, second: int | None) -> int | None:
-    """The sum of what is known."""
+    """The sum of the known numbers."""
     return second if first is None else first + (second or 0)
 
 

@@ -32,7 +32,7 @@ class RowsType(msgspec.Struct, frozen=True):
     """One table in a state.
 
     Attributes:
-        attribute: The field of the state's Struct; empty where the state is the table.
+        attribute: The field of the state's Struct; empty if the state is the table.
         name: The field's name in the encoding.
         key: Type of its keys.
         value: Type of its rows.
@@ -142,7 +142,7 @@ class FieldSchema(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         name: Its name in the encoding.
         shape: Shape of its type.
-        default: Its value where it is missing, as text; None when it is required.
+        default: Its value if it is missing, as text; None when it is required.
     """
 
     name: str
@@ -323,7 +323,7 @@ def _of_list(value: list[object], shape: StateTypeSchema, outer: tuple[StateType
 
 
 def _of_array(value: list[object], shape: StateTypeSchema, inside: tuple[StateTypeSchema, ...]) -> dict[str, object]:
-    """Name the fields by position; later ones may be missing at the end of older values."""
+    """Name the fields by position; later fields may be missing at the end of older values."""
     tag, _, tagged = shape.detail.partition("=")
     named: dict[str, object] = {tag: value[0]} if tagged else {}
     fields = zip(shape.fields, value[1:] if tagged else value, strict=False)

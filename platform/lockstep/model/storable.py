@@ -1,4 +1,4 @@
-"""Storable types: what a state may hold, so that a loaded state is the one that was stored.
+"""Storable types: types that a state may have, so that a loaded state equals the stored state.
 
 A fold must not see where a batch ended or a process restarted. So a state type is accepted if each of its values is
 loaded as it was stored, once the value is exactly of the declared types: no int in a field of floats, no datetime in
@@ -234,7 +234,7 @@ def _read(value: Any, field: str) -> object:
 
 
 def _make_expression(value: str, place: TypedPlace, names: dict[str, object]) -> str:
-    """Python's source of the check of one field; what it refers to is added to the names."""
+    """Python's source of the check of one field; the objects that it refers to are added to the names."""
     if any(place.kinds.values()) and len(place.kinds) > 1:
         return f"{_add_name(place, names)}.holds({value})"
     parts = [_make_kind_expression(value, kind, names) for kind in place.kinds]
@@ -334,7 +334,7 @@ class StorableType:
         self.holds: Callable[[object], bool] = self._place.holds
 
     def find(self, value: object, path: str = "state") -> str:
-        """The first value that would be loaded as another one, with its place; empty without one."""
+        """The first value that would be loaded as another value, with its place; empty without one."""
         return self._place.find(value, path)
 
     def _make_place(self, info: inspect.Type, path: str, *, is_key: bool) -> TypedPlace:
@@ -471,7 +471,7 @@ def _is_equal_by_fields(kind: type[Any]) -> bool:
 
 
 def _check_default(place: TypedPlace, field: inspect.Field, path: str) -> None:
-    """Refuse a default that is not of its own type, as 0 of a float."""
+    """Refuse a default that is not of its declared type, as 0 of a float."""
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = cast("Callable[[], object]", field.default_factory)()

@@ -1,4 +1,4 @@
-"""Intervals, attempts and sizes of a run that are no settings: their defaults fit every installation."""
+"""Intervals, attempts and sizes of a run that are not settings: their defaults fit every installation."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             each time.
         described_seconds: Age up to which a description of the topics (ids, partitions, leaders) serves for a plan: it
             is half of what Kafka is asked for a batch, and each batch ends with one before its commit.
-        appear_seconds: Interval at which a run that adopts topics looks for new ones; the list of all topics is the
+        appear_seconds: Interval at which a run that adopts topics polls for new topics; the list of all topics is the
             largest response.
-        lifecycle_seconds: Interval at which a run looks for drained topics, and for messages in retired ones: three
+        lifecycle_seconds: Interval at which a run checks for drained topics, and for messages in retired ones: three
             requests for all of them.
         forget_seconds: Time without a retired topic in Kafka after which its position and state are dropped: a deleted
-            topic does not come back, as one of its name has another id. Far more than a rewind goes back.
+            topic does not return, as one of its name has another id. Far more than a rewind goes back.
         end_seconds_max: Age of the last read of a topic's ends, when the topic is found to be deleted, up to which its
-            deletion is an event: three intervals of such reads. What a producer wrote after that read is lost unseen.
-        end_look_seconds: Age of the last read of all ends at which a run reads them again on a thread of its own, for
+            deletion is an event: three intervals of such reads. Messages after that read are lost unseen.
+        end_look_seconds: Age of the last read of all ends at which a run reads them again on a separate thread, for
             example during a long batch. It is less often than with the trigger of 5 seconds.
         patience_seconds: Time without an answer of Kafka, without a leader of an unread partition, or without a message
             of one, after which a bounded run ends; a broker restart takes a minute. A never-ending run waits for the
             end of an outage, and as long as this for a refusal to pass.
         retry_seconds: First pause before the next question to a Kafka that does not answer; it doubles.
         retry_seconds_max: Longest such pause: when Kafka returns, messages wait for no more than a trigger's interval.
-        idle_seconds: Pause of a run that waits for something other than time: files to fill, a leader to come back. A
-            bounded run that has just committed does not pause. A look at Kafka costs some 10 ms of CPU.
+        idle_seconds: Pause of a run that waits for something other than time: files to fill, a leader to return. A
+            bounded run that has just committed does not pause. A poll of Kafka costs some 10 ms of CPU.
         stuck_seconds_min: Time that a last stable offset may stay unchanged, at least. Transactions of a minute are
             common (it is the client's own limit); shorter ones raise no alarm.
         stuck_triggers: The same, in intervals of the trigger.
@@ -43,7 +43,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         straggler_seconds_max: Without a message for this long, the unfinished partitions of a task count as unavailable
             in this batch: the others wait to be committed.
         silence_seconds_max: The same for a partition that was unavailable in the last `straggler_batches`: a slow link
-            gives nothing for seconds while it transfers a large message.
+            delivers nothing for seconds while it transfers a large message.
         straggler_batches: After so many batches in a row without any message of a partition, it is waited for longer.
         straggler_rest_seconds: Longest pause before such a partition is read again; the pause is ten times as long as
             it was waited for, so that it holds the others up for a tenth of the time at most.
@@ -52,10 +52,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
             Within `straggler_rest_seconds` after that it is waited for three times as long, then nine times: a slow
             task ends all the same.
         explain_attempts: Reads of offsets without a message. Each waits as long as the read of the messages did; a
-            restarting broker is back in the second one.
+            restarting broker is back in the second read.
         probed_runs_max: Runs of offsets fetched batch by batch: some milliseconds each. With more of them, most are
             gone anyway.
-        executors_seconds_max: Wait for a first executor, or for another one where none is left. A cluster that has to
+        executors_seconds_max: Wait for a first executor, or for another executor if none is left. A cluster that has to
             start machines first takes some minutes; a full one never provides any.
         spill_bytes: Buffered rows of a task in memory. Some 400,000 rows of 160 bytes: more than a batch of seconds
             has, less than a worker notices.

@@ -21,7 +21,7 @@ from lockstep.state.entry_order import Change, is_removed, sort_changes, split_c
 def add_base(
     writer: StateFileWriter, version: StateVersion, header: SegmentHeader | None, entries: dict[bytes, bytes]
 ) -> tuple[SegmentRef, CompressedBlocks] | None:
-    """Write entries as the base of a version, with the types of an earlier header; None where there are none."""
+    """Write entries as the base of a version, with the types of an earlier header; None without entries."""
     if header is None or not entries:
         return None
     packed = writer.pack(sort_changes(entries.items()))

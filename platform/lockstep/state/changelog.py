@@ -71,10 +71,10 @@ class StateVersion(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         generation: The lineage of batches that reads it. Its segments are of this generation or,
-            after a rewind, of an earlier one.
+            after a rewind, of an earlier generation.
         topic_id: Kafka's topic id.
         partition: Partition number.
-        next_offset: The state is the fold of all offsets before this one.
+        next_offset: The state is the fold of all offsets before this value.
         segment: The last segment that changed the state; None while the state is empty. Offsets
             that change nothing advance `next_offset` and keep the segment.
     """
@@ -116,13 +116,13 @@ class SegmentHeader(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         generation: Lineage of the batch that wrote it.
         topic_id: Kafka's topic id.
         partition: Partition number.
-        next_offset: With its chain before it, the segment gives the state before this offset.
+        next_offset: With its chain before it, the segment yields the state before this offset.
         chain: The base and the deltas before this segment, in order; empty for a base.
         shape: Schema of the state type that wrote it, with its hash.
         base_bytes: Bytes of the chain's base, before compression.
         delta_bytes: Bytes of the chain's deltas up to and with this one, before compression.
         entries: Number of entries in this segment.
-        plain: Schema of the chain's values without a type tag, where that is another than `shape`.
+        plain: Schema of the chain's values without a type tag, if that differs from `shape`.
         older: Schemas of tagged values in the chain, other than `shape` (state/values.py).
         file: Name of the file it was written to: detects a copy of an older file in its place.
         level: How often its entries were merged.
@@ -188,7 +188,7 @@ class Segment(msgspec.Struct, frozen=True):
 
     Attributes:
         header: Its metadata.
-        place: The file and bytes it came from, for messages.
+        place: The file and bytes of its source, for messages.
         body: Its index and compressed blocks.
     """
 
@@ -307,7 +307,7 @@ def encode_segment(header: SegmentHeader, packed: CompressedBlocks, compressor: 
 
 
 def read_checksum(segment: bytes) -> int:
-    """The checksum that a segment begins with; every other byte of it is in the sum."""
+    """The checksum at the start of a segment; every other byte of it is in the sum."""
     return int(_PREAMBLE.unpack_from(segment)[3])
 
 
@@ -326,7 +326,7 @@ def decode_segment(data: bytes, place: str) -> Segment:
 
 
 def decode_header(preamble_and_header: bytes, place: str) -> SegmentHeader:
-    """The header of a segment without its entries; `data` begins at the segment's start.
+    """The header of a segment without its entries; `data` starts with the segment.
 
     Raises:
         StateDamaged: It is incomplete, or of another format version.
@@ -343,7 +343,7 @@ def count_header_bytes(preamble: bytes, place: str) -> int:
 def check_header(header: SegmentHeader, place: str, version: StateVersion) -> None:
     """Check that a segment belongs to a version.
 
-    A rewind begins a new generation on segments of an earlier one, and offsets may have advanced
+    A rewind starts a new generation on segments of an earlier generation, and offsets may have advanced
     without a change: both may be lower than in the version, never higher.
 
     Raises:
@@ -409,11 +409,11 @@ def compute_frame_limit(length: int) -> int:
 
 
 def _check_frame(frame: memoryview, limit: int, place: str) -> None:
-    """Look at the size that a frame states before memory is taken for it: the decompressor takes all of it at once.
+    """Check the size that a frame states: the decompressor allocates all of it first.
 
     Raises:
         StateDamaged: It states none, or more than the limit.
-        zstandard.ZstdError: It is no frame.
+        zstandard.ZstdError: It is not a frame.
     """
     size = zstandard.frame_content_size(frame)
     if not 0 <= size <= limit:

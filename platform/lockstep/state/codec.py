@@ -85,9 +85,9 @@ class StateNotOfItsType(StateError):
     Attributes:
         session: The session.
         reason: msgspec's error text.
-        is_of_value: A value cannot be stored, or would be loaded as another one, such as an integer of 70 bits or a
+        is_of_value: A value cannot be stored, or would be loaded as another value, such as an integer of 70 bits or a
             time in another zone than UTC: a message is to blame.
-        partition: The partition, as (topic id, number), where several sessions were encoded.
+        partition: The partition, as (topic id, number), if several sessions were encoded.
         sessions: All sessions of the partition whose states have such values.
     """
 
@@ -134,7 +134,7 @@ class StateSchema(Generic[S]):
         hash: Short name of the schema.
         tables: The tables in it that are stored row by row.
         migrate: Converts a state of an incompatible older type; None without such a hook.
-        buffers: How the integrity class buffers messages; stored with every segment, empty where it does not.
+        buffers: How the integrity class buffers messages; stored with every segment, empty if it does not.
     """
 
     def __init__(self, state_type: object, migrate: Migrate[S] | None = None, buffers: str = "") -> None:
@@ -153,7 +153,7 @@ class StateSchema(Generic[S]):
         self._differences: dict[str, tuple[Incompatibility, ...]] = {self.hash: ()}
         self._encoded = 0
         self.tables: tuple[MapField[Any, Any], ...] = tuple(map(MapField, find_map_types(state_type)))
-        # Without tables no hook is needed: a foreign object left by a fold is an error of its own.
+        # Without tables no hook is needed: a foreign object left by a fold is a separate error.
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_as_nothing if self.tables else None)
         # None: the multipart snapshot that opens the session is not complete.
         stored = tuple[GateState, state_type | None]  # type: ignore[valid-type]  # made at run time
@@ -168,7 +168,7 @@ class StateSchema(Generic[S]):
         """The stored value of a session: msgpack of [state of the gate, user's state].
 
         Raises:
-            StateNotOfItsType: The state contains a value that cannot be stored, or that would be loaded as another one.
+            StateNotOfItsType: The state contains a value that cannot be stored, or would be loaded as another value.
         """
         try:
             encoded = self._encoder.encode((gate, True if self._is_table and state is not None else state))
@@ -214,7 +214,7 @@ class StateSchema(Generic[S]):
         return bytes(gate), cast("S", state)
 
     def encode_migrated(self, session: str, made: S, old: object) -> tuple[bytes, S]:
-        """The result of `migrate`, encoded without a gate; and as it comes back, with its tables.
+        """The result of `migrate`, encoded without a gate; and as it is loaded again, with its tables.
 
         Raises:
             MigrationFailed: It is not of the declared type.
@@ -231,7 +231,7 @@ class StateSchema(Generic[S]):
         return encoded, state
 
     def _check_tables(self, made: S) -> None:
-        """Refuse other objects in place of tables: in an encoded state a table is a placeholder, whatever it was."""
+        """Refuse other objects in place of tables: in an encoded state every table is a placeholder."""
         for table in self.tables:
             if not isinstance(found := table.of(made), MapState):
                 raise TypeError(f"{table.attribute or 'the state'} is a {type(found).__name__}, not a MapState")
@@ -331,7 +331,7 @@ def _is_table(state: object) -> bool:
 
 
 def _as_nothing(value: object) -> bool:
-    """Encode a table as a placeholder, which must not be nil: its rows are entries of their own."""
+    """Encode a table as a placeholder, which must not be nil: its rows are separate entries."""
     if not isinstance(value, MapState):
         raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
     return True
@@ -364,7 +364,7 @@ class CurrentValue(msgspec.Struct, frozen=True):
 
     Attributes:
         value: The encoded value.
-        migrated: Where the value was migrated.
+        migrated: The state, if the value was migrated.
     """
 
     value: bytes
@@ -375,8 +375,8 @@ class StateMigrator(Generic[S]):
     """Reads the stored values of one partition with the current state type.
 
     Attributes:
-        mark: Type tag of newly written values; empty where the current type reads untagged values.
-        is_plain: Whether all stored values are of a type that the current one reads, without a tag.
+        mark: Type tag of newly written values; empty if the current type reads untagged values.
+        is_plain: Whether all stored values are of a type that the current type reads, without a tag.
     """
 
     def __init__(self, schema: StateSchema[S], header: SegmentHeader | None) -> None:
@@ -426,12 +426,12 @@ class StateMigrator(Generic[S]):
 
     @property
     def plain(self) -> StateTypeSchema | None:
-        """Schema of values without a tag, for the header of a delta; None where it is the current one."""
+        """Schema of values without a tag, for the header of a delta; None if it is the current schema."""
         return self._stored.shapes[self._plain] if self.mark else None
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
-        """Schemas of tagged values for the header of a delta; where it has a plain one, without the current one."""
+        """Schemas of tagged values for the header of a delta; without the current one if the header has a plain schema."""
         implied = self._schema.hash if self.mark else None
         return tuple(self._stored.shapes[hashed] for hashed in self._stored.tagged if hashed != implied)
 
@@ -461,7 +461,7 @@ class StateMigrator(Generic[S]):
 
 
 def _with_rows(old: object, shape: StateTypeSchema, rows: OldRows) -> object:
-    """Builtins of a state with the rows of its tables, which are entries of their own."""
+    """Builtins of a state with the rows of its tables, which are separate entries."""
     if shape.kind == "rows":
         return rows("", shape)
     tables = {field.name: rows(field.name, field.shape) for field in shape.fields if field.shape.kind == "rows"}

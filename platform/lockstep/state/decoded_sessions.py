@@ -27,7 +27,7 @@ ENTRY_BYTES = 250
 class SessionEntry(msgspec.Struct, Generic[S], gc=False):
     """One session's state in memory. The fold changes `gate` and `state` in place or replaces them.
 
-    No state refers to its entry, so that the collector of reference cycles need not look at it.
+    No state refers to its entry, so that the collector of reference cycles need not visit it.
 
     Attributes:
         gate: The state of the session's integrity gate.
@@ -113,7 +113,7 @@ class SessionCache:
         sessions: DecodedSessions[S],
         schema: StateSchema[S],
     ) -> None:
-        """Keep the sessions of a partition, under the segment of the state that they are; others give way."""
+        """Keep the sessions of a partition, under the segment of their state; others are evicted."""
         place = (durable, version.topic_id, version.partition)
         self._drop(place)
         if len(sessions):

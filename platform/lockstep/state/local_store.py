@@ -50,7 +50,7 @@ list's record, (the rest of the two trees' records), last page, transaction."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
-    """The part of lmdb's meta page that gives the file's length."""
+    """The part of lmdb's meta page that has the file's length."""
 
     page_size: int
     last_page: int
@@ -66,7 +66,7 @@ class KeyCollision(LocalStoreCorrupt):
 
 
 def encode_entry(key: bytes, session: bytes, value: bytes) -> bytes:
-    """The lmdb value: a checksum over the whole entry, the session where its key is a hash, the value."""
+    """The lmdb value: a checksum over the whole entry, the session if its key is a hash, the value."""
     if key[:1] == HASHED:
         value = _LENGTH.pack(len(session)) + session + value
     return zlib.crc32(value, zlib.crc32(key)).to_bytes(_CRC_BYTES, "little") + value
@@ -132,7 +132,7 @@ class StoreLock:
     """An exclusive lock on one local store, released by its user or when the process dies.
 
     Attributes:
-        deaths: Uses in a row before this one that died.
+        deaths: Uses in a row, before this use, that died.
     """
 
     def __init__(self, path: Path) -> None:
@@ -142,7 +142,7 @@ class StoreLock:
         self.deaths = 0
 
     def take(self) -> bool:
-        """Take the lock without waiting; False when another process has it, or its file is no longer at its path."""
+        """Take the lock without waiting; False if another process has it, or its file is no longer at its path."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._path.stat().st_ino != os.fstat(self._handle).st_ino:
@@ -211,7 +211,7 @@ class StoreFile:
         return True
 
     def reset(self) -> None:
-        """Discard everything and begin with an empty file."""
+        """Discard everything and start with an empty file."""
         self.environment.close()
         with _damage():
             if self._path is not None:
@@ -348,7 +348,7 @@ class LocalStore:
                 transaction.put(STAMP_KEY, encode_entry(STAMP_KEY, b"", stamp))
 
     def reset(self) -> None:
-        """Discard everything and begin with an empty file."""
+        """Discard everything and start with an empty file."""
         self._end_reading()
         self.file.reset()
 
@@ -393,7 +393,7 @@ def _private_environment(scratch: Path | None) -> lmdb.Environment:
 
 
 def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Entries with short names. The entry that ends the scan is checked too: a damaged key must not hide later ones."""
+    """Entries with short names. The entry that ends the scan is checked too: a damaged key must not hide others."""
     wanted = make_store_key(prefix)
     if is_hashed(wanted) or not cursor.set_range(wanted):
         return

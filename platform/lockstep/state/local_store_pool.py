@@ -128,7 +128,7 @@ class IdleFiles:
             file.close()
 
     def close_first(self, unused_seconds: float = 0.0) -> bool:
-        """Close the file that was used least recently, unless it was used since; False where there is none."""
+        """Close the file that was used least recently, unless it was used since; False without any."""
         path = next(iter(self._files), None)
         if path is None or time.monotonic() - self._files[path][1] < unused_seconds:
             return False
@@ -137,7 +137,7 @@ class IdleFiles:
         return True
 
     def is_sweep_due(self, folder: Path) -> bool:
-        """Whether this process has not looked for unused stores of a folder lately; it is taken to do so now."""
+        """Whether a sweep for unused stores of a folder is due; if so, it counts as done."""
         now = time.monotonic()
         if now - self._swept.get(folder, float("-inf")) < SWEEP_SECONDS:
             return False
@@ -205,7 +205,7 @@ class LocalStorePool:
         """Open a partition's store, or a private empty one when another process is using it.
 
         Closes idle ones and then the store opened first when too many are open: its user opens it again when needed.
-        Where the disk has no room even for its lock, the private one is in the folder of temporary files.
+        If the disk has no room even for its lock, the private one is in the folder of temporary files.
 
         Raises:
             LocalStoreCorrupt: Not even an empty store can be created.

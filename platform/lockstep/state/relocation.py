@@ -23,7 +23,7 @@ class RelocatedState(msgspec.Struct, frozen=True):
     Attributes:
         positions: In the order in which they were given.
         digest: SHA-256 of the positions and of all entries, as `lockstep verify` computes it.
-        needs: The file that was written, with its size; none where no partition has state.
+        needs: The file that was written, with its size; empty if no partition has state.
     """
 
     positions: tuple[Position, ...]

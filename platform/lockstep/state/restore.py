@@ -155,7 +155,7 @@ def _plan(stamp: StoreVersion | None, version: StateVersion, head: SegmentHeader
 def _read_segments(
     folder: Path, plan: RestorePlan, head: Segment | None, version: StateVersion
 ) -> Iterator[tuple[SegmentRef, Segment]]:
-    """The segments of a plan, in their order; a small last one is read already. Raises as `read_segment` does."""
+    """The segments of a plan, in their order; a small last segment is read already. Raises as `read_segment` does."""
     small = [ref for ref in plan.segments if ref != version.segment and ref.length < AHEAD_BYTES_MAX]
     ahead = find_storage(folder).map_files(lambda ref: read_segment(folder, ref, version), small)
     for ref in plan.segments:
@@ -201,7 +201,7 @@ class LocalStateUnusable(EnvironmentProblem):
     Attributes:
         topic_id: Kafka's topic id.
         partition: Partition number.
-        next_offset: The state is that of all offsets before this one, which are committed.
+        next_offset: The state is that of all offsets before this offset; they are committed.
         reason: The error text of lmdb or the system.
     """
 

@@ -51,7 +51,7 @@ _PUT, _REMOVED = b"+", b"-"
 
 
 class NotSpilled:
-    """Stands for an entry that is not in the scratch file."""
+    """Marks an entry that is not in the scratch file."""
 
 
 UNTOUCHED: Final = NotSpilled()
@@ -71,7 +71,7 @@ class SpillStore:
         self.size = 0
 
     def put(self, changes: Sequence[Change]) -> None:
-        """Record changes, replacing earlier ones of the same keys."""
+        """Record changes, replacing earlier changes of the same keys."""
         removals, _ = split_changes(changes)
         self._removes_prefixes |= len(removals) > 0
         for removal in removals:
@@ -163,7 +163,7 @@ class EntryReader(Generic[S]):
         return self._local(lambda scratch: _apply_spilled(stored, scratch, prefix))
 
     def reduce(self, compute: Callable[[Iterable[tuple[bytes, bytes]]], T]) -> T:
-        """A result of all entries; computed again where the local store is found damaged. Raises as `get` does."""
+        """A result of all entries; computed again if the local store is found damaged. Raises as `get` does."""
         changes: Iterable[Change] = () if self.scratch is None else self.scratch
         if self._version.segment is None:
             return compute((key, value) for key, value in changes if value is not None)
@@ -317,7 +317,7 @@ class SegmentWriter(Generic[S]):
 class PartitionState(Generic[S]):
     """The state of one version, for one range.
 
-    The fold looks into `entries` first and calls `load` for missing sessions:
+    The fold reads `entries` first and calls `load` for missing sessions:
     `entry = entries.get(session) or state.load(session)`; a new session is put into `entries`.
     An entry may be used until the next `load`, of this or another partition of the task: there, when
     the task's memory budget is exceeded, entries move to the local disk.
@@ -414,7 +414,7 @@ class PartitionState(Generic[S]):
         """A result of all sessions as they are now, for example a count.
 
         Args:
-            compute: Computes it, and changes nothing; called again where the local store is found damaged. A session
+            compute: Computes it, and changes nothing; called again if the local store is found damaged. A session
                 whose state cannot be migrated is the error.
 
         Raises:
@@ -452,7 +452,7 @@ class PartitionState(Generic[S]):
             self._removed.add(session)
 
     def forget_timers(self) -> None:
-        """Forget all clocks and timers: a declaration without them lets them grow old. Costs two looks without any."""
+        """Forget all clocks and timers: a declaration without them lets them grow old. Costs two reads without any."""
         for prefix in (AGENDA, CLOCK):
             if next(self.reserved.stored_from(prefix), None) is not None:
                 for key, _ in self._entries.scan(prefix):
@@ -544,7 +544,7 @@ class PartitionState(Generic[S]):
         return advance(self.version, next_offset, self._written.stamp.segment)
 
     def publish_local(self) -> None:
-        """Bring the local store to the written state, and keep what is decoded; once the durable file is on disk."""
+        """Bring the local store to the written state, and keep the decoded entries; call it after the file is durable."""
         written = self._written
         if written is None:
             self._keep_decoded(self.version.segment)

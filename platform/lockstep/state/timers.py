@@ -1,6 +1,6 @@
 """System keys, timer queue, message buffer of a partition.
 
-They are stored, chained and recovered like any entry. Their keys begin with bytes that no session has,
+They are stored, chained and recovered like any entry. Their keys start with bytes that no session has,
 because a session is UTF-8.
 """
 
@@ -176,7 +176,7 @@ class BufferedMessage(msgspec.Struct, frozen=True, array_like=True):
         return self.sent_timestamp
 
     def leader_epoch(self) -> int | None:
-        """Leader epoch, where the broker sent it."""
+        """Leader epoch, if the broker sent it."""
         return self.sent_epoch
 
 

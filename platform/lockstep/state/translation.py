@@ -1,7 +1,7 @@
 """Writes the state of partitions again for their copies in another cluster, whose topic ids and offsets are others.
 
-Offsets in a state are compared, never looked up: what a session began before, and what its clock saw last. So any
-mapping serves that keeps their order, and that stays below the new position. Where the new position is not lower than
+Offsets in a state are compared, never used as addresses: the start of a session, and its clock's last offset. Any
+mapping works that keeps their order, and stays below the new position. If the new position is not lower than
 the old one, the offsets stay as they are.
 """
 
@@ -29,7 +29,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class NotTranslatable(StateError):
-    """The state of a partition cannot go on in a mirrored cluster.
+    """The state of a partition cannot continue in a mirrored cluster.
 
     Attributes:
         topic: Name of the topic.
@@ -55,7 +55,7 @@ class OffsetMap:
             next_offset: Its place in the mirrored cluster.
 
         Raises:
-            NotTranslatable: An operator gave up offsets after the position, or there is no room for all.
+            NotTranslatable: An operator gave up offsets after the position, or too few offsets are left.
         """
         self._lower_by = max(0, source.next_offset - next_offset)
         limits = {source.suspended_from, *(each.before for each in source.suspended_sessions)}
@@ -84,7 +84,7 @@ class OffsetMap:
 
 
 class Translation(msgspec.Struct, frozen=True):
-    """A partition that goes on in a mirrored cluster.
+    """A partition that continues in a mirrored cluster.
 
     Attributes:
         source: Its position, with its state.
@@ -164,7 +164,7 @@ def translate_state(
 
 
 def check_translatable(source: Path, moves: Iterable[Translation], *, generation: int) -> None:
-    """Check that the state of partitions can go on in another cluster, without writing. Raises as `translate_state`."""
+    """Check that state can continue in another cluster, without writing. Raises as `translate_state`."""
     for move in moves:
         held = move.source
         move.make_position()

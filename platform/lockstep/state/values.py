@@ -1,8 +1,8 @@
 """Stored values: type tags and map entries.
 
-A value without a tag is of the segment header's `plain` schema: the one that began the chain, including all
+A value without a tag is of the segment header's `plain` schema: the schema that started the chain, including all
 compatible changes (model/compatibility.py). After an incompatible change, values of the
-new type are on top of old ones in the same chain, so they carry a tag: a byte that begins no msgpack value,
+new type are on top of old values in the same chain, so they carry a tag: a byte that starts no msgpack value,
 and the hash of their schema. The next base writes values of the current type without a tag and tags the others,
 so that untouched values are carried on unchanged, and are migrated when they are touched.
 
@@ -95,11 +95,11 @@ class BaseRewriter:
     """
 
     def __init__(self, stored: StateTypeVersions, plain: str, current: str, *, is_plain: bool) -> None:
-        """Begin.
+        """Read values of these schemas.
 
         Args:
             stored: The schemas of the stored values.
-            plain: The hash assumed for a value without a tag: the current one where the current type reads it.
+            plain: The hash assumed for a value without a tag: the current hash if the current type reads it.
             current: Hash of the current schema.
             is_plain: No value has a tag, and none needs one.
         """
@@ -181,7 +181,7 @@ class MapField(Generic[K, V]):
             table.update((self.key_of(key), self.row_of(row)) for key, row in rows)
 
     def check(self, key: object, row: object) -> None:
-        """Refuse a row that would be loaded as another one.
+        """Refuse a row that would be loaded as another value.
 
         Raises:
             ValueError: Its key or its values are not exactly of the declared types.
@@ -392,7 +392,7 @@ class MapStateStore:
         """The changes of a fold in the tables of a state.
 
         Raises:
-            TypeError: A table was replaced by an object that is no MapState.
+            TypeError: A table was replaced by an object that is not a MapState.
         """
         whole: dict[bytes, bytes] = {}
         replaced: list[MapField[Any, Any]] = []

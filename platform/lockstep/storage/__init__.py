@@ -1,10 +1,10 @@
-"""The one door to stored files: whatever lies under the table root is written, read, listed and deleted through here.
+"""The one door to stored files: everything under the table root is written, read, listed and deleted here.
 
 Outside of this package such a path is an address: it is joined, compared and named in errors, and never opened.
 Libraries that open files themselves (delta-rs, Arrow, Spark) are given `Storage.uri` or `Storage.open_source`.
 
 Files of one machine that nothing outlives (spilled rows, runs of a sort) are `Scratch`; local copies of state have a
-format and locks of their own (state/local_store.py).
+separate format and locks (state/local_store.py).
 """
 
 from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, PendingFile, Storage

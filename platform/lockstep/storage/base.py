@@ -26,7 +26,7 @@ class FileStatus(msgspec.Struct, frozen=True):
     Attributes:
         size: Bytes.
         modified_at: Time of the last change, in seconds since 1970 (UTC), by the storage's clock.
-        tag: Another for other content, where the storage tells times by whole seconds only.
+        tag: Differs for other content, if the storage keeps times in whole seconds only.
     """
 
     size: int
@@ -50,10 +50,10 @@ class PendingFile(Protocol):
         """Whether it is neither finished nor abandoned."""
 
     def finish(self, name: str | None = None) -> int:
-        """Close the file; gives its bytes. It and its name survive a power loss; a failure leaves it to be abandoned.
+        """Close the file; returns its bytes. File and name survive a power loss; after a failure, abandon it.
 
         Args:
-            name: Its name, instead of the one that it was begun with; as unique.
+            name: Its name, instead of its first name; as unique.
 
         Raises:
             OSError: The storage did not take all of it.
@@ -68,7 +68,7 @@ class Storage(Protocol):
 
     @property
     def poll_factor(self) -> float:
-        """By how much to lengthen the intervals at which files are written or looked for again and again."""
+        """Factor for the intervals at which files are written or polled."""
 
     def create(self, path: Path, content: bytes = b"") -> None:
         """Create a small file if there is none; of several processes one succeeds. A power loss may undo it.
@@ -100,7 +100,7 @@ class Storage(Protocol):
         """
 
     def open_pending(self, path: Path) -> PendingFile:
-        """Begin a new large file.
+        """Start a new large file.
 
         Raises:
             FileExistsError: There is one.
@@ -110,25 +110,25 @@ class Storage(Protocol):
         """The whole content.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
 
     def read_range(self, path: Path, start: int, length: int) -> bytes:
-        """The bytes from `start` on; fewer than `length` where the file ends before.
+        """The bytes from `start` on; fewer than `length` if the file ends before.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
 
     def open_source(self, path: Path) -> str | pa.NativeFile:
         """The file for Arrow's readers: its address, or an open file.
 
         Raises:
-            FileNotFoundError: There is no such file; of an address the reader says so.
+            FileNotFoundError: The file does not exist; of an address the reader raises it.
         """
 
     def list_names(self, folder: Path) -> list[str]:
-        """The names in a folder, in no order; none where there is no folder."""
+        """The names in a folder, in no order; empty without a folder."""
 
     def find_files(self, folder: Path, pattern: str) -> list[Path]:
         """The files below a folder that match a pattern such as `*/*.parquet`, sorted."""
@@ -136,21 +136,21 @@ class Storage(Protocol):
     def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
         """All files below a folder, at any depth, by their paths relative to it (`a/b.parquet`); in no order.
 
-        One listing, whatever their number: no request a file. Files that are deleted meanwhile may be left out.
+        One listing for any number of files: no request a file. Files that are deleted meanwhile may be left out.
         """
 
     def get_status(self, path: Path) -> FileStatus | None:
-        """Size and time of a file; None where there is none."""
+        """Size and time of a file; None if it is missing."""
 
     def get_own_status(self, path: Path) -> FileStatus | None:
-        """Size and time of a regular file; None where there is none, or a link, a folder or a device."""
+        """Size and time of a regular file; None for a missing file, a link, a folder or a device."""
 
     def get_statuses(self, paths: Sequence[Path]) -> list[FileStatus | None]:
         """Those of several files, in their order."""
         return list(self.map_files(self.get_status, paths))
 
     def map_files(self, act: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """What `act` gives for each item, in their order; several run at the same time where each waits for a network.
+        """Apply `act` to each item, in their order; several run at the same time if each waits for a network.
 
         A few results are ahead of the consumer: they are in memory.
         """
@@ -160,23 +160,23 @@ class Storage(Protocol):
         """Whether there is a file or folder."""
 
     def delete(self, path: Path) -> int | None:
-        """Delete a file; gives its bytes, or None where there was none."""
+        """Delete a file; returns its bytes, or None if it was missing."""
 
     def delete_files(self, paths: Sequence[Path]) -> list[int | None]:
-        """Delete several files; gives the bytes of each, or None where there was none."""
+        """Delete several files; returns the bytes of each, or None for a missing file."""
         return list(map(self.delete, paths))
 
     def delete_folder(self, folder: Path) -> None:
-        """Delete a folder with all that is in it; a missing one is no error."""
+        """Delete a folder with its content; a missing folder is not an error."""
 
     def delete_empty_folder(self, folder: Path) -> None:
-        """Delete a folder in which nothing is, in one step; one with content stays, a missing one is no error."""
+        """Delete an empty folder, in one step; a folder with content stays, a missing folder is not an error."""
 
     def move(self, path: Path, target: Path) -> None:
-        """Give a file or a folder another name in the same storage, at once; that survives a power loss.
+        """Rename a file or a folder in the same storage, in one step that survives a power loss.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
             OSError: A folder with files has the name; of several processes one succeeds.
         """
 
@@ -184,20 +184,20 @@ class Storage(Protocol):
         """Copy a file, with the folders above the copy; it and its name survive a power loss."""
 
     def point(self, pointer: Path, target: Path) -> None:
-        """Let a name stand for a folder next to it, at once; readers see the old or the new one."""
+        """Point a name at a folder next to it, in one step; readers see the old or the new folder."""
 
     def read_pointer(self, pointer: Path) -> Path | None:
-        """The folder that a pointer stands for; None without a pointer."""
+        """The folder that a pointer names; None without a pointer."""
 
     def sync(self, path: Path) -> None:
         """Make a file that a library has written survive a power loss, with its name.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
 
     def make_folder(self, folder: Path) -> None:
-        """Create a folder and those above it, where they are missing.
+        """Create a folder and its missing parents.
 
         Raises:
             NotADirectoryError: One of them is a file.
@@ -221,7 +221,7 @@ class Storage(Protocol):
 
 
 class NeedsFileSystem(EnvironmentProblem):
-    """An operation needs what an object store does not have: to rename a folder at once, links, or locks.
+    """An operation needs a feature that object stores lack: renaming a folder in one step, links, or locks.
 
     Attributes:
         path: The address in the store.

@@ -38,9 +38,9 @@ def find_storage(path: Path, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
 
 
 def create_owned(path: Path, owner: str) -> bool:
-    """Create a file with the name of its owner; False where it is another's.
+    """Create a file with the name of its owner; False if another process owns it.
 
-    A client repeats a request whose answer was lost, and the first one refuses the second: the content decides.
+    A client repeats a request whose answer was lost, and the first request refuses the second: the content decides.
 
     Args:
         path: The file.
@@ -57,11 +57,11 @@ def create_owned(path: Path, owner: str) -> bool:
 
 
 def require_file_system(path: Path, what: str) -> None:
-    """Refuse an operation before it begins.
+    """Refuse an operation before it starts.
 
     Args:
-        path: Where it would write.
-        what: What it needs and object stores cannot do.
+        path: The path that it would write.
+        what: The feature that it needs and object stores lack.
 
     Raises:
         NeedsFileSystem: The path is in an object store.

@@ -82,7 +82,7 @@ class LocalStorage(Storage):
     @override
     def read_range(self, path: Path, start: int, length: int) -> bytes:
         with path.open("rb", buffering=0) as file:
-            left = os.fstat(file.fileno()).st_size - start  # the memory is taken at once, whatever the file has
+            left = os.fstat(file.fileno()).st_size - start  # else `length` bytes of memory are taken for any file
             return os.pread(file.fileno(), max(0, min(length, left)), start)
 
     @override
@@ -226,7 +226,7 @@ class _NamedFile(FileIO):
 
 
 class LocalPendingFile(PendingFile):
-    """A file under its final name, which is unique: nothing refers to it, and what a crash leaves is cleaned up."""
+    """A file under its final name, which is unique: nothing refers to it, and the rest of a crash is cleaned up."""
 
     def __init__(self, path: Path) -> None:
         """Create the file."""
@@ -257,13 +257,13 @@ class LocalPendingFile(PendingFile):
     @override
     def abandon(self) -> None:
         if self.is_open:
-            with suppress(OSError):  # what is still buffered may not fit on the disk, and is not wanted
+            with suppress(OSError):  # the buffered bytes may not fit on the disk, and are not needed
                 self._sink.close()
             self._path.unlink(missing_ok=True)
 
 
 def _read_status(entry: os.DirEntry[str]) -> FileStatus | None:
-    """Size and time of a listed file; None where it is none, or is gone."""
+    """Size and time of a listed file; None if it is not a file, or is gone."""
     try:
         return _to_own_status(entry.stat(follow_symlinks=False))
     except FileNotFoundError:
@@ -305,7 +305,7 @@ def _sync(path: Path) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and those above that are missing, for this user alone, whatever the umask.
+    """Make a folder and its missing parents, for this user alone, with any umask.
 
     Raises:
         OSError: It cannot be made.
@@ -322,7 +322,7 @@ def require_own_folder(folder: Path) -> None:
         EnvironmentProblem: One has: that user could put other files in place of those that are kept there.
     """
     for each in (folder, *folder.parents):
-        with suppress(OSError):  # what cannot be looked at says so when it is used
+        with suppress(OSError):  # an unreadable folder fails when it is used
             is_shared, owner = each.parent.stat().st_mode & stat.S_ISVTX, each.lstat().st_uid
             if is_shared and owner not in {0, os.geteuid()}:
                 raise EnvironmentProblem(

@@ -1,4 +1,4 @@
-"""Names of files that a manifest, a claim or an address of state has: a stranger's, until they are looked at here.
+"""Names of files in a manifest, a claim or an address of state: untrusted until they are checked here.
 
 Every reader of such names asks `find_named_files` before it opens, writes or deletes anything under one of them.
 """
@@ -23,7 +23,7 @@ class PathRefused(LockstepError):
     Attributes:
         folder: The folder of the manifest.
         name: The name of the file.
-        reason: What is wrong with it.
+        reason: The fault of the name.
     """
 
     def __init__(self, folder: Path, name: str, reason: str) -> None:
@@ -34,7 +34,7 @@ class PathRefused(LockstepError):
 
 
 def find_fault(name: str) -> str:
-    """Why a name is no plain path below a folder; empty if it is one. Pure."""
+    """Why a name is not a plain path below a folder; empty for a plain path. Pure."""
     parts = name.split("/")
     try:
         lengths = [len(part.encode()) for part in parts]
@@ -52,7 +52,7 @@ def find_fault(name: str) -> str:
 
 
 def find_named_files(folder: Path, names: Iterable[str], *, below: str = "") -> dict[str, FileStatus | None]:
-    """The status of each named file; None where there is no regular file of its own: none, a link or a device.
+    """The status of each named file; None unless it is a regular file: missing, a link or a device.
 
     The folder itself may be a link: its user has named it.
 
@@ -62,7 +62,7 @@ def find_named_files(folder: Path, names: Iterable[str], *, below: str = "") -> 
         below: The folder in it to which they are relative; a link is none.
 
     Raises:
-        PathRefused: A name is no plain relative path, is named twice, or has a folder that is a link.
+        PathRefused: A name is not a plain relative path, is named twice, or has a folder that is a link.
     """
     found = dict[str, FileStatus | None]()
     for name in names:
@@ -84,7 +84,7 @@ def read_named_file(folder: Path, name: str, bytes_max: int) -> bytes:
     """The content of a small file that must be one of its folder.
 
     Raises:
-        FileNotFoundError: There is no regular file of this name.
+        FileNotFoundError: No regular file has this name.
         PathRefused: Its name leads elsewhere, or it has more bytes.
     """
     status = find_named_files(folder, [name])[name]

@@ -1,10 +1,10 @@
 """Tables in an object store that speaks S3's protocol: the table root is `s3://BUCKET/PREFIX`.
 
-Credentials, region and endpoint come from the process's environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
-`AWS_ENDPOINT_URL`, a web identity, the machine's role), where delta-rs and Spark look for them, too.
+Credentials, region and endpoint are read from the process's environment (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
+`AWS_ENDPOINT_URL`, a web identity, the machine's role), as delta-rs and Spark do.
 
 The store must refuse to create an object that exists (If-None-Match): commits rest on it, and `lockstep doctor` tries
-it. An object is whole or absent, and what the store has acknowledged lasts, so there is nothing to sync.
+it. An object is whole or absent, and an acknowledged object lasts, so nothing needs a sync.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class ObjectStorage(Storage):
 
     @override
     def sync(self, path: Path) -> None:
-        """Nothing: what the store has acknowledged lasts."""
+        """Do nothing: an acknowledged object lasts."""
 
     @override
     def make_folder(self, folder: Path) -> None:
@@ -223,7 +223,7 @@ class ObjectStorage(Storage):
         return path
 
     def ask(self, path: Path, request: Callable[[], Answer]) -> Answer:
-        """What the store answers to a request about an object, or its error as that of a file."""
+        """The store's answer to a request about an object; its error is raised as that of a file."""
 
         def ask() -> Answer:
             with _as_os_error(path):
@@ -251,7 +251,7 @@ class PendingObject(PendingFile):
         """Create the local file.
 
         Args:
-            storage: Where it is uploaded.
+            storage: The storage that receives it.
             path: Address of the object.
         """
         self._storage, self._path = storage, path
@@ -307,7 +307,7 @@ def open_object_storage(bucket: str, wait_seconds: float = WAIT_SECONDS) -> Obje
 
 
 def _refuse_plain_endpoint(bucket: str) -> None:
-    """Refuse an endpoint that no client would connect to; they say no more of it than "builder error"."""
+    """Refuse an endpoint that no client would connect to; they report it only as "builder error"."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
     if endpoint.startswith("http://") and not _is_plain_allowed():
         raise EnvironmentProblem(
@@ -382,7 +382,7 @@ def _make_failure(error: Exception, address: str) -> StoreFailed:
 
 
 def _tell(error: Exception) -> str:
-    """What the store said, on one line: the error repeats the answer, an XML document, in each of its causes."""
+    """The store's answer, on one line: the error repeats the answer, an XML document, in each of its causes."""
     text = str(error)
     said = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
     if said is not None:
