@@ -44,7 +44,7 @@ class PlannedRange(msgspec.Struct, frozen=True, gc=False):
         leader_epoch: Leader epoch of the partition at planning.
         single_batches: Fetches return one record batch each, because jobs with this range have failed.
         patient: The partition was silent in earlier batches: it is waited for longer.
-        beyond: Number of further offsets that the task may read, where they have come by the time it reads.
+        beyond: Number of further offsets that the task may read, if they have arrived when it reads.
     """
 
     position: Position
@@ -91,7 +91,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is fixed of a batch before it is planned, and holds until it is committed.
+    """The facts of a batch that are fixed before it is planned, until it is committed.
 
     Attributes:
         generation: Generation of the writer.
@@ -149,7 +149,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         state_bytes: Bytes of state written.
         state_checksum: CRC-32 of the segment that was written; None without one.
         cpu_seconds: CPU time of fold and state, without the range's share of reading.
-        opened: Digests of sessions that began in the range and did not end, where the topic has more partitions.
+        opened: Digests of sessions that started in the range and did not end, if the topic has more partitions.
         closed: Digests of sessions that ended in the range.
         accepted: Losses that the declaration accepts.
         losses: States that were discarded, and nothing replaced or emitted them.

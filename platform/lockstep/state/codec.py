@@ -431,7 +431,7 @@ class StateMigrator(Generic[S]):
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
-        """Schemas of tagged values for the header of a delta; without the current one if the header has a plain schema."""
+        """Schemas of tagged values, for the header of a delta; without the current one if it has a plain schema."""
         implied = self._schema.hash if self.mark else None
         return tuple(self._stored.shapes[hashed] for hashed in self._stored.tagged if hashed != implied)
 

@@ -544,7 +544,7 @@ class PartitionState(Generic[S]):
         return advance(self.version, next_offset, self._written.stamp.segment)
 
     def publish_local(self) -> None:
-        """Bring the local store to the written state, and keep the decoded entries; call it after the file is durable."""
+        """Bring the local store to the written state, and keep the decoded entries; once the file is durable."""
         written = self._written
         if written is None:
             self._keep_decoded(self.version.segment)

@@ -1,4 +1,4 @@
-"""Verdicts on what the driver finds: faults of logs, quarantine limit, session in two partitions."""
+"""Verdicts on the driver's findings: faults of logs, quarantine limit, session in two partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def judge_finding(finding: Finding, ends: Mapping[str, TopicEnd], integrity: Int
 
 
 def has_messages(bins: Sequence[TaskResult]) -> bool:
-    """Whether a batch read anything: an empty batch is no evidence about a burst."""
+    """Whether a batch read anything: an empty batch proves nothing about a burst."""
     return any(item.counts.messages for group in bins for item in group.ranges)
 
 
@@ -58,21 +58,21 @@ SESSIONS_MAX = 1_000_000
 
 
 class SessionPartitions:
-    """The sessions that began in this run, in topics of more than one partition.
+    """The sessions that started in this run, in topics of more than one partition.
 
-    A session that began before the run is unknown here: `lockstep verify` finds its second partition.
+    A session that started before the run is unknown here: `lockstep verify` finds its second partition.
     """
 
     def __init__(self) -> None:
         self._partition_of: dict[tuple[str, bytes], int] = {}
 
     def find_split_sessions(self, bins: Sequence[TaskResult], integrity: IntegrityClass) -> tuple[Finding, ...]:
-        """Sessions that a batch begins in another partition than before; without any, remember those of the batch."""
+        """Sessions that a batch starts in another partition than before; without any, remember those of the batch."""
         if integrity.judge(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
         moved = (item for group in bins for item in group.ranges if item.opened or item.closed)
         ranges = sorted(moved, key=lambda item: item.range.position.key)
-        for item in ranges:  # what ended in the batch may have begun elsewhere in it
+        for item in ranges:  # a session that ended in the batch may have started elsewhere in it
             self._forget_ended(item)
         found = [_finding(item, other) for item in ranges if (other := self._find_other_partition(item)) is not None]
         while len(self._partition_of) > SESSIONS_MAX:

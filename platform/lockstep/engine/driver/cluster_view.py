@@ -117,7 +117,7 @@ class ClusterMonitor:
             self.follow(lasting)
 
     def follow(self, names: frozenset[str]) -> None:
-        """Add topics to the view; what one of two reads lacks is taken from the other."""
+        """Add topics to the view; two reads complete each other."""
         self._names, self._retired = self._names | names, self._retired - names
         self.view = merge_views(self._read(), self._read())
 
@@ -128,7 +128,7 @@ class ClusterMonitor:
         self._context.history.leave(names)
 
     def view_retired(self) -> ClusterView | None:
-        """The retired topics that Kafka has, without a request where there are none; None if Kafka does not answer."""
+        """The retired topics that Kafka has, without a request if there are none; None if Kafka does not answer."""
         if not self._retired:
             return msgspec.structs.replace(self.view, topics={}, ends={})
         try:
@@ -138,7 +138,7 @@ class ClusterMonitor:
             return None
 
     def check_leader_epochs(self, known: Mapping[TopicIdPartition, Position]) -> frozenset[TopicIdPartition]:
-        """Check for truncation the logs whose leader has changed since they were read; gives those that may differ.
+        """Check for truncation the logs whose leader has changed since they were read; returns those that may differ.
 
         A partition without an answer is left out of the view: the next read asks about it again.
         """
@@ -177,7 +177,7 @@ class ClusterMonitor:
     def confirmed(self, known: Mapping[TopicIdPartition, Position], *, permanent: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
 
-        Where reads differ in a log start, the lowest counts: no offset is skipped that one read showed.
+        If reads differ in a log start, the lowest counts: an offset that any read showed is not skipped.
 
         Args:
             known: Partitions of the subscribed topics.
@@ -228,7 +228,7 @@ class ClusterMonitor:
         return view
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """The answer, whenever it comes; what it describes is as old as the question."""
+        """The answer, once there is one; its content is as old as the question."""
 
         def ask() -> T:
             self._described_at = time.monotonic()
@@ -237,7 +237,7 @@ class ClusterMonitor:
         return self.patience.ask(ask)
 
     def _observe(self, look: Callable[[], ClusterView], *, is_described: bool = True) -> ClusterView:
-        """The answer of a look, which the history of the topics remembers."""
+        """Read a view, and note it in the history of the topics."""
         asked = Instant.now()
         view = look()
         self._context.history.note(view, asked, Instant.now(), is_described=is_described)
@@ -261,7 +261,7 @@ def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
 
 
 def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
-    """What either of two views shows, by the newer one where both do, with the lower log starts."""
+    """The union of two views: the newer value if both have one, with the lower log starts."""
     topics = before.topics | view.topics
     ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
     return msgspec.structs.replace(

@@ -88,7 +88,7 @@ class Committer:
         Args:
             folders: Folders of the stream.
             claimed: Result of the claim.
-            side_table_executor: Commits side tables; a batch waits for the previous one.
+            side_table_executor: Commits side tables; a batch waits for the previous batch.
             background_executor: Writes log checkpoints; no batch waits for it. It ends after the executor
                 of side tables.
         """
@@ -112,10 +112,10 @@ class Committer:
         lookups: tuple[LookupVersion, ...] = (),
         full: bool = False,
     ) -> tuple[Committed, float]:
-        """Commit a batch; gives the new head and the seconds of the commit.
+        """Commit a batch; returns the new head and the seconds of the commit.
 
         1. Wait until the side tables hold the previous batch.
-        2. Write the ledger file: `rows_of(stamp, full)` gives its rows.
+        2. Write the ledger file: `rows_of(stamp, full)` makes its rows.
         3. Commit; the side tables follow during the next batch's fold.
 
         Args:
@@ -164,7 +164,7 @@ class Committer:
         self.head = self._claimed.output.base().head
 
     def wait_for_side_tables(self) -> None:
-        """Wait for the side tables: a batch is committed only after they hold the previous one.
+        """Wait for the side tables: a batch is committed only after they hold the previous batch.
 
         Raises:
             Fenced: A newer writer has advanced them beyond this writer's batches.
@@ -179,7 +179,7 @@ class Committer:
         self._side = None
 
     def _gap_seconds(self, now: datetime) -> float | None:
-        """Seconds from the last batch of the previous run to the first of this one."""
+        """Seconds from the last batch of the previous run to the first of this run."""
         before = max((row.committed_at for row in self._claimed.known.values()), default=None)
         return None if before is None else max(0.0, (now - before).total_seconds())
 
@@ -291,7 +291,7 @@ def check_table_present(stream: AnyStream, folders: StreamFolders, admin: Cluste
     """Refuse to read everything again as if the stream were new: the table root may be mistyped.
 
     Raises:
-        TableError: There is no table, but the group in Kafka has offsets; or the stream is being restored.
+        TableError: The table is missing, but the group in Kafka has offsets; or the stream is being restored.
         KafkaError: Kafka does not answer.
     """
     if delta_log.has_log(folders.table):

@@ -28,7 +28,7 @@ class RunContext:
         admin: Client for cluster metadata.
         group: Consumer group to which positions are published.
         runner: Runs the bins of a batch.
-        cores: Maximum number of bins, read before each batch: executors of a cluster come and go.
+        cores: Maximum number of bins, read before each batch: the executors of a cluster change.
         stop: Set to end the run at the next batch boundary.
         report: Called after each committed batch.
         launch: Origin of the run, and its tuning.

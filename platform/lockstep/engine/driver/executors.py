@@ -102,7 +102,7 @@ def count_cores(context: SparkContext) -> int:
 
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
-    """Ids of the executors that run tasks now; none where this Spark has no such call: then none is replaced."""
+    """Ids of the executors that run tasks now; empty without such a call in this Spark: then none is replaced."""
     from py4j.protocol import Py4JError  # only runs need it
 
     try:
@@ -125,17 +125,17 @@ def count_running_tasks(context: SparkContext, pool: str) -> int | None:
 
 
 def renew_executor(context: SparkContext, executor: str) -> bool:
-    """Ask the cluster manager to kill an executor and to start another one; gives whether it accepted the request."""
+    """Ask the cluster manager to kill an executor and to start another one; returns whether it accepted the request."""
     from py4j.protocol import Py4JError  # only runs need it
 
     try:
         return bool(context._jsc.sc().killAndReplaceExecutor(executor))  # noqa: SLF001  # pyspark has no such call
-    except Py4JError:  # the cluster manager does not answer; the executors that there are go on
+    except Py4JError:  # the cluster manager does not answer; the present executors continue
         return False
 
 
 class ExecutorPresence:
-    """Since when a job has no executor. Spark itself waits for one without end, and says so nowhere."""
+    """Since when a job has no executor. Spark itself waits for an executor without end or message."""
 
     def __init__(self, now: float, seconds_max: float) -> None:
         """There is one now.
@@ -183,7 +183,7 @@ def count_executors(context: SparkContext) -> int:
 
 
 def find_message(error: Exception) -> str:
-    """The message of an exception that Java threw, with its causes; of another one its own."""
+    """The message of an exception that Java threw, with its causes; else its own message."""
     java = getattr(error, "java_exception", None)
     return str(error if java is None else java.getMessage())
 
@@ -203,8 +203,8 @@ def find_foreign_end(message: str, master: str) -> JobCancelled | SparkStopped |
 def find_python_problem(message: str) -> EnvironmentProblem | None:
     """The error of a job that failed because an executor's Python does not start or lacks a module; None for others.
 
-    No message is to blame for it. Such an executor fails a task at once and is free for its next attempt, so that one
-    machine without the package fails most jobs.
+    No message is to blame for it. Such an executor fails a task immediately and is free for its next attempt, so that
+    one machine without the package fails most jobs.
 
     Args:
         message: Spark's, of the failed job.
@@ -226,7 +226,7 @@ def find_remedy(message: str) -> str:
 
 
 def find_cause_line(message: str) -> str:
-    """The line of a failed job's message that names the error of Python; the first one where none does."""
+    """The line of a failed job's message that names the error of Python; else the first line."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     named = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
     return (named[-1:] or lines[:1] or ["no reason given"])[0]

@@ -1,6 +1,6 @@
-"""Topics that a violation has halted: not read until an operator resumes them, while the run goes on or without one.
+"""Topics that a violation has halted: not read until an operator resumes them, during a run or between runs.
 
-Nothing of a halted topic is skipped: it stays at its position, and its timers do not fire. What it lacks is in the
+Nothing of a halted topic is skipped: it stays at its position, and its timers do not fire. Its findings are in the
 head of the table, so that each later run leaves the topic out as well.
 """
 
@@ -74,7 +74,7 @@ class HaltedTopics:
         return any(_place(finding) == _place(known) for known in self._committer.head.all_findings)
 
     def contain(self, batch: BatchCommit) -> BatchCommit:
-        """The batch, which halts the topics of its findings and not the stream, if the class says so.
+        """The batch, which halts the topics of its findings and not the stream, if the class halts topics.
 
         A quarantine burst is of no topic: a decoder or a transform has failed. Nor are violations of very many.
         """
@@ -90,7 +90,7 @@ class HaltedTopics:
             LOG.error("topic %s is halted, all others are read on: %s", finding.topic, finding.without_session())
 
     def resume_if_asked(self, partitions: Subscription) -> bool:
-        """Commit an operator's resumption of halted topics, if one was asked for; gives whether positions changed."""
+        """Commit an operator's resumption of halted topics, if one was asked for; returns whether positions changed."""
         if not self._committer.head.halted_topics or partitions.is_unsaved:
             return False
         request = take_resume_request(self._context.folders.control, self._writer.epoch)
@@ -108,9 +108,9 @@ class HaltedTopics:
         return True
 
     def _read_decision(self, request: ResumeRequest) -> ResumeDecision | None:
-        """The decision of a request; None where it does not fit.
+        """The decision of a request; None if it does not fit.
 
-        The command has checked it, but another resumption may have come first, or a topic been halted again since.
+        The command has checked it, but another resumption may have been first, or a topic been halted again since.
         """
         head = self._committer.head
         topics = [each for each in head.halted_topics if each.topic_id in request.topic_ids]

@@ -1,6 +1,6 @@
 """How long a backlog has waited, and how long partitions have been silent or idle, by this machine's monotonic clock.
 
-The loop updates these clocks with each look at Kafka and each batch; a plan gets what they yield as part of its input.
+The loop updates these clocks with each poll of Kafka and each batch; a plan receives their values as part of its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BacklogClock(msgspec.Struct, frozen=True):
 
     Attributes:
         since: Seconds of the process's monotonic clock; infinity without a backlog. A run does not know how long
-            messages have waited before its start, so it begins with minus infinity.
+            messages have waited before its start, so it starts with minus infinity.
     """
 
     since: float = -math.inf
@@ -38,7 +38,7 @@ class BacklogClock(msgspec.Struct, frozen=True):
     def note_batch(self, share: float, now: float) -> BacklogClock:
         """Update after a batch that took a share, 0 to 1, of the backlog: the oldest messages of each partition.
 
-        What it left of the backlog of a run's start still waits since before that.
+        The rest of the backlog from a run's start waits since before the run.
         """
         if share >= 1:
             return BacklogClock(now)
@@ -61,9 +61,9 @@ class Silence(msgspec.Struct, frozen=True):
 
     Attributes:
         count: Number of these batches.
-        since: Start of the first one, in seconds of a monotonic clock.
-        at: End of the last one.
-        waited: Duration of the last one in seconds.
+        since: Start of the first batch, in seconds of a monotonic clock.
+        at: End of the last batch.
+        waited: Duration of the last batch in seconds.
         place: Topic and partition.
         trouble: Why it read nothing.
     """
@@ -84,7 +84,7 @@ class SilentPartitions:
         self._silences: dict[TopicIdPartition, Silence] = {}
 
     def note(self, results: Iterable[RangeResult], began: float, clock: float) -> list[str]:
-        """Note the results of a batch; gives warnings of partitions that are newly silent, or for another reason.
+        """Note the results of a batch; returns warnings of partitions that are newly silent, or for another reason.
 
         Args:
             results: Results of its ranges.

@@ -24,10 +24,10 @@ def read_join_offsets(
     *,
     is_first_run: bool,
 ) -> dict[TopicIdPartition, int]:
-    """The offset at which the stream joins each new partition; those read from the first one in Kafka are left out.
+    """The offset at which the stream joins each new partition; partitions read from their start are left out.
 
-    A stream that starts with `Earliest` begins a log that it finds after its first batch at offset 0: what retention
-    deleted of it before is a loss, of which the integrity class decides.
+    A stream that starts with `Earliest` reads a log that it finds after its first batch from offset 0: messages that
+    retention has deleted by then are a loss, and the integrity class decides.
 
     Args:
         declared: The topics of the stream.

@@ -25,23 +25,23 @@ REPORT_SECONDS_MAX = 60.0
 
 
 class KafkaPatience:
-    """Repeats questions without an answer. A never-ending run waits for the end of an outage, a bounded one gives up.
+    """Repeats questions without an answer. A never-ending run waits for the end of an outage, a bounded run gives up.
 
-    A refusal, as of a password, is repeated for as long as a bounded run waits: one may pass during a change of rights.
+    A refusal, as of a password, is repeated for as long as a bounded run waits: a change of rights may end it.
     """
 
     def __init__(self, tuning: Tuning, *, is_endless: bool, gives_up: Callable[[], bool]) -> None:
         """Nothing is asked yet.
 
         Args:
-            tuning: Pauses, and the time after which a bounded run gives up.
-            is_endless: An outage is waited for, however long it is.
+            tuning: Pauses, and the time after which a bounded run stops waiting.
+            is_endless: An outage of any length is waited for.
             gives_up: Whether the run is to end: then a question is not repeated.
         """
         self._tuning, self._is_endless, self._gives_up = tuning, is_endless, gives_up
 
     def ask(self, question: Callable[[], T], *, refusal_seconds: float | None = None) -> T:
-        """The answer, whenever it comes.
+        """The answer, once there is one.
 
         Args:
             question: Asks Kafka.
@@ -72,7 +72,7 @@ class KafkaPatience:
         return math.inf if self._is_endless else self._tuning.patience_seconds
 
     def _is_over_after_pause(self, outage: _Outage) -> bool:
-        """Pause before the next question, the longer the more have failed; gives whether the run is to end instead."""
+        """Pause before the next question, longer after more failures; returns whether the run is to end instead."""
         doubled = self._tuning.retry_seconds * 2.0 ** min(outage.failures - 1, 16)
         again = time.monotonic() + min(doubled, self._tuning.retry_seconds_max)
         while not self._gives_up() and (left := again - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
 """Alarms for partitions that cannot be read: behind an open transaction, or without a leader; warnings of losses.
 
 A stuck transaction loses no data and only shows as lag: without an alarm, a stream that waits for a producer which
-died in a transaction looks like a slow one.
+died in a transaction seems slow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANY_AGE_SECONDS = -1.0
 
 
 def describe_hidden(stream: str, hidden: Sequence[OpenTransaction]) -> str:
-    """What a run that ends leaves unread because transactions are open, and what to do.
+    """Describe the messages that an ending run leaves unread behind open transactions, with the next step.
 
     Args:
         stream: Name of the stream.
@@ -117,7 +117,7 @@ class BlockedPartitions:
         self._stuck_patience_seconds = stuck_patience_seconds
 
     def note(self, view: ClusterView, clock: float) -> list[str]:
-        """Update from a new cluster view; gives warnings of the partitions that are newly blocked."""
+        """Update from a new cluster view; returns warnings of the partitions that are newly blocked."""
         warned = {stall.place for stall in self.stalls}
         self._stable_ends = self._stable_ends.update(view, clock)
         self.stalls = self._stable_ends.stalls(view, clock, self._stuck_patience_seconds)

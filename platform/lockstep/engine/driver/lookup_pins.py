@@ -1,4 +1,4 @@
-"""Pins the versions of lookup tables: once per batch, whatever is tried again of it."""
+"""Pins the versions of lookup tables: once per batch, also if the batch is retried."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _OpenedTable(msgspec.Struct):
 class LookupPins:
     """The newest versions of a stream's lookup tables.
 
-    A look at a table whose version has not changed costs two questions about files; a new version costs the reading of
+    Checking a table whose version has not changed costs two requests about files; a new version costs the reading of
     its entry.
     """
 
@@ -70,7 +70,7 @@ class LookupPins:
 
     @property
     def entries(self) -> tuple[FileStatus | None, ...]:
-        """The log entries of the pinned versions; None where a log was cleaned up behind its checkpoint."""
+        """The log entries of the pinned versions; None if a log was cleaned up behind its checkpoint."""
         return self._entries
 
     def pin(self, number: int) -> tuple[LookupVersion, ...]:
@@ -97,7 +97,7 @@ class LookupPins:
         path = lookup.find_table(self._root)
         try:
             opened = self._refresh(lookup, path)
-        except OSError as error:  # of a look at an entry: what opens the table has names for its own
+        except OSError as error:  # from reading an entry: opening a table raises named errors
             raise LookupUnusable(lookup.name, path, None, str(error)) from error
         return LookupVersion(name=lookup.name, version=opened.version(), table_id=str(opened.metadata().id))
 
@@ -118,7 +118,7 @@ class LookupPins:
 def _read_new_entries(lookup: Lookup[Any], path: Path, table: DeltaTable) -> DeltaTable:
     try:
         refresh_delta_table(table)
-    except (DeltaError, OSError):  # where it cannot be opened again either, that error says why
+    except (DeltaError, OSError):  # if it cannot be opened again either, that error names the cause
         return open_lookup(lookup, path)
     check_lookup_columns(lookup, path, table)
     return table

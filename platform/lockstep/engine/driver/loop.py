@@ -159,7 +159,7 @@ def _find_pause(context: RunContext, *, failed: bool) -> float:
 def _wait_for_next_batch(
     context: RunContext, claimed: WriterClaim, requests: RequestWatch, due: float
 ) -> RunOutcome | None:
-    """Wait until the next batch is due; gives the outcome if the run must end."""
+    """Wait until the next batch is due; returns the outcome if the run must end."""
     while True:
         if (stopped := _stop_if_asked(context, claimed)) is not None:
             return stopped
@@ -178,7 +178,7 @@ def _is_stop_asked(context: RunContext, claimed: WriterClaim) -> bool:
 
 
 def _stop_if_asked(context: RunContext, claimed: WriterClaim) -> RunOutcome | None:
-    """The outcome if the run must stop; what an operator asked for is committed."""
+    """The outcome if the run must stop; an operator's request is committed."""
     if context.stop.is_set():
         return RunOutcome.STOPPED
     if (request := read_stop_request(context.folders.control, claimed.writer.epoch)) is None:
@@ -216,7 +216,7 @@ class MicroBatchLoop:
         Args:
             context: Dependencies of the run.
             claimed: Result of the claim.
-            side_table_executor: Commits side tables; a batch waits for the previous one.
+            side_table_executor: Commits side tables; a batch waits for the previous batch.
             background_executor: Publishes positions and writes log checkpoints; no batch waits for it.
 
         Raises:
@@ -308,11 +308,11 @@ class MicroBatchLoop:
         return self._stop_offsets.is_reached(self._read_positions, view, silences, now)
 
     def run_batch(self, plan: BatchPlan) -> bool:
-        """Run the bins of a plan and commit their results; gives whether anything was committed.
+        """Run the bins of a plan and commit their results; returns whether anything was committed.
 
         1. Run the bins; a failed job is planned again from the last commit.
         2. Read Kafka's metadata again: records of a topic re-created since the plan belong to another topic id.
-        3. Halt on violations that only the whole batch shows; where they halt topics alone, plan again without these.
+        3. Halt on violations that only the whole batch shows; if they halt topics alone, plan again without these.
         4. Commit; a batch whose hour was closed meanwhile is planned again.
         5. Report, and raise if this commit was the halt.
         """
@@ -368,7 +368,7 @@ class MicroBatchLoop:
         self._live.publish(lambda: self._partitions.list_topics(self._monitor.view.ends))
 
     def _halt_for_batch(self, bins: Sequence[TaskResult]) -> bool:
-        """Halt on a quarantine burst or a split session; gives whether that halted topics of the batch."""
+        """Halt on a quarantine burst or a split session; returns whether that halted topics of the batch."""
         burst = find_quarantine_burst(bins, self._context.stream.limits)
         if burst is not None and not self._committer.head.accepts_burst:
             self._halt((burst,))
@@ -378,7 +378,7 @@ class MicroBatchLoop:
         return bool(moved)
 
     def _accepts_burst(self, bins: Sequence[TaskResult]) -> bool:
-        """Whether an accepted burst may still go on."""
+        """Whether an accepted burst may still continue."""
         if not self._committer.head.accepts_burst:
             return False
         burst = find_quarantine_burst(bins, self._context.stream.limits)
@@ -393,7 +393,7 @@ class MicroBatchLoop:
         planned: BatchIdentity | None = None,
         full: bool = False,
     ) -> float:
-        """Commit and advance the positions; gives the seconds of the commit."""
+        """Commit and advance the positions; returns the seconds of the commit."""
         results, ends = [item for group in bins for item in group.ranges], self._monitor.view.ends
         _, seconds = self._committer.commit(
             batch,
@@ -463,7 +463,7 @@ class MicroBatchLoop:
         Args:
             confirmed: Findings of the audit that every further read confirmed.
             known: Partitions of the subscribed topics.
-            may_halt: They were confirmed for as long as a halt needs. Otherwise a topic came back and went again
+            may_halt: They were confirmed for as long as a halt needs. Otherwise a topic reappeared and vanished again
                 meanwhile, and the next audit confirms it.
         """
         judged = [each for each in self._judge(confirmed, known) if self._is_news(*each)]
@@ -503,7 +503,7 @@ class MicroBatchLoop:
         return self._partitions.is_news(finding, suspend=suspend)
 
     def _halt(self, findings: tuple[Finding, ...]) -> None:
-        """Commit a halt that the driver found: no rows, no progress; what was accepted before is committed with it.
+        """Commit a halt that the driver found: no rows, no progress; earlier acceptances are committed with it.
 
         Raises:
             IntegrityLost: The stream is halted, not topics alone.

@@ -1,6 +1,6 @@
 """Runs work off the main thread, which only waits for its end or for a signal.
 
-A Terminate that reaches the main thread inside py4j hangs there while batches go on. So one other thread does all
+A Terminate that reaches the main thread inside py4j hangs there while batches continue. So one other thread does all
 Spark work of a step (PySpark replaces the SIGINT handler when it starts on the main thread), and the main thread's
 handlers only record that a stop is wanted.
 """
@@ -72,7 +72,7 @@ def run_off_main_thread(
     tick: Callable[[], None],
     abandon: Callable[[], None],
 ) -> T:
-    """Run work in its own thread while this one waits.
+    """Run work in its own thread while this thread waits.
 
     1. Install the signal handlers; start.
     2. Wait for the end; call `tick` meanwhile.
@@ -84,7 +84,7 @@ def run_off_main_thread(
         stopping: Receives stop requests from signals and others.
         patience_seconds: Time for the work to end after a stop request.
         tick: Called about twice a second, on this thread.
-        abandon: Ends at once whatever the work waits for.
+        abandon: Immediately ends each wait of the work.
 
     Raises:
         StopTimeout: The work had to be abandoned.

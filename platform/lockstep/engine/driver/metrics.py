@@ -18,7 +18,7 @@ class RunStart(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: How the previous writer was found, and why this run was started.
-        gap_seconds: Time from the last batch of the previous run to the first of this one, idle time included; None
+        gap_seconds: Time from the last batch of the previous run to the first of this run, idle time included; None
             for a first run.
     """
 

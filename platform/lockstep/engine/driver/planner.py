@@ -39,11 +39,11 @@ meanwhile the client would fetch thousands of partitions repeatedly."""
 
 
 class FileGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """File-size trigger: a batch begins when its rows fill files, or when the oldest message has waited long enough.
+    """File-size trigger: a batch starts when its rows fill files, or when the oldest message has waited long enough.
 
     Attributes:
         target_bytes: Target file size.
-        left_seconds: Time until the batch of the oldest waiting message must begin.
+        left_seconds: Time until the batch of the oldest waiting message must start.
     """
 
     target_bytes: int
@@ -67,8 +67,8 @@ class PlanInput(msgspec.Struct, frozen=True, kw_only=True):
         silent: Watermarks to which idle partitions advance.
         tuning: Bounds the size of a batch that has a single bin.
         patient: Partitions that were silent in the last batches: a task waits longer for them.
-        resting: Partitions that were silent in the last batches, and are left out of this one.
-        is_live: The batch may include messages that come after the plan.
+        resting: Partitions that were silent in the last batches, and are left out of this batch.
+        is_live: The batch may include messages that arrive after the plan.
         uncounted: Partitions whose discarded states are to be counted.
     """
 
@@ -149,7 +149,7 @@ def _take(items: Sequence[T], places: Iterable[int]) -> tuple[T, ...]:
 
 
 def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
-    """Whether each bin comes close to the target file size."""
+    """Whether each bin is close to the target file size."""
     loads = [sum(sizes[item] for item in group) for group in bins]
     return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
 
@@ -234,7 +234,7 @@ def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], positions: Positi
 
 
 def _count_beyond(ranges: int, messages: int, waiting: int, most: int) -> int:
-    """Offsets beyond its end to which each range may be read; none where the batch does not take the whole backlog."""
+    """Offsets beyond its end to which each range may be read; 0 if the batch does not take the whole backlog."""
     return (most - messages) // ranges if ranges and messages == waiting else 0
 
 
@@ -300,7 +300,7 @@ def _ranges(admitted: Mapping[TopicIdPartition, int], positions: Positions, give
 def _find_lagging(positions: Positions, given: PlanInput) -> dict[TopicIdPartition, int]:
     """Messages of each partition that a batch may read, if there are any.
 
-    None of a log that begins after the position: the next audit reports it.
+    None of a log that starts after the position: the next audit reports it.
     """
     lagging: dict[TopicIdPartition, int] = {}
     for key, position in positions.items():

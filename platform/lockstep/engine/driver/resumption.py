@@ -65,7 +65,7 @@ def make_accepted_rows(
     """The rows of the resume: a full set, and the first rows of partitions added to a topic.
 
     Raises:
-        PositionMismatch: A partition is not in the ledger, or a loss does not begin at its position.
+        PositionMismatch: A partition is not in the ledger, or a loss does not start at its position.
     """
     rows = [
         replace(make_kept_row(stamp, read_position(row), retired=row.retired), newest_timestamp=row.newest_timestamp)
@@ -82,7 +82,7 @@ def make_accepted_rows(
 
 
 def _order(accepted: Acceptance) -> bool:
-    """Sort key: options that move a position come before those that depend on it."""
+    """Sort key: options that move a position precede those that depend on it."""
     return not isinstance(accepted, AcceptLoss)
 
 
@@ -91,7 +91,7 @@ def _covered_by(kind: type[Acceptance], decision: ResumeDecision, finding: Findi
 
 
 def _concerns(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> bool:
-    """Whether an option applies to this row; for a whole topic or halt, only where a finding names the row."""
+    """Whether an option applies to this row; for a whole topic or halt, only if a finding names the row."""
     if not accepted.concerns(row.topic, row.partition):
         return False
     if isinstance(accepted, (AcceptLoss, SkipSession, FromSnapshot)):

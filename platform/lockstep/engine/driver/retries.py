@@ -61,7 +61,7 @@ class RetryingRunner:
         return self._search.is_in(plan)
 
     def pin_lookups(self, plan: BatchPlan) -> BatchPlan | None:
-        """The plan with the versions of its lookup tables; None where one cannot be read now.
+        """The plan with the versions of its lookup tables; None if a table cannot be read now.
 
         Raises:
             LookupUnusable: A lookup table could not be read in several attempts.
@@ -78,7 +78,7 @@ class RetryingRunner:
         return msgspec.structs.replace(plan, batch=batch)
 
     def run(self, plan: BatchPlan) -> Sequence[TaskResult] | None:
-        """The results of all jobs of a plan; None where there are none to commit, and the batch is planned again.
+        """The results of all jobs of a plan; None if the batch must be planned again.
 
         Raises:
             LockstepError: A retry cannot fix it, or it was raised `FAILURES_MAX` times in a row.
@@ -128,7 +128,7 @@ class Suspect(msgspec.Struct, frozen=True):
     """A partition whose range was part of a failed job.
 
     Attributes:
-        until: End of the failed range; a partition that is read up to it is no longer suspect.
+        until: End of the failed range; a partition that was read up to it is cleared.
         messages: Number of messages of the next job.
         killing: Offset that the next job leaves out: the last job, of this message alone, failed.
         controls: Jobs that succeeded without it, each after one that failed with it.
@@ -145,7 +145,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
 
     Attributes:
         failures: Whole batches that failed in a row.
-        suspects: Partitions that are read in jobs of their own, by key.
+        suspects: Partitions that are read in separate jobs, by key.
     """
 
     failures: int = 0
@@ -162,7 +162,7 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         return (whole, *parts) if whole.bins else tuple(parts)
 
     def is_in(self, plan: BatchPlan) -> bool:
-        """Whether a plan reads a suspect; the search in one without a leader goes on when it has a leader again."""
+        """Whether a plan reads a suspect; the search in a leaderless partition resumes with a leader."""
         return bool(self.suspects) and any(item.position.key in self.suspects for item in _ranges(plan))
 
     def is_control(self, part: BatchPlan) -> bool:

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def require_registry(stream: AnyStream, settings: RegistrySettings) -> HttpRegistry | None:
-    """The registry of the installation; None where it has none.
+    """The registry of the installation; None if it has none.
 
     Raises:
         SettingsError: The stream's decoder needs a registry, and none is configured.
@@ -82,10 +82,10 @@ def run_stream(
 ) -> RunOutcome:
     """Run a stream until its trigger ends, or until a stop, a handover or a newer writer ends it.
 
-    After the look for a lost table the run has its own heartbeat file, so that observers see it before it claims.
+    After the check for a lost table the run has its own heartbeat file, so that observers see it before it claims.
 
     1. Read the cluster id; open or create the tables; refuse a lost table, a halted stream and unfit topics.
-    2. Start Spark and wait for an executor while the previous writer is looked for; a handover then costs one batch.
+    2. Start Spark and wait for an executor while checking for the previous writer; a handover then costs one batch.
     3. Claim, and run batch after batch.
 
     Args:
@@ -166,7 +166,7 @@ def _end_unclaimed(reason: Fenced | NotWanted | StartCancelled) -> RunOutcome:
     """The outcome of a run that does not write."""
     if isinstance(reason, Fenced):
         LOG.warning("%s", reason.problem)
-        return RunOutcome.FENCED  # another run claimed at the same moment: that one writes, this one ends
+        return RunOutcome.FENCED  # another run claimed at the same moment: that run writes, this run ends
     if isinstance(reason, StartCancelled):
         return RunOutcome.STOPPED
     LOG.warning("%s: this run was asked for before that, and ends", reason)
@@ -222,7 +222,7 @@ def find_import_roots(stream: AnyStream) -> tuple[Path, ...]:
 
 
 def find_module_root(name: str) -> tuple[Path, ...]:
-    """The folder that executors need on their import path to load a module; none where it has no file."""
+    """The folder that executors need on their import path to load a module; None without a file."""
     module = sys.modules[name]
     if module.__file__ is None:
         return ()

@@ -83,7 +83,7 @@ def run_cancellable(context: SparkContext, find_reason: Callable[[], R | None], 
 
     Args:
         context: Runs the jobs.
-        find_reason: Asked ten times a second, on another thread; the jobs are cancelled once it gives a reason.
+        find_reason: Asked ten times a second, on another thread; the jobs are cancelled once it returns a reason.
         work: Raises when its jobs are cancelled.
     """
     tag, over, reasons = f"lockstep-{uuid.uuid4().hex}", threading.Event(), list[R]()
@@ -123,8 +123,8 @@ def has_stragglers(finished: Sequence[float], tasks: int, elapsed_seconds: float
         finished: Seconds from the start of the job to the end of each finished task.
         tasks: Number of tasks.
         elapsed_seconds: Seconds since the start of the job.
-        patience_seconds: Least time to wait after the last one that finished. Where tasks take longer than that, or
-            take turns on too few cores, twice the time of the slowest one counts.
+        patience_seconds: Least time to wait after the last task finished. If tasks take longer than that, or
+            take turns on too few cores, twice the time of the slowest task counts.
     """
     if not 0 < len(finished) < tasks:
         return False
@@ -136,8 +136,8 @@ class StragglerHistory(msgspec.Struct, frozen=True):
     """Recent cancellations of late tasks.
 
     Attributes:
-        count: Cancellations in a row, each within `straggler_rest_seconds` after the previous one.
-        at: Time of the last one, by the monotonic clock.
+        count: Cancellations in a row, each within `straggler_rest_seconds` after the previous.
+        at: Time of the last cancellation, by the monotonic clock.
     """
 
     count: int = 0
@@ -205,7 +205,7 @@ class SparkRunner:
 
         Raises:
             BatchTimeout: The deadline passed; all results are discarded.
-            ExecutorsGone: There was no executor for long.
+            ExecutorsGone: No executor was present for long.
             SparkStopped: Somebody stopped Spark.
             EnvironmentProblem: An executor has no usable Python, somebody cancelled the job, or the job ended, but not
                 every task's result arrived; all results are discarded.
@@ -259,7 +259,7 @@ class SparkRunner:
         return {number: result for job, number, result in self._arrived.value if job == self._job and result != EMPTY}
 
     def _has_executor(self) -> bool:
-        """Whether the job has an executor; also where the JVM does not answer, which ends the job by itself."""
+        """Whether the job has an executor; also if the JVM does not answer, which ends the job by itself."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none; only runs need it
 
         try:
@@ -268,7 +268,7 @@ class SparkRunner:
             return True
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
-        """A function that gives the reason to cancel the job that begins now."""
+        """A function that returns the reason to cancel the job that starts now."""
         began, finished = time.monotonic(), list[float]()
         patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
         presence = ExecutorPresence(began, self._tuning.executors_seconds_max)
@@ -325,7 +325,7 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
 
     Raises:
         SparkStopped: Somebody stopped Spark.
-        EnvironmentProblem: There is no executor in time, none runs the task, the task fails, or somebody cancels it.
+        EnvironmentProblem: No executor starts in time or runs the task, the task fails, or somebody cancels it.
     """
     from py4j.protocol import Py4JError  # only runs need it
     from pyspark.errors import PySparkException

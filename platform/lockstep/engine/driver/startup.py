@@ -1,6 +1,6 @@
 """Startup of a writer: checks, claim, side tables, positions.
 
-Checks before the claim leave a run of the older release undisturbed. A task checks again whatever it opens.
+Checks before the claim leave a run of the older release undisturbed. A task checks everything that it opens again.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         run_id: Dagster's id of the run, or one generated here.
         automatic: Launched by a sensor, not a person: the run writes only while the desired state allows it, and does
             not change it.
-        adopts_topics: A never-ending run adopts new topics whatever the stream declares: no sensor starts another one.
+        adopts_topics: A never-ending run adopts new topics even if the stream leaves them to a sensor.
         desired_version: `Head.desired_version` when the run was requested; a newer stop prevails, and the run ends.
-            None takes the version at its first look at the table.
+            None takes the version at its first read of the table.
         tuning: Intervals, attempts and sizes.
     """
 
@@ -96,7 +96,7 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
         head: The head after the claim.
         output: Handle on the output table.
         known: Newest ledger row of every partition ever read.
-        cause: Why the run began: how the previous writer was found, and what launched this one.
+        cause: Why the run started: how the previous writer was found, and what launched this run.
     """
 
     writer: Writer
@@ -107,7 +107,7 @@ class WriterClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriterStartup:
-    """Looks for a living writer while the Spark session starts, so that a restart waits only once."""
+    """Checks for a living writer while the Spark session starts, so that a restart waits only once."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class WriterStartup:
         launch: Launch = BY_HAND,
         never_ending: bool = False,
     ) -> None:
-        """Look at the table.
+        """Read the table.
 
         Raises:
             StreamHalted: The stream waits for an operator.
@@ -147,8 +147,8 @@ class WriterStartup:
     def check_topics(self, admin: ClusterAdmin, history: TopicHistory) -> None:
         """Refuse topics that the declaration does not allow; a cluster that does not answer is asked after the claim.
 
-        The history begins here: a topic that is deleted during a handover was observed by the previous run or by this
-        one.
+        The history starts here: a topic that is deleted during a handover was observed by the previous run or by this
+        run.
 
         Raises:
             LockstepError: See `check_topics_fit`.
@@ -172,7 +172,7 @@ class WriterStartup:
         Raises:
             Fenced: Another run claimed at the same moment.
             StartCancelled: The run is to end.
-            StreamHalted, StreamHeld, NotWanted: As above, since the first look.
+            StreamHalted, StreamHeld, NotWanted: As above, since the first read.
             TableError: The ledger does not match the head, or files that the table references are missing.
         """
         self._whole.result()
@@ -261,7 +261,7 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
         rows: The newest ledger row of every partition.
 
     Returns:
-        The differences that `migrate` must handle, each once; empty where the declared type reads all.
+        The differences that `migrate` must handle, each once; empty if the declared type reads all.
 
     Raises:
         StateTypeChanged: The declared type cannot read some stored state, and there is no `migrate`.
@@ -296,7 +296,7 @@ def _try_read_header(folders: StreamFolders, stored: tuple[LedgerRow, SegmentRef
 
 
 def find_code_digest(stream: AnyStream) -> str:
-    """Digest of the code of the fold; empty where it is in no files, such as in an archive."""
+    """Digest of the code of the fold; empty if it is not in files, for example in an archive."""
     try:
         return digest_code(stream)
     except OSError:
@@ -304,7 +304,7 @@ def find_code_digest(stream: AnyStream) -> str:
 
 
 def find_policy(integrity: IntegrityClass) -> ViolationPolicy:
-    """What a class does on a violation, as the head records it."""
+    """The policy of a class on violations, as the head records it."""
     restarts = getattr(integrity, "on_growth", None) is OnGrowth.RESTART_SESSIONS
     return ViolationPolicy(isinstance(integrity.on_violation, Suspend), restarts)
 
@@ -338,7 +338,7 @@ def refuse_torn(folders: StreamFolders) -> None:
 
 
 def check_not_overtaken(output: OutputLog, writer: Writer) -> None:
-    """Refuse to write when side tables are ahead of this writer: they belong to a newer one.
+    """Refuse to write when side tables are ahead of this writer: they belong to a newer writer.
 
     Raises:
         Fenced: There is a newer writer.

@@ -1,4 +1,4 @@
-"""The offsets at which a bounded run ends, and the errors that end it where it cannot read up to them."""
+"""The offsets at which a bounded run ends, and the errors that end it if it cannot read up to them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class StopOffsets:
                 yield f"{log}, and at {self.offsets[key]} before: unread messages are gone"
 
     def _limit_to_logs(self, view: ClusterView) -> dict[TopicIdPartition, int]:
-        """The stop offsets; of a log that was truncated since, its end: there are no messages to wait for beyond it."""
+        """The stop offsets; of a log that was truncated since, its end: no messages are awaited beyond it."""
         ends = view.ends
         return {key: min(at, ends[key].high_watermark) if key in ends else at for key, at in self.offsets.items()}
 

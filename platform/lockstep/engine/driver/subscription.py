@@ -95,7 +95,7 @@ def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
 
 
 def with_newest_timestamp(row: LedgerRow, before_ms: int | None) -> LedgerRow:
-    """The row with the timestamp of an earlier batch, where its own range has none: freshness outlives quiet times."""
+    """The row with the timestamp of an earlier batch, if its own range has none: freshness outlives quiet times."""
     if row.newest_timestamp is not None or before_ms is None:
         return row
     return msgspec.structs.replace(row, newest_timestamp=to_event_time(before_ms * 1000))
@@ -114,12 +114,12 @@ def find_initial_positions(
     view: ClusterView,
     joined: Mapping[TopicIdPartition, int] = MappingProxyType({}),
 ) -> dict[TopicIdPartition, Position]:
-    """Positions of all partitions of the view's topics: from the ledger, new ones from their first offset.
+    """Positions of all partitions of the view's topics: from the ledger, new partitions from their first offset.
 
-    Partitions in `joined` begin at that offset instead, in the middle of their log.
+    Partitions in `joined` start at that offset instead, in the middle of their log.
 
     A new topic is taken whole or, while one of its partitions has no leader and so no first
-    offset, by a later run: taken in part, it would look grown as soon as the leader is back. A
+    offset, by a later run: taken in part, it would seem grown as soon as the leader is back. A
     grown topic is not extended here: the audit finds it, and the class decides.
     """
     found: dict[TopicIdPartition, Position] = {}
@@ -139,7 +139,7 @@ def find_initial_positions(
 def find_first_position(
     topic: Topic, key: TopicIdPartition, ends: PartitionOffsets, joined_at: int | None = None
 ) -> Position:
-    """Start of a partition that was never read: its first offset, or the one where the stream joins its log."""
+    """Start of a partition that was never read: its first offset, or the offset at which the stream joins its log."""
     topic_id, partition = key
     return Position(
         topic=topic.name,
@@ -286,7 +286,7 @@ class Subscription:
         return [each for each in new if _has_leaders(each, view)]
 
     def take_up(self, view: ClusterView, joined: Mapping[TopicIdPartition, int]) -> None:
-        """Read the new topics, from their first offsets or from where the stream joins their logs."""
+        """Read the new topics, from their first offsets or from the offsets at which the stream joins their logs."""
         made_anew = {p.topic for key, p in self._others.items() if self._lifecycle.get(key) == RECREATED_TOPIC}
         for topic in self.find_new_topics(view):
             LOG.info("new topic %s is read", topic.name)
@@ -317,13 +317,13 @@ class Subscription:
         )
 
     def _has_moved(self, topic: Topic, view: ClusterView) -> bool:
-        """Whether a partition of a retired topic ends elsewhere than it was read; one that came since, at offset 0."""
+        """Whether a partition of a retired topic ends elsewhere than it was read; a newer one, elsewhere than at 0."""
         keys = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
         read = {key: self._others[key].next_offset for key in keys if key in self._retired}
         return any(key in view.ends and view.ends[key].high_watermark != read.get(key, 0) for key in keys)
 
     def read_again(self, view: ClusterView) -> None:
-        """Read the retired topics of a view again, from where they stopped; those without a leader wait for one."""
+        """Read the retired topics of a view again, from where they stopped; partitions without a leader wait."""
         ids = {topic.topic_id for topic in view.topics.values()}
         for key in [key for key in self._retired if key[0] in ids]:
             self._retired.discard(key)
@@ -389,7 +389,7 @@ class Subscription:
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool, end: TopicEnd | None = None) -> None:
         """Continue after a tolerated fault or an event: skip expired offsets, add new partitions.
 
-        A re-created topic is left where it ended; `take_up` reads the new one, as one found after the first batch.
+        A re-created topic is left where it ended; `take_up` reads the new topic as if found after the first batch.
 
         Args:
             finding: Finding of the audit.
@@ -399,7 +399,7 @@ class Subscription:
         """
         key = TopicIdPartition(finding.topic_id, finding.partition)
         if finding.cause == Fault.EXPIRED and key in self.positions:
-            before = self._lost.get(key)  # where the batch that was to say so was never committed
+            before = self._lost.get(key)  # if the batch that was to record it was never committed
             start = finding.offset if before is None else before.start
             self._lost[key] = Hole(start=start, until=finding.until, cause="expired")
             self._move(key, finding.until, suspended_by=finding.cause if suspend else None)
@@ -413,7 +413,7 @@ class Subscription:
             self._set_aside(key, with_ending(self.known[key], DELETED, end), DELETED)
         elif key in self._leaderless:
             return
-        else:  # it comes again until its partitions have leaders
+        else:  # it is found again until its partitions have leaders
             self._leaderless.add(key)
         if end is not None and end.is_event:
             LOG.info(
@@ -446,12 +446,12 @@ class Subscription:
             self._move(key, offset, suspended_by=Fault.TRUNCATED)
 
     def _move(self, key: TopicIdPartition, offset: int, *, suspended_by: str | None) -> None:
-        """Read on at an offset; where an operator has given up messages after it, these stay given up.
+        """Continue at an offset; messages after it that an operator has given up stay given up.
 
         Args:
             key: The partition.
             offset: The offset.
-            suspended_by: Why all sessions are suspended; None where none is.
+            suspended_by: Why all sessions are suspended; None if none is.
         """
         position = self.positions[key]
         epoch = (
@@ -467,7 +467,7 @@ class Subscription:
     def _on_grown(self, key: TopicIdPartition, topic: Topic, ends: PartitionOffsets, *, suspend: bool) -> None:
         """Read a new partition of a topic.
 
-        Its log began at offset 0: what has expired since is found by the next audit, as of any other partition.
+        Its log started at offset 0: the next audit finds the messages that expired since, as of any partition.
         """
         self.positions[key] = find_first_position(topic, key, ends, joined_at=0)
         self._lifecycle[key] = GROWN
@@ -563,7 +563,7 @@ def _without_state(row: LedgerRow) -> LedgerRow:
 
 
 def _has_leaders(topic: Topic, view: ClusterView) -> bool:
-    """Whether the offsets of all partitions of a topic are known: taken in part, it would look grown later."""
+    """Whether the offsets of all partitions of a topic are known: taken in part, it would seem grown later."""
     return all(TopicIdPartition(topic.topic_id, partition) in view.ends for partition in range(topic.partitions))
 
 

@@ -1,4 +1,4 @@
-"""Topics that come and go during a run.
+"""Topics that appear and vanish during a run.
 
 New topics are added, retired ones read again when a message arrives, deleted ones forgotten.
 """
@@ -27,7 +27,7 @@ FORGOTTEN_MAX = 1_000
 def open_subscription(
     context: RunContext, claimed: WriterClaim, monitor: ClusterMonitor, selected: frozenset[str]
 ) -> Subscription:
-    """Partitions of a run at its start, at the positions of the ledger, new ones where the stream joins their logs.
+    """Partitions of a run at its start: at the positions of the ledger, or at the offsets that join new logs.
 
     Args:
         context: Dependencies of the run.
@@ -59,7 +59,7 @@ class TopicChanges:
     """Changes the subscription of a run, and the topics in its view of Kafka."""
 
     def __init__(self, context: RunContext, epoch: int, monitor: ClusterMonitor, partitions: Subscription) -> None:
-        """Read retired topics again that have new messages; those that were re-created are added as new ones.
+        """Read retired topics again that have new messages; re-created topics are added as new topics.
 
         Args:
             context: Dependencies of the run.
@@ -113,7 +113,7 @@ class TopicChanges:
     def _forget(self, topics: Mapping[str, Topic], now_us: int) -> None:
         """Forget retired partitions of topics that Kafka has not had for long, after asking for each topic by name.
 
-        A list of all topics lacks those that this user may not describe, and a forgotten topic that came back under the
+        A list of all topics lacks those that this user may not describe, and a forgotten topic that returned under the
         same id would be read from its first offset. Under a class that buffers messages nothing is forgotten: buffered
         messages are not accounted for yet.
         """

@@ -25,7 +25,7 @@ END_SECONDS = 1.0
 
 
 class Instant(NamedTuple):
-    """A moment by two clocks of this machine: one may be set, the other one stands still while the machine sleeps."""
+    """A moment by two clocks of this machine: one may be set, the other stops while the machine sleeps."""
 
     monotonic: float
     wall: float
@@ -36,7 +36,7 @@ class Instant(NamedTuple):
         return Instant(time.monotonic(), time.time())
 
     def since(self, earlier: Instant) -> float:
-        """Seconds from an earlier moment to this one, by the clock that shows more."""
+        """Seconds since an earlier moment, by the clock that shows more."""
         return max(self.monotonic - earlier.monotonic, self.wall - earlier.wall)
 
 
@@ -94,7 +94,7 @@ class TopicHistory:
             self._remember(look)
 
     def leave(self, names: Collection[str]) -> None:
-        """Forget topics that are no longer asked about: they are not gone."""
+        """Forget topics that are no longer read: they still exist."""
         with self._lock:
             self._topics = {name: topic for name, topic in self._topics.items() if name not in names}
 
@@ -117,7 +117,7 @@ class TopicHistory:
 
     @property
     def age_seconds(self) -> float:
-        """Age of the last read; infinite before the first one."""
+        """Age of the last read; infinite before the first read."""
         with self._lock:
             return Instant.now().since(self._looks[0].asked) if self._looks else float("inf")
 
@@ -159,7 +159,7 @@ class TopicWatch:
     """Reads the ends of the topics while nothing else does, on its own thread, until closed.
 
     Attributes:
-        history: Remembers what is read.
+        history: Remembers the views that are read.
     """
 
     def __init__(self, admin: ClusterAdmin, seconds: float) -> None:

@@ -1,6 +1,6 @@
 """One try of a task: the whole of it, or less after a limit of the machine or of a library.
 
-A limit ends ranges earlier. What is left out is planned again, in the next batch, which is due immediately.
+A limit ends ranges earlier. The rest is planned again in the next batch, which is due immediately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Attempt(msgspec.Struct, frozen=True):
     Attributes:
         ranges: The ranges of the task that this attempt reads.
         compiled: The stream; without the extension after a panic.
-        turn: Selects which ranges are left out first; another one in each batch.
+        turn: Selects which ranges are left out first; differs in each batch.
         ends: Earlier ends of ranges, by partition.
         trouble: Why ranges end earlier.
         unstorable: Sessions whose states an earlier attempt could not store, by partition.
@@ -42,7 +42,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.ends.get(planned.position.key, planned.until)
 
     def find_share(self, planned: PlannedRange) -> float:
-        """The share of a range in what the task may emit: that of its messages."""
+        """The share of a range in the rows that the task may emit: that of its messages."""
         messages = sum(item.messages + item.beyond for item in self.ranges)
         return (planned.messages + planned.beyond) / messages if messages else 1.0
 

@@ -1,8 +1,9 @@
 """Keeps Python's collector of reference cycles off state: it would scan all sessions again and again.
 
-It is off during a task, and does not look at what tasks leave behind, most of which is state, until a look is due: once
-a minute, or when the process has grown. Then it sees all: a cycle in what a task made, or in a state that was replaced,
-is garbage that nothing else frees. In a worker of Spark the look is PySpark's own, once the result is sent.
+It is off during a task, and does not visit the objects that tasks leave behind, mostly state, until a collection is
+due: once a minute, or when the process has grown. Then it visits all: a cycle in objects of a task, or in a replaced
+    state,
+is garbage that nothing else frees. In a worker of Spark, PySpark itself collects once the result is sent.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class CollectorSchedule:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """No collection in this context; afterwards one of everything where a look is due."""
+        """No collection in this context; afterwards a full collection if it is due."""
         gc.freeze()
         gc.disable()
         bytes_now = self._read_memory()
-        if self._bytes_then is None:  # the look after the task before this one is over
+        if self._bytes_then is None:  # the collection after the previous task is over
             self._bytes_then = bytes_now
         try:
             yield

@@ -32,7 +32,7 @@ class ColumnProgram(msgspec.Struct, frozen=True):
 
     Attributes:
         decode: Decodes a value; the columns that an update leaves out are None.
-        update: The type of updates that `decode` gives.
+        update: The type of updates that `decode` returns.
         session: Reads the session of an update; None: it is the record's key.
         sequence: Reads the number of an update.
         event_time_us: Reads the event time of an update; None without one.
@@ -47,8 +47,8 @@ class ColumnProgram(msgspec.Struct, frozen=True):
         messages_min: Messages of a chunk: below, some hundred calls of numpy and Arrow cost more than they save.
         pause_max: Chunks that are not tried after one that was not plain: none, then one, then twice as many each
             time, at most these.
-        make_table: Makes the table of a range by `lockstep-native`; None where it is not installed, or takes no such
-            messages.
+        make_table: Makes the table of a range by `lockstep-native`; None if it is not installed, or does not support
+            such messages.
     """
 
     decode: Decode
@@ -70,7 +70,7 @@ class ColumnProgram(msgspec.Struct, frozen=True):
 
 
 def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | None:
-    """The program of a stream; None where its messages cannot be folded in chunks.
+    """The program of a stream; None if its messages cannot be folded in chunks.
 
     Args:
         stream: The declaration.
@@ -114,7 +114,7 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
 
 
 def make_twin(struct: type[msgspec.Struct], replaced: dict[str, Any]) -> type[msgspec.Struct]:
-    """A type that is decoded alike from JSON, with a word that JSON lacks where a field is left out: None, or NaN."""
+    """A type that is decoded alike from JSON, with a value that JSON lacks for an omitted field: None, or NaN."""
     twin: list[tuple[str, Any, Any]] = []
     for each in fields(struct):
         default = msgspec.field(default_factory=each.default_factory) if each.default is msgspec.NODEFAULT else None
@@ -138,7 +138,7 @@ def make_twin(struct: type[msgspec.Struct], replaced: dict[str, Any]) -> type[ms
 
 
 def _is_nan(default: object) -> bool:
-    """Whether it is the value that stands for a column that is left out."""
+    """Whether it is the value that marks an omitted column."""
     return isinstance(default, float) and math.isnan(default)
 
 
@@ -156,7 +156,7 @@ def _are_plain(update: type[msgspec.Struct], change: type[msgspec.Struct], names
 
 
 def _find_columns(names: ColumnNames, change: type[msgspec.Struct]) -> tuple[tuple[type, int], ...] | None:
-    """Type and place of each column; None where one of them is not plain."""
+    """Type and place of each column; None if one is not plain."""
     changed = {each.name: each.type for each in fields(change)}
     of_value = {each.name: each.type for each in fields(names.value)}
     defaults = {each.name: each.default for each in fields(change)}

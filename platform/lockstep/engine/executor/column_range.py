@@ -34,7 +34,7 @@ class PlainChunks(Protocol):
     """Folds the plain chunks of one range."""
 
     def fold(self, messages: Sequence[Message]) -> bool:
-        """Fold messages, if all are plain; gives whether they were. Otherwise nothing has changed."""
+        """Fold messages, if all are plain; returns whether they were. Otherwise nothing has changed."""
 
     def write_back(self) -> None:
         """Return the changed rows to the states of their sessions, and forget all."""
@@ -86,15 +86,15 @@ class ColumnRange:
         )
 
     def find_entries(self, names: Sequence[str]) -> list[SessionEntry[object]] | None:
-        """The states of sessions; None where one has not begun."""
+        """The states of sessions; None if a session has not started."""
         entries = self.state.entries
         found = [entries.get(session) or self.sessions.load(session) for session in names]
         if any(entry is None or type(entry.gate) is not int for entry in found) or not entries.keys() >= set(names):
-            return None  # not begun; or room was made for one of them by another
+            return None  # not started; or one session evicted another
         return cast("list[SessionEntry[object]]", found)
 
     def find_rows(self, pairs: Sequence[Pair]) -> list[msgspec.Struct]:
-        """Rows as they are in the states. Raises KeyError where a session has no such row."""
+        """Rows as they are in the states. Raises KeyError if a session has no such row."""
         states = self._tables(session for session, _ in pairs)
         return [states[session][key] for session, key in pairs]
 
@@ -156,5 +156,5 @@ def find_offsets(messages: Sequence[Message]) -> Words:
 
 
 def pack(numbers: Sequence[int]) -> Words:
-    """Integers as words: a third of the cost of `np.array`. Raises struct.error where one has more than 64 bits."""
+    """Integers as words: a third of the cost of `np.array`. Raises struct.error for an integer of more than 64 bits."""
     return np.frombuffer(struct.pack(f"{len(numbers)}q", *numbers), np.int64)

@@ -1,6 +1,6 @@
-"""Folds a chunk of messages of a `ColumnFold` at once.
+"""Folds a chunk of messages of a `ColumnFold` together.
 
-What a chunk comes to is computed before anything is changed. Where it is not the plain case (numbered updates, in
+The result of a chunk is computed before anything is changed. Outside the plain case (numbered updates, in
 order, of rows that exist), nothing has changed, and the fold takes the chunk message by message: one meaning, and all
 verdicts from one place. There are two implementations of the plain case, `columnar_native` and `columnar_numpy`.
 

@@ -56,7 +56,7 @@ class NativeChunks(PlainChunks):
                 table.add([astuple(row) for row in self._range.find_rows(missing)])
         except NOT_PLAIN:
             return False
-        self._range.emission.flush()  # what it raises is no matter of this chunk, which has changed nothing yet
+        self._range.emission.flush()  # its error does not concern this chunk, which has changed nothing yet
         try:
             made, counts = table.change(program.source, BATCH_BYTES_MAX)
         except NOT_PLAIN:
@@ -76,7 +76,7 @@ class NativeChunks(PlainChunks):
         return True
 
     def _read(self, messages: Sequence[Message]) -> list[SessionEntry[object]] | None:
-        """Read messages into the table. Gives the states of their sessions; None where a message is not plain."""
+        """Read messages into the table. Returns the states of their sessions; None if a message is not plain."""
         kind = type(messages[0])
         keys = None if self._range.program.session is not None else list(map(kind.key, messages))
         names = self._table.read(list(map(kind.value, messages)), keys)

@@ -3,7 +3,8 @@
 1. Decode. The columns that an update leaves out are None in a twin of its row type, so that Arrow reads them as null.
 2. Compare the numbers of each session with its gate.
 3. Find the rows in `TouchedRows`, a matrix of 64-bit words with one line a row: floats by their bits, strings as codes.
-4. Sort the changes by row: what a change leaves out is the newest value before it, in the chunk or in the matrix.
+4. Sort the changes by row: a column that a change omits keeps the newest value before it, in the chunk or in the
+   matrix.
 5. Make Arrow columns.
 6. Only now keep the values, the numbers and the rows.
 """
@@ -73,7 +74,7 @@ class StringCodes(dict[str | None, int]):
         return code
 
     def decode(self, codes: Words) -> pa.Array[Any]:
-        """The strings of codes. Raises ValueError where one of all is no text (lone surrogates)."""
+        """The strings of codes. Raises ValueError if any string is not valid text (lone surrogates)."""
         if len(self.texts) > DICTIONARY_MAX:
             return pa.array(list(map(self.texts.__getitem__, codes.tolist())), pa.string())
         if (known := len(self._arrow)) < len(self.texts):
@@ -98,7 +99,7 @@ class TouchedRows:
         self._is_dirty: Flags = np.empty(0, np.bool_)
 
     def find(self, sessions: Sequence[str], keys: Sequence[object]) -> Places:
-        """The places of rows. Raises KeyError where a session has no such row."""
+        """The places of rows. Raises KeyError if a session has no such row."""
         known = self._places
         try:
             places = [known[session][key] for session, key in zip(sessions, keys, strict=True)]
@@ -125,7 +126,7 @@ class TouchedRows:
         self._pairs.clear()
 
     def make_words(self, kind: type, column: Sequence[object]) -> tuple[Words, Flags | None]:
-        """Values as words, and where there is one; None: everywhere."""
+        """Values as words, and a mask of the present values; None: all are present."""
         if kind is str:
             words = np.fromiter(map(self.codes.__getitem__, cast("Any", column)), np.int64, len(column))
             return words, words >= 0
@@ -224,7 +225,7 @@ class _Changed(msgspec.Struct, frozen=True):
 
 
 def find_starts(of: npt.NDArray[Any]) -> Flags:
-    """Where a group begins in a sorted array."""
+    """The start of each group in a sorted array."""
     starts = np.empty(len(of), np.bool_)
     starts[0] = True
     np.not_equal(of[1:], of[:-1], out=starts[1:])
@@ -234,7 +235,7 @@ def find_starts(of: npt.NDArray[Any]) -> Flags:
 def apply_changes(places: Places, values: Words, present: Flags, known: Words) -> _Changed | None:
     """Change rows one after the other: a line of `values` each, where `present`.
 
-    All first changes of a row at once, then all second ones, and so on: few rows change twice in a chunk.
+    All first changes of a row together, then all second changes, and so on: few rows change twice in a chunk.
 
     Args:
         places: For each change the row.
@@ -243,7 +244,7 @@ def apply_changes(places: Places, values: Words, present: Flags, known: Words) -
         known: The words of all rows before.
 
     Returns:
-        None where a row changes so often that one change after the other costs less.
+        None if a row changes so often that one change after the other costs less.
     """
     order = places.astype(np.int32).argsort(kind="stable")
     starts = find_starts(places[order])
@@ -296,7 +297,7 @@ class NumpyChunks(PlainChunks):
         return True
 
     def _decode(self, messages: Sequence[Message]) -> _Updates | None:
-        """The messages by field; None where one of them is no update."""
+        """The messages by field; None if one is not an update."""
         program, kind = self._program, type(messages[0])
         values = list(map(kind.value, messages))
         if max(map(len, cast("list[bytes]", values))) > program.message_bytes_max:
@@ -328,7 +329,7 @@ class NumpyChunks(PlainChunks):
         )
 
     def _check(self, updates: _Updates) -> _Sessions | None:
-        """The sessions, if each has begun and its numbers follow one another."""
+        """The sessions, if each has started and its numbers are consecutive."""
         places = {session: place for place, session in enumerate(dict.fromkeys(updates.sessions))}
         known = self._range.find_entries(list(places))
         if known is None:

@@ -1,4 +1,4 @@
-"""A declared stream compiled for a worker: bound functions, looked up once."""
+"""A declared stream compiled for a worker: bound functions, resolved once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         decode: Decodes a record's value to a typed message; also takes the headers if `reads_headers`.
         envelope: Extracts the envelope of a message.
         on_snapshot: Creates a state from a snapshot, its record and the state that it replaces.
-        on_update: Applies an update to a state; gives rows.
+        on_update: Applies an update to a state; returns rows.
         gate_for: Makes the gate of a partition; see `IntegrityClass.gate_for`.
         hooks: The optional hooks that the transform overrides.
         event_time: Event-time settings.
@@ -171,14 +171,14 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         takes_null=has_null(types.message),
         replacement=copy_replacement_rows(find_replacement(transform, tuple(rules)), copies=copies),
         reads_headers=stream.decoder.reads_headers,
-        columns=None if rules else compile_columns(stream, rows.schema),  # rules look at each row when it is emitted
+        columns=None if rules else compile_columns(stream, rows.schema),  # rules check each row when it is emitted
         plain_updates=find_plain_updates(stream, decode, on_update),
         lookups=tuple(stream.lookups),
     )
 
 
 def _refuse_lookups(hooks: Hooks) -> Hooks:
-    """The hooks, of which those that say when something happens read no lookup."""
+    """The hooks, of which those that compute times read no lookup."""
     timing = {name: getattr(hooks, name) for name in ("watermark", "deadline", "pending")}
     refused = {name: without_lookups(hook) for name, hook in timing.items() if hook is not None}
     return msgspec.structs.replace(hooks, **refused)

@@ -69,10 +69,10 @@ class EventTimers:
         self._clocks: dict[str, SessionClock] = {}
 
     def advance(self, message: object, envelope: Envelope, record: Record) -> bool:
-        """Advance the watermark to a message's; gives whether a timer has expired.
+        """Advance the watermark to a message's; returns whether a timer has expired.
 
         Raises:
-            TypeError: The transform's `watermark` is no int: the ledger would have another one.
+            TypeError: The transform's `watermark` is not an int: the ledger would have another value.
         """
         if self._watermark is None:
             self.time.advance(find_event_time(envelope, record))
@@ -135,7 +135,7 @@ class EventTimers:
             return NEVER
         if type(deadline) is not int:
             raise TypeError(f"deadline gave {deadline!r}: microseconds since 1970 (UTC) as an int, or None")
-        if deadline < EARLIEST_US:  # the event time of its rows; a later one than 9999 is never reached
+        if deadline < EARLIEST_US:  # the event time of its rows; a time after 9999 is never reached
             raise ValueError(describe_unreadable(f"deadline = {deadline}"))
         return deadline
 
@@ -320,7 +320,7 @@ class DeferredEvents:
             self._judge.discard_buffered(self._take_buffered(session, offset), session)
 
     def suspend(self, session: str, entry: SessionEntry[object], since: int, cause: str) -> tuple[int, ...]:
-        """Suspend one session; gives the offsets of its buffered messages. One that is unknown after it has no clock.
+        """Suspend one session; returns the offsets of its buffered messages. An unknown session gets no clock.
 
         Args:
             session: The session.
@@ -352,7 +352,7 @@ class DeferredEvents:
         """
         timing, due = cast("EventTimers", self.timing), list[tuple[int, str]]()
         while due or timing.is_due:
-            if not due or timing.next_us < due[0][0]:  # what has fired may have set an earlier one
+            if not due or timing.next_us < due[0][0]:  # a fired timer may have set an earlier timer
                 for each in timing.take():
                     heappush(due, each)
                 continue
@@ -430,7 +430,7 @@ class DeferredEvents:
     def _emit_last_rows(self, entry: SessionEntry[object], body: object, record: Record | None, *, at: int) -> None:
         """Emit the rows of the end of a session. Without them its state may be a loss.
 
-        There is no message to blame when an idle session ends: a class that tolerates an error of the transform loses
+        No message is to blame when an idle session ends: a class that tolerates an error of the transform loses
         the state, or the session would end again with every later message.
         """
         on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement

@@ -29,7 +29,7 @@ class Replacement(msgspec.Struct, frozen=True):
     """How a ready fold emits the replacement of a table.
 
     Attributes:
-        difference: Rows of the difference of two tables; from the table before, the new one, the message, and its
+        difference: Rows of the difference of two tables; from the table before, the new table, the message, and its
             record. Message and record are None if no message replaces the table.
         on_part: Applies one part of a multi-part snapshot, whose rows do not count: the difference is taken once.
         ends_remove: See `TableFold`.
@@ -69,7 +69,7 @@ def list_difference(
 ) -> Iterator[msgspec.Struct]:
     """Emit a row for each new or changed key, in the order of the new table, then for each removed key.
 
-    A value that equals the previous one is replaced by it: other spellings of one value (1.0 and 1.00, 0.0 and -0.0)
+    An equal value is replaced by the previous value: other spellings of one value (1.0 and 1.00, 0.0 and -0.0)
     would change the state without a row. Removed keys are in the order of their encoded form, and numbers
     have one spelling: a table that was stored by rows has no other.
 

@@ -55,7 +55,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
         offset: Offset of the message that raised, or emitted the row.
         at: Offset that was being processed.
         session: Its session, where known.
-        of_timer: A timer raised: there is no message to quarantine.
+        of_timer: A timer raised: no message can be quarantined.
         held: The message had been buffered.
     """
 
@@ -69,7 +69,7 @@ class FailedMessage(msgspec.Struct, frozen=True):
 def blame_message(
     error: BaseException, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
 ) -> FoldStopped | MessageFailed:
-    """What an error of the user's code is: a violation, or a message to leave out when the range is folded again."""
+    """Read an error of the user's code: a violation, or a message to leave out when the range is folded again."""
     blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
     found = _as_finding(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
     found = replace(found, session=blame.session)
@@ -80,7 +80,7 @@ def blame_message(
 
 
 def find_session(compiled: CompiledStream, record: Record) -> str | None:
-    """The session of a message; None where the user's `envelope` raises."""
+    """The session of a message; None if the user's `envelope` raises."""
     try:
         return check_session(compiled.envelope(compiled.decode_again(record.source), record).session)
     except Exception:  # noqa: BLE001  # the user's `envelope` is what raised
@@ -130,7 +130,7 @@ class RangeFold:
     """The fold of one range of one partition.
 
     Attributes:
-        outcome: What has become of it so far.
+        outcome: The outcome so far.
         judge: Counts and rejected messages.
         emission: The rows.
         sessions: The sessions, and the offset from which they are suspended.
@@ -159,7 +159,7 @@ class RangeFold:
             without: Findings of an earlier fold of the range.
             latest_us: Later event times are implausible.
             judges_panics: A panic of a library is an error of the message: the task has no other message.
-            room: Room for the rows; None if there is no bound.
+            room: Room for the rows; None without a bound.
         """
         self._judges_panics = judges_panics
         self._compiled, self._position, self._state = compiled, position, state
@@ -189,7 +189,7 @@ class RangeFold:
         self._bind_loop()
 
     def _bind_loop(self) -> None:
-        """Look up once what the loop over messages uses: at 4 million messages a minute a look-up is a minute a day."""
+        """Resolve the names of the loop over messages once: at 4 million messages a minute each is a minute a day."""
         compiled, where, emission = self._compiled, self._position, self.emission
         self._decode = self._decode_with_headers if compiled.reads_headers else compiled.decode
         self._of_stream = (
@@ -233,7 +233,7 @@ class RangeFold:
     def finish(self, reached: int) -> None:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
-        self.flush()  # of messages up to where the fold stopped: what is refused was first
+        self.flush()  # of messages up to the stop of the fold: its refusal was first
         self.counts.absent_removals = self._absent.count
         if self.chunks is not None:
             self.chunks.write_back()
@@ -306,7 +306,7 @@ class RangeFold:
         return envelope
 
     def _suspend_up_to(self, offset: int) -> None:
-        """Suspend the sessions that began before a gap that lies before an offset."""
+        """Suspend the sessions that started before a gap below an offset."""
         if (suspended := self._without.suspended_before(offset)) > max(0, self.sessions.suspended_from):
             self.losses.suspend_before(suspended, Fault.HOLE)
 
@@ -314,7 +314,7 @@ class RangeFold:
         """Run a part of the fold; an error of the user's code is a verdict, not a crash.
 
         Raises:
-            EngineLimit: A limit of the machine or of a library, which is no evidence about the message.
+            EngineLimit: A limit of the machine or of a library, which proves nothing about the message.
         """
         try:
             with count_removals(self._absent):
@@ -327,7 +327,7 @@ class RangeFold:
             self.outcome = blame_message(error, self._record, self._applying, self.emission, self.judge)
 
     def _raise_unless_judged(self, error: BaseException) -> None:
-        """Raise an error that is no evidence about the message: of this machine, the registry, the state, a signal."""
+        """Raise an error that proves nothing about the message: of this machine, the registry, the state, a signal."""
         limit = find_limit(error)
         if limit is LimitKind.PANIC and self._judges_panics:
             return
@@ -387,7 +387,7 @@ class RangeFold:
         """
         session, time_us = check_session(envelope.session), find_event_time(envelope, record)
         if self._compiled.integrity.is_timed or EARLIEST_US <= time_us <= LATEST_US:
-            return True  # a gate that compares event times rejects it with a verdict of its own
+            return True  # a gate that compares event times rejects it with a separate verdict
         found = self.judge.finding(VALUE_NOT_STORABLE, record.offset, session=session)
         self._reject(record, replace(found, detail=describe_unreadable(f"Envelope.event_time_us = {time_us}")))
         self.judge.check_room(record)
@@ -397,7 +397,7 @@ class RangeFold:
         return self._compiled.decode_with_headers(value, cast("Record", self._record).source)
 
     def _is_skipped(self, kind: Kind) -> bool:
-        """Whether a message is dropped; where it is part of a snapshot, prepare the gate for it.
+        """Whether a message is dropped; if it is part of a snapshot, prepare the gate for it.
 
         Raises:
             TypeError: The kind is none: it would be taken for a snapshot.
@@ -439,7 +439,7 @@ class RangeFold:
                 self._late(entry, body, envelope, record)
             case Judgement.ACCEPT if verdict.begins:
                 self.losses.restart(record.offset, entry)
-                entry.gate = None  # its state is that of an unknown session: `on_snapshot` makes a new one
+                entry.gate = None  # as of an unknown session: `on_snapshot` makes a new one
             case _:
                 pass
         if applied and (not verdict.before or self._preceded(verdict.before, gate, entry, body, envelope, record)):
@@ -456,13 +456,13 @@ class RangeFold:
         envelope: Envelope,
         record: Record,
     ) -> bool:
-        """Apply released messages and timers before a message; gives whether the message itself is still to be applied.
+        """Apply released messages and timers before a message; returns whether to apply the message itself.
 
         Raises:
             StopFold: The fold stops here.
         """
         if not is_snapshot_open(entry.gate):
-            entry.gate = gate  # released messages wait no longer, even where one ends the session
+            entry.gate = gate  # released messages wait no longer, even if one ends the session
             self._applying.apply_buffered(envelope.session, before, record.offset)
             return True
         if self._applying.apply_multipart(entry, envelope, body, record, before):
@@ -548,7 +548,7 @@ def decode_message(source: KafkaMessage, compiled: CompiledStream) -> object:
     """Decode a record as the fold does, which has these lines inlined in its loop.
 
     Raises:
-        Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is no message.
+        Undecodable: It is larger than the limit; also the other `DECODE_ERRORS`, for a value that is not a message.
     """
     value = source.value()
     if value is None and compiled.takes_null:

@@ -1,6 +1,6 @@
 """Limits of the machine and of the engine's libraries, as opposed to errors of a message.
 
-Lack of memory, of file handles or of disk, the 2 GiB of an Arrow column, and a panic in a library of Rust say nothing
+Lack of memory, of file handles or of disk, the 2 GiB of an Arrow column, and a panic in a library of Rust prove nothing
 about the message during which they occur. The task that met one is tried again with less, until it fits. Only a
 message that fails in a range without any other may be named: as the text of an error of the run, and in a finding
 when a library panics on it.
@@ -46,7 +46,7 @@ class LimitKind(Enum):
 
     @property
     def resource(self) -> str:
-        """What is lacking."""
+        """The exhausted resource."""
         return self.value[0]
 
     @property

@@ -37,12 +37,12 @@ _MAPPED, _MAPPING = "delta.columnMapping.mode", "columnMapping"
 
 
 class LookupUnusable(EnvironmentProblem):
-    """A lookup table is missing, cannot be read, or is not as declared. It is no evidence about any message.
+    """A lookup table is missing, cannot be read, or is not as declared. It proves nothing about any message.
 
     Attributes:
         lookup: Name of the lookup.
         table: Folder of its table.
-        version: The version concerned; None where no version could be opened.
+        version: The version concerned; None if no version could be opened.
     """
 
     def __init__(self, lookup: str, table: Path, version: int | None, problem: str, next_step: str = "") -> None:
@@ -65,7 +65,7 @@ def open_lookup(lookup: Lookup[Any], table: Path, version: int | None = None) ->
         version: A version; None opens the newest.
 
     Raises:
-        LookupUnusable: There is no such table or version, or it lacks a column, or has it with another type.
+        LookupUnusable: The table or version is missing, or lacks a column, or has it with another type.
     """
     try:
         opened = open_delta_table(table, version=version)
@@ -107,7 +107,7 @@ def _compare(column: Column, found: pa.DataType | None) -> str:
 
 
 def _is_narrower(kind: ColumnKind, found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether all values of a type are values of another one, too."""
+    """Whether all values of a type are also values of another type."""
     if pa.types.is_integer(wanted):
         return pa.types.is_signed_integer(found) and found.bit_width <= wanted.bit_width
     if kind is ColumnKind.DECIMAL and pa.types.is_decimal(found) and pa.types.is_decimal(wanted):
@@ -201,7 +201,7 @@ class LookupCache:
             lookups: The declared lookups.
             tables: Their folders, by name.
             pinned: Their versions.
-            entries: The log entries of these versions, where they are known.
+            entries: The log entries of these versions, if they are known.
 
         Raises:
             LookupUnusable: One cannot be loaded.
@@ -216,5 +216,5 @@ class LookupCache:
             while len(versions) >= VERSIONS_KEPT:
                 del versions[next(iter(versions))]
             rows = load_lookup(lookup, table, wanted[0])
-        versions[wanted] = rows  # the last one is the one that was used last
+        versions[wanted] = rows  # the last entry was used last
         return rows

@@ -1,8 +1,8 @@
 """Counts the states that a range discards.
 
-A suspended session that needs no snapshot begins again with its next message, without the state that it had. The state
-is counted as lost when its session is suspended, because the next message may never come. A partition is suspended by
-one offset: one scan of its state counts the sessions, and sessions that have begun since are known by name.
+A suspended session that needs no snapshot restarts with its next message, without the state that it had. The state
+is counted as lost when its session is suspended, because the next message may never arrive. A partition is suspended by
+one offset: one scan of its state counts the sessions, and sessions that started since are known by name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LossCounter:
 
     @property
     def discards_suspended(self) -> bool:
-        """Whether a suspended session begins again without its state."""
+        """Whether a suspended session restarts without its state."""
         return self._integrity.opens_at_first and self._sessions.may_suspend
 
     def count_decided(self) -> None:
@@ -81,7 +81,7 @@ class LossCounter:
         self._begun.add(session)
 
     def suspend_before(self, offset: int, cause: str) -> None:
-        """Suspend all sessions that began before an offset, and count the states that are lost by it."""
+        """Suspend all sessions that started before an offset, and count the states that are lost by it."""
         if not self.discards_suspended:
             self.discarded_by = cause  # a later class may discard them
         elif self._is_scanned:
@@ -100,7 +100,7 @@ class LossCounter:
                 self.note(cause, offset, entry.state)
 
     def restart(self, offset: int, entry: Entry) -> None:
-        """Count the state of a suspended session that begins again, unless its suspension has counted it."""
+        """Count the state of a suspended session that restarts, unless its suspension has counted it."""
         if isinstance(entry.gate, SuspensionMark) and not is_lost(entry.gate):
             self.note(SUSPENDED, offset, entry.state)
 
@@ -199,7 +199,7 @@ class LossCounter:
             self._add(cause, offset, sessions, messages if messages or self._pending is not None else None, detail)
 
     def _count_pending(self, state: object) -> tuple[int | None, str]:
-        """Messages that are lost with a state, and why they are unknown; None without the hook, or where it raises."""
+        """Messages that are lost with a state, and why they are unknown; None without the hook, or if it raises."""
         if self._pending is None:
             return None, ""
         try:

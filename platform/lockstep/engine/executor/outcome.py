@@ -54,7 +54,7 @@ class BufferFull(msgspec.Struct, frozen=True):
 
     Attributes:
         offset: First offset after the message.
-        problem: What is full.
+        problem: The full resource.
     """
 
     offset: int

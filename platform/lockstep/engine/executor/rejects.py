@@ -35,7 +35,7 @@ CRASHES_WORKER = Undecodable(DecodeCause.CRASHES_WORKER, "each worker that was g
 
 
 class Message(KafkaMessage, Protocol):
-    """A message with its offset, as client libraries give it."""
+    """A message with its offset, as client libraries return it."""
 
     def offset(self) -> int | None:
         """The offset; set on every consumed message."""
@@ -75,7 +75,7 @@ class Exclusions(msgspec.Struct, frozen=True):
         return replace(self, failed_buffered=more) if failed.is_buffered else replace(self, refused=more)
 
     def split(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Messages in order, cut so that each refused one stands alone and nothing spans a suspension."""
+        """Messages in order, cut so that each refused message is alone and no part spans a suspension."""
         if not messages:
             return
         if not self.refused and not self.suspend_at and not self.killing:
@@ -115,7 +115,7 @@ class QuarantineBuffer:
         self._bytes = 0
 
     def add(self, record: Record, found: Finding) -> None:
-        """Quarantine a message unchanged, with its cause; under its key where its session is unknown."""
+        """Quarantine a message unchanged, with its cause; under its key if its session is unknown."""
         value = record.value
         row = QuarantineRow(
             generation=0,
@@ -171,7 +171,7 @@ class VerdictHandler:
         self.accepted: list[AcceptedLoss] = []
 
     def check_room(self, record: Record) -> None:
-        """Call where a message is dealt with completely, so that no session is left in between.
+        """Call after a message is handled completely, so that no session is half changed.
 
         Raises:
             StopFold: Quarantine or late table hold as much as one range may.
@@ -185,20 +185,20 @@ class VerdictHandler:
         return Judgement.QUARANTINE if given_up else self._integrity.judge(fault)
 
     def judge_error(self, error: BaseException, offset: int) -> Judgement:
-        """The verdict on an error of the transform; a rule may halt the stream whatever its class tolerates."""
+        """The verdict on an error of the transform; a rule may halt the stream even if its class tolerates errors."""
         given_up = offset < self._position.suspended_from
         halts = isinstance(error, RuleViolated) and error.halts and not given_up
         return Judgement.VIOLATION if halts else self.judge(Fault.TRANSFORM_FAILED, offset)
 
     def handle_remark(self, verdict: Verdict, record: Record, session: str) -> bool:
-        """Count a message with a remark and deal with it; gives whether it is applied now.
+        """Count a message with a remark and handle it; returns whether it is applied now.
 
         Raises:
             StopFold: It is a violation.
         """
         judgement = verdict.judgement
         if judgement is Judgement.BUFFER:
-            self.counts.buffered += 1  # what is remarked on it counts when it is released
+            self.counts.buffered += 1  # its remark counts when it is released
             return False
         if verdict.cause == "gap":
             self.counts.gaps += 1
@@ -244,7 +244,7 @@ class VerdictHandler:
         cause = DecodeCause.NO_VALUE if value is None else find_decode_cause(error)
         answer = self.judge(Fault.UNDECODABLE, record.offset)
         given_up = record.offset < self._position.suspended_from
-        # Neither is a burst: what an operator has given up, and garbage under a class that nothing stops.
+        # Not a burst: messages that an operator has given up, and garbage under a class that nothing stops.
         self.counts.refused += not given_up and not self._integrity.tolerates_all
         found = self.finding(Fault.UNDECODABLE, record.offset, session=format_key(record))
         self.reject(
@@ -260,7 +260,7 @@ class VerdictHandler:
         self.reject(Judgement.QUARANTINE, record, finding)
 
     def dropped_late(self) -> None:
-        """Drop a buffered message that is no longer needed."""
+        """Drop a buffered message that has become useless."""
         self.counts.released += 1
         self.counts.repeats += 1
         self.counts.dropped += 1

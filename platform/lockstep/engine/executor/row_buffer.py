@@ -250,8 +250,8 @@ class RowBuffer:
             builder: Encodes rows as Arrow.
             position: Start of the range.
             counts: Counts of the range.
-            time: The watermark, where nothing depends on it and one update per chunk is enough; else None.
-            room: Room for the rows; None if there is no bound.
+            time: The watermark, if nothing depends on it and one update per chunk is enough; else None.
+            room: Room for the rows; None without a bound.
         """
         self._room, self._bytes = room, 0
         self._builder, self._position, self._counts, self._time = builder, position, counts, time
@@ -288,13 +288,13 @@ class RowBuffer:
         del self.rows[sum(number for _, number, *_ in self.proofs) :]
 
     def begin(self, origin: RowsOrigin, cause: RowCause | None = None) -> None:
-        """Begin the rows of a message or a timer; the cause is noted as by `note_cause`."""
+        """Start the rows of a message or a timer; the cause is noted as by `note_cause`."""
         self._origin, self.first = origin, len(self.rows)
         if cause is not None:
             self.note_cause(cause)
 
     def emit(self, emitted: Iterable[msgspec.Struct]) -> None:
-        """Add rows of the origin that began; of rows that come one by one a bounded number is in memory.
+        """Add rows of the current origin; of rows that arrive one by one a bounded number is in memory.
 
         Raises:
             RowRejected: A value of a row that was encoded does not fit its column.
@@ -310,14 +310,14 @@ class RowBuffer:
             append(row)
 
     def retract(self) -> bool:
-        """Remove the rows of the origin that began; False if a part of them is encoded."""
+        """Remove the rows of the current origin; False if a part of them is encoded."""
         if self._emitting[0] == self._origin:
             return False
         del self.rows[self.first :]
         return True
 
     def flush_part(self, origin: RowsOrigin, first: int) -> int:
-        """Encode all rows, the last ones of which have an origin that emits more.
+        """Encode all rows, although the origin of the last rows emits more.
 
         Args:
             origin: Their origin.
@@ -344,7 +344,7 @@ class RowBuffer:
             self._causes.pop(len(self.proofs), None)
 
     def _flush_part(self) -> None:
-        """Encode all rows, the last ones of which have an origin that emits more."""
+        """Encode all rows, although the origin of the last rows emits more."""
         if self._origin != self._emitting[0]:
             self._emitting = self._origin, self._bytes
         cause = self._causes.get(len(self.proofs))
@@ -472,7 +472,7 @@ class RowBuffer:
             batch: The rows.
             last: Offset of the last of these messages.
             rows: For each of them the number of its rows.
-            times: Their event times, where they have any.
+            times: Their event times, if they have any.
 
         Raises:
             RowRejected: A value of an earlier row does not fit its column; nothing was added.
@@ -516,7 +516,7 @@ FEW_ROWS = 50
 def encode_few(buffers: Iterable[RowBuffer]) -> None:
     """Encode the last rows of ranges that have only a few, many ranges at once.
 
-    Where a value does not fit its column they stay as they are: the `flush` of its range finds it again.
+    If a value does not fit its column they stay as they are: the `flush` of its range finds it again.
     """
     for group in _grouped([buffer for buffer in buffers if 0 < len(buffer.rows) <= FEW_ROWS]):
         parts = [buffer.expand() for buffer in group]
@@ -541,7 +541,7 @@ def _grouped(buffers: Sequence[RowBuffer]) -> Iterator[list[RowBuffer]]:
 
 
 def _hand_out(batch: pa.RecordBatch, buffers: Sequence[RowBuffer], parts: Sequence[Expanded]) -> None:
-    """Give each range its part of the batch that was made of all of them."""
+    """Give each range its part of the batch that was made from all."""
     start, row_bytes = 0, batch.get_total_buffer_size() / batch.num_rows
     for buffer, part in zip(buffers, parts, strict=True):
         count = len(part.rows)

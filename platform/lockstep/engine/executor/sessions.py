@@ -31,8 +31,8 @@ class Sessions:
         gate: Current gate of the partition.
         check: Check of the current gate; read again for each message, because any message may change it.
         migrate_state: Brings a stored gate state into the form of the current gate.
-        suspended_from: Sessions that began before this offset are suspended.
-        opened: Sessions that began in this range and did not end.
+        suspended_from: Sessions that started before this offset are suspended.
+        opened: Sessions that started in this range and did not end.
         closed: Sessions that ended in this range.
         skipped: Sessions that an operator skips; with 0 once they have ended again, so that the form of the states of
             the range stays as it is.
@@ -62,7 +62,7 @@ class Sessions:
         return self._compiled.integrity.may_suspend(self.suspended_from, self.skipped)
 
     def suspend_before(self, offset: int) -> None:
-        """Suspend all sessions that began before an offset."""
+        """Suspend all sessions that started before an offset."""
         self.suspended_from = offset
         self.gate = self._compiled.gate_for(offset, self._time, self.skipped, spread=self._spread, joined=self._joined)
         self.check = self.gate.check
@@ -78,7 +78,7 @@ class Sessions:
         """The session's stored state, in the declared type.
 
         Raises:
-            TypeError: The session is no text.
+            TypeError: The session is not text.
         """
         entry = self._state.load(check_session(session))
         if entry is not None:
@@ -99,7 +99,7 @@ class Sessions:
             self.closed.discard(session)
 
     def remove(self, session: str) -> None:
-        """Remove an ended session. One that an operator skips had begun again, so that it is skipped no more."""
+        """Remove an ended session. A session that an operator skips had restarted, so its skip ends."""
         self._state.remove(session)
         self.opened.discard(session)
         self.closed.add(session)
@@ -109,7 +109,7 @@ class Sessions:
             self.suspend_before(self.suspended_from)
 
     def give_up_snapshot(self, session: str, entry: SessionEntry[object]) -> None:
-        """Give up an incomplete snapshot under a class that suspends nothing: the session is as it was before."""
+        """Give up an incomplete snapshot under a class that suspends nothing: the session is as before the snapshot."""
         if entry.state is None:
             self.remove(session)
         elif isinstance(entry.gate, OpenSnapshot):
@@ -138,7 +138,7 @@ def check_session(session: object) -> str:
     """A session as the user's `envelope` gave it.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not text.
     """
     if not isinstance(session, str):
         raise TypeError(f"Envelope.session = {session!r} is of type {type(session).__name__}, not str")

@@ -5,7 +5,7 @@ from the first to the last undecodable message seen, and the offset to which it 
 
 A task is deterministic: no clock, no random number, no order of a set reaches a row, so that a
 retried task writes the same rows for the same offsets. File names differ, and the end of a live range does, which is
-what had come by the time of reading; only one result of a task counts.
+the newest message at the time of reading; only one result of a task counts.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ TIMESTAMPS_STEP = 64
 
 
 class FoldBounds(msgspec.Struct, frozen=True):
-    """What one fold of a range covers, and what is known of the end.
+    """The bounds of one fold of a range, with the known facts about its end.
 
     Attributes:
         until: End of the fold.
@@ -91,8 +91,8 @@ class FoldBounds(msgspec.Struct, frozen=True):
         holes: Offsets without a message, with causes.
         finding: The violation at its end.
         trouble: Reason for an end there without a violation.
-        passes_to: The first offset after corrupt batches there, where these are skipped.
-        beyond: Number of further offsets that it takes where they have come already.
+        passes_to: The first offset after corrupt batches there, if these are skipped.
+        beyond: Number of further offsets that it takes if they have arrived already.
     """
 
     until: int
@@ -156,7 +156,7 @@ class MessageSource(Protocol):
         ...
 
     def readable_again(self, corrupt: Range) -> int | None:
-        """The first readable offset of a range that begins with corrupt batches; None where it cannot be determined."""
+        """The first readable offset of a range that starts with corrupt batches; None if it cannot be determined."""
         ...
 
     def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
@@ -208,7 +208,7 @@ class RangeOpener:
         log: Source of the messages.
         generation: The lineage of batches.
         local_stores: The local stores of its state.
-        stack: Closes what was opened.
+        stack: Closes everything that was opened.
         latest_us: Later event times are rejected as absurd.
         attempt: What this try of the task reads, and how.
         space: The rows of the task.
@@ -349,7 +349,7 @@ def _end_run(run: MessageRun, until: int) -> MessageRun:
 def _note_timestamps(work: RangeInProgress, messages: Sequence[Message]) -> None:
     """Note the newest timestamp that freshness can use, and count those that no clock can have shown.
 
-    Reading the timestamp of each message costs a fiftieth of a task, so some are examined; where one of them is
+    Reading the timestamp of each message costs a fiftieth of a task, so some are examined; if one of them is
     absurd, all.
     """
     latest_ms = work.fold.time.latest_us // 1000
@@ -394,7 +394,7 @@ class UndecodableRun(msgspec.Struct):
     Attributes:
         until: First offset after the last undecodable message.
         looked: First offset that was not scanned.
-        messages: Messages scanned, the first one included.
+        messages: Messages scanned, the first included.
         undecodable: Those of them that cannot be decoded.
     """
 
@@ -427,7 +427,7 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
 
 
 def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> Iterator[Message]:
-    """The messages after the first one, as far as one scan goes."""
+    """The messages after the first, as far as one scan reaches."""
     position, size = work.planned.position, 0
     until = min(work.planned.until, finding.until + AHEAD_MESSAGES_MAX)
     for run in opener.log.ahead(Range(position.topic, position.partition, finding.until, until)):
@@ -441,14 +441,14 @@ def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> 
 
 
 def _decodes(message: Message, compiled: CompiledStream) -> bool | None:
-    """Whether a message can be decoded; None where that cannot be determined now."""
+    """Whether a message can be decoded; None if that cannot be determined now."""
     try:
         decode_message(cast("KafkaMessage", message), compiled)
     except LockstepError:
         return None  # the registry does not answer: no evidence about the message
     except DECODE_ERRORS:
         return False
-    except Exception:  # noqa: BLE001  # the user's decoder: its errors are no verdict, and no reason not to halt
+    except Exception:  # noqa: BLE001  # the user's decoder: its errors are neither a verdict nor a reason not to halt
         return None
     return True
 
@@ -462,7 +462,7 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
     3. Scan how far undecodable messages at its end go.
     4. Judge corrupt batches on the broker as one undecodable range.
 
-    A fold is deterministic, so each fold repeats all findings of the previous one, and adds at most one.
+    A fold is deterministic, so each fold repeats all findings of the previous fold, and adds at most one.
     """
     bounds = explain_gaps(work, opener)  # 1
     if bounds.without == work.bounds.without and bounds.until == work.bounds.until:
@@ -483,7 +483,7 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
 def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
     """The bounds of a range's fold once the cause of every missing offset is known, or unknown for now."""
     explained = opener.log.explain(work.planned, work.gaps)
-    if isinstance(explained, UnreadableRange):  # no answer is no evidence: a later batch asks again
+    if isinstance(explained, UnreadableRange):  # no answer proves nothing: a later batch asks again
         first = work.gaps[0][0]
         problem = f"why offset {first} holds no message could not be read from Kafka: {explained.reason}"
         return msgspec.structs.replace(work.bounds, until=first, trouble=problem)
@@ -495,7 +495,7 @@ def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
 
 
 def _find_outcome(work: RangeInProgress, compiled: CompiledStream) -> FoldOutcome:
-    """The outcome of a fold, or a gap before it that nothing explains, where that is a violation."""
+    """The outcome of a fold, or a gap before it that nothing explains, if that is a violation."""
     outcome, bounds = work.fold.outcome, work.bounds
     if compiled.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
         for hole in bounds.holes:
@@ -507,7 +507,7 @@ def _find_outcome(work: RangeInProgress, compiled: CompiledStream) -> FoldOutcom
 
 
 def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None:
-    """The bounds of the next fold; None where the result of this one can be committed."""
+    """The bounds of the next fold; None if the result of this fold can be committed."""
     match outcome:
         case FoldCompleted():
             return None
@@ -531,7 +531,7 @@ def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None
 
 
 def end_bounds(bounds: FoldBounds, reached: int) -> FoldBounds:
-    """The bounds of a fold that came as far: its last read may have ended before what an earlier one had seen.
+    """The bounds of a fold that reached them: its last read may have ended before those of an earlier read.
 
     A later batch finds the rest again.
     """
@@ -541,7 +541,7 @@ def end_bounds(bounds: FoldBounds, reached: int) -> FoldBounds:
 
 
 def _check_within(bounds: FoldBounds, finding: Finding) -> None:
-    by_clock = finding.offset == finding.until == bounds.until and bounds.finding is None  # the next fold stands still
+    by_clock = finding.offset == finding.until == bounds.until and bounds.finding is None  # without progress
     if finding.offset >= bounds.until and not by_clock:
         raise AssertionError(f"the fold is not deterministic: {finding}")
 
@@ -559,7 +559,7 @@ def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) 
 def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
     """Judge corrupt record batches as if they were one message: the range ends there, or they are skipped.
 
-    Where they become readable, or Kafka does not answer, the range ends before them and a later batch reads on.
+    If they become readable, or Kafka does not answer, the range ends before them and a later batch reads on.
     """
     position, bounds, start = work.planned.position, work.bounds, work.reached
     end = opener.log.readable_again(Range(position.topic, position.partition, start, work.planned.until))
@@ -636,9 +636,9 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
     5. Write the rows, in order of topic id, partition and offset; at the same time the rejected messages and the
        changed state, as most of either is compressing and waiting for the disk.
     6. Return the result.
-    7. Where a value of a message made the state of its session one that cannot be stored, begin again, and check that
-       session after each of its messages: the first one to blame is treated as one on which the transform raised.
-    8. After a limit of the machine or of a library begin again with less.
+    7. If a value of a message made the state of its session impossible to store, start again, and check that
+       session after each of its messages: the first message to blame counts as if the transform had raised.
+    8. After a limit of the machine or of a library start again with less.
 
     Raises:
         EngineLimit: One message alone reaches the limit.
@@ -652,7 +652,7 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
                 return msgspec.structs.replace(result, cpu_seconds=time.process_time() - started)
             except StateNotOfItsType as error:
                 attempt = attempt.after_unstorable(error)  # 7
-            except BaseException as error:  # noqa: BLE001  # what is not a limit is raised again
+            except BaseException as error:  # noqa: BLE001  # other errors are raised again
                 attempt = attempt.after_limit(error)  # 8
             gc.collect()  # the frames of an error hold all that the attempt had in memory
 
@@ -788,7 +788,7 @@ def _check_complete(work: RangeInProgress) -> None:
 
 
 def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
-    """The position after a range; the leader epoch of an earlier record stays where none was read."""
+    """The position after a range; the leader epoch of an earlier record stays if none was read."""
     fold, before = work.fold, work.planned.position
     return msgspec.structs.replace(
         before,

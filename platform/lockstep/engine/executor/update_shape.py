@@ -30,7 +30,7 @@ class UpdateShape(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         message: The fields of an update: name, type and whether it is required.
         tag_field: The field that names the type of a message.
-        tag: What it says of updates.
+        tag: Its value in updates.
         session: The field with the session; None: it is the record's key.
         sequence: The field with the number.
         time: The field with the event time; None without one.
@@ -63,7 +63,7 @@ class UpdateShape(msgspec.Struct, frozen=True, kw_only=True):
 def find_table(
     update: type[msgspec.Struct], row: type[msgspec.Struct], places: TableFields, names: ColumnNames, bytes_max: int
 ) -> Callable[[], ColumnTable] | None:
-    """Makes the table of a range; None without the extension, or where it does not take such updates.
+    """Makes the table of a range; None without the extension, or if it does not support such updates.
 
     Args:
         update: The type of updates.
@@ -109,7 +109,7 @@ def _find_shape(
 def _list_fields(
     struct: type[msgspec.Struct], required: Collection[str], left_out: Collection[str] = (), rows: str | None = None
 ) -> list[FieldShape] | None:
-    """The fields of a Struct; None where the extension cannot read one as msgspec does.
+    """The fields of a Struct; None if the extension cannot read a field as msgspec does.
 
     Args:
         struct: The type.
@@ -119,7 +119,7 @@ def _list_fields(
     """
     found: list[FieldShape] = []
     for each in fields(struct):
-        kind = "str" if each.name == rows else _find_kind(each.type)  # that of rows is not looked at
+        kind = "str" if each.name == rows else _find_kind(each.type)  # the type of rows is not checked
         is_defaulted = each.name in required or (each.name in left_out and each.default is not UNSET)
         if kind is None or (is_defaulted and not each.required):
             return None
@@ -128,7 +128,7 @@ def _list_fields(
 
 
 def _find_kind(declared: Any) -> str | None:
-    """The type of a column; None where a field is of another type."""
+    """The type of a column; None if a field has another type."""
     kinds = [kind for kind in list_members(declared) if kind is not UnsetType]
     names = {kind.__name__ for kind in kinds if isinstance(kind, type) and kind in (str, int, float, bool)}
     return names.pop() if len(kinds) == len(names) == 1 else None
