@@ -1,7 +1,7 @@
 """Health of a stream: what somebody must act on, before data is lost. Pure: no files, no Kafka, no Dagster, no clock.
 
 The command line, the health sensor, the check in Dagster and the exporter of metrics all take their alarms from here,
-so that they cannot contradict each other. An alarm is raised only for what a person must act on; what is not known
+so that they cannot contradict each other. An alarm requires an action of a person; an unknown value
 is reported as unknown, never as healthy. docs/health.md explains each alarm.
 """
 
@@ -45,7 +45,7 @@ class AlarmSeverity(Enum):
 
 
 class AlarmKind(StrEnum):
-    """What an alarm of lockstep is about; one alarm of each kind at most, with the worst place."""
+    """The subject of an alarm of lockstep; at most one alarm of each kind, with the worst place."""
 
     HALTED = "halted"
     DEGRADED = "degraded"
@@ -78,7 +78,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     """Something that somebody must act on.
 
     Attributes:
-        kind: What it is about: an `AlarmKind`, or `<extension>.<kind>` of an extension.
+        kind: Its subject: an `AlarmKind`, or `<extension>.<kind>` of an extension.
         severity: How soon.
         problem: One sentence with the figures and the place.
         next_step: The command to run next.
@@ -91,7 +91,7 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicHalt(msgspec.Struct, frozen=True):
-    """A topic that is not read, while the stream goes on.
+    """A topic that is not read, while the stream continues.
 
     Attributes:
         topic: Its name.
@@ -122,7 +122,7 @@ NO_DEBT = CompactionDebt()
 
 
 class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a stream at one moment.
+    """The known facts about a stream at one moment.
 
     Attributes:
         stream: Its name.
@@ -149,7 +149,7 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
         quarantined_last_hour: Those that entered it within the last hour.
         quarantined_ever: Those and all that retention has dropped from it.
         debt: Closed hours that wait for compaction.
-        lost: States that were discarded, and how much of it no one has accepted.
+        lost: States that were discarded, and the unaccepted part of them.
         followers: The followers that read the stream.
         damaged_followers: Followers whose position cannot be read: they may read the stream.
     """
@@ -256,7 +256,7 @@ def _judge_by_extensions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alar
                     alarm = msgspec.convert(msgspec.to_builtins(raised), Alarm)  # others rely on its types
                     kind = f"{feature.name}.{alarm.kind}"
                     alarms.setdefault(kind, msgspec.structs.replace(alarm, kind=kind))
-            except Exception as error:  # noqa: BLE001  # the user's function: whatever it raises
+            except Exception as error:  # noqa: BLE001  # the user's function: with any error
                 broken.append(f"the alarm {reference} failed: {type(error).__name__}: {error}")
     yield from alarms.values()
     if broken:
@@ -304,7 +304,7 @@ def _make_degraded_alarm(facts: HealthFacts) -> Alarm:
 
 
 def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
-    """Commits of a clock that was ahead: commit times never go back, so hours do not end until this one has come."""
+    """Commits of a clock that was ahead: commit times never go back, so hours do not end until this time is reached."""
     if facts.commit_ahead_seconds > CLOCK_SECONDS_MAX:
         ahead = format_duration(facts.commit_ahead_seconds)
         problem = (
@@ -316,7 +316,7 @@ def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
 
 
 def _judge_loss(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
-    """States that were lost and that no one has accepted: of every stream that has run, whatever its state."""
+    """Lost states that nobody has accepted: of every stream that has run, in any state."""
     lost = facts.lost
     if not lost.open:
         return
@@ -332,7 +332,7 @@ def _judge_loss(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
 
 
 def _lacks_writer(facts: HealthFacts) -> bool:
-    """Whether it lacks one for long: one that a resumption or a start asked for has as long to begin."""
+    """Whether it has lacked a writer for long; after a resumption or a start, a writer has as long to start."""
     silent = facts.progress_seconds if facts.writer_seconds is None else facts.writer_seconds
     return facts.desired is Desired.RUNNING and not facts.is_written and (silent is None or silent > WRITER_SECONDS_MAX)
 
@@ -369,7 +369,7 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
 
 
 def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
-    """Unread messages that retention deletes soon, or has deleted: of every stream that has run, whatever its state."""
+    """Unread messages that retention deletes soon, or has deleted: of every stream that has run, in any state."""
     wanted = stream.objectives.headroom.total_seconds()
     low = [each for each in facts.partitions if _headroom_share(each, wanted) < 1]
     if low:
@@ -477,7 +477,7 @@ def _needed_headroom(partition: PartitionFigures, wanted: float) -> float:
 
 
 def _headroom_share(partition: PartitionFigures, wanted: float) -> float:
-    """Headroom as a share of the objective; 1 where nothing unread can expire."""
+    """Headroom as a share of the objective; 1 if nothing unread can expire."""
     needed = _needed_headroom(partition, wanted)
     if not partition.lag_messages or partition.headroom_seconds is None or needed <= 0:
         return 1.0

@@ -35,7 +35,7 @@ def commit_positions(
         The head after the commit.
 
     Raises:
-        Fenced: A run took over.
+        Fenced: Another run claimed the table.
     """
     writer = Writer(epoch=claimed.epoch, generation=claimed.generation)
     planned = make_batch_identity(writer, claimed)

@@ -168,7 +168,7 @@ def record_failure(root: Path, unread: FollowerPosition) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        with suppress(OSError, LockstepError):  # the error of the run comes first
+        with suppress(OSError, LockstepError):  # the error of the run prevails
             known = _read_or_none(root, unread.follower)
             position = unread if known is None else known
             failed = msgspec.structs.replace(position, last_run=datetime.now(UTC), failure=type(error).__name__)

@@ -1,7 +1,7 @@
 """Growth of a stream on disk: measured by housekeeping, read by everybody else.
 
 A measurement lists every folder of the stream. Housekeeping does so once an hour and keeps the samples in one small
-file, so that a look at a stream costs one read, whatever its size.
+file, so that a status costs one read for a stream of any size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FORECAST_DAYS = 30
 
 
 class FileKind(Enum):
-    """What the files of a stream are for, in the order of a list for people."""
+    """The purposes of a stream's files, in the order of a list for people."""
 
     ROWS = "rows"
     REPLACED = "replaced files"
@@ -67,7 +67,7 @@ class KindGrowth(msgspec.Struct, frozen=True, kw_only=True):
     """Growth of the files of one kind.
 
     Attributes:
-        kind: What they are for.
+        kind: Their purpose.
         files: Their number.
         bytes: Their bytes.
         bytes_a_day: DiskGrowth a day, of the last week or as long as there are samples; None before the second sample.
@@ -118,7 +118,7 @@ def take_sample(folders: StreamFolders) -> GrowthSample:
 
 
 def record_growth(folders: StreamFolders, sample: GrowthSample) -> DiskGrowth:
-    """Add a sample to those of the stream; gives the growth since them."""
+    """Add a sample to those of the stream; returns the growth since them."""
     samples = prune_samples([*_read_samples(folders), sample])
     path = folders.control / SAMPLES_FILE
     find_storage(path).replace(path, msgspec.json.encode(samples))
@@ -134,7 +134,7 @@ def read_growth(folders: StreamFolders) -> DiskGrowth | None:
 def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
     """The samples that are kept, by time: the recent ones, and the first of each older day. Pure.
 
-    The last one given is the newest; samples that claim to be of a later time are of a clock that was off.
+    The last one given is the newest; samples with a later time are of a wrong clock.
     """
     newest, days = samples[-1].at, set[float]()
     kept = []
@@ -196,7 +196,7 @@ def _list_live(table: Path) -> frozenset[str]:
 
 
 def _read_samples(folders: StreamFolders) -> list[GrowthSample]:
-    """The samples by time; none where there is no file, or one of another release."""
+    """The samples by time; empty without a file, or with that of another release."""
     path = folders.control / SAMPLES_FILE
     try:
         return decode_json(find_storage(path).read(path), list[GrowthSample])

@@ -48,7 +48,7 @@ def keep_proof(folders: StreamFolders, report: VerifyReport) -> None:
         violations=report.violation_count,
     )
     path = folders.control / FILE
-    with suppress(OSError):  # the proof itself is the result; no one waits for this file
+    with suppress(OSError):  # the proof itself is the result; nothing waits for this file
         find_storage(path).replace(path, msgspec.json.encode(found))
 
 

@@ -1,8 +1,8 @@
 """Start, stop, close hour, reset.
 
 With a live writer, closing an hour is harmless but not free: a batch in progress for the hour loses to the close and
-is planned again for the next hour. On a stream that continues, rows are then committed under an hour that has not begun
-yet, until the clock has caught up.
+is planned again for the next hour. On a stream that continues, rows are then committed under an hour that has not
+started yet, until the clock has caught up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stopped(msgspec.Struct, frozen=True):
         desired: Its desired state now; "halted" stays so.
         reason: Why.
         ended_by: "the writer" that committed its own stop; "a fence", when it did not end in time; "a claim", when
-            there was no live writer; no run at all, when the desired state was already this one.
+            there was no live writer; no run at all, when the desired state was already set.
         epoch: The epoch that holds the table now.
         batch: Number of the last committed batch.
     """
@@ -61,7 +61,7 @@ class StartCheck(msgspec.Struct, frozen=True):
         desired: The desired state before; None when the stream has no table yet.
         lives: Whether there is a live writer.
         epoch: The epoch that holds the table.
-        never_ending: Whether the live writer goes on until it is stopped.
+        never_ending: Whether the live writer continues until it is stopped.
         desired_version: `Head.desired_version` at that time.
     """
 
@@ -96,7 +96,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
     3. Without one, or if it does not end in time, commit the state by a claim; the claim fences a late writer, whose
        batch stays invisible, and a run that has read the table and not claimed yet. A halted stream stays
        halted, and is stopped or held once it is resumed.
-    4. Where a successor claimed at the same moment, stop that one in its turn.
+    4. If a successor claimed at the same moment, stop it in its turn.
     5. Without a table, withdraw the request of a `start`.
 
     Args:
@@ -106,7 +106,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
 
     Raises:
         NoTable: The stream has never run.
-        Fenced: Runs took over from each other repeatedly.
+        Fenced: Runs replaced each other repeatedly.
     """
     is_withdrawn = forget_start_request(folders)
     if is_withdrawn and try_read_head(folders) is None:
@@ -178,10 +178,10 @@ def check_startable(folders: StreamFolders) -> StartCheck:
 
 
 def refuse_bounded_run(folders: StreamFolders) -> None:
-    """Refuse a bounded run while a never-ending one writes: it would take over, and end.
+    """Refuse a bounded run while a never-ending run writes: it would replace that run, and end.
 
     Raises:
-        LockstepError: A never-ending run writes; it commits what a bounded one would.
+        LockstepError: A never-ending run writes; it commits what a bounded run would.
         StreamHalted: The stream waits for an operator.
         TableError: The table does not match its head.
     """
@@ -196,12 +196,12 @@ def refuse_bounded_run(folders: StreamFolders) -> None:
 
 
 def set_running(folders: StreamFolders, found: StartCheck, why: str) -> int:
-    """Set the desired state of a stream without a writer to running; gives the epoch that then holds the table.
+    """Set the desired state of a stream without a writer to running; returns the epoch that then holds the table.
 
     The caller or the supervisor launches the run itself.
 
     Raises:
-        Fenced: Another run took over at the same moment.
+        Fenced: Another run claimed at the same moment.
         StreamHalted: It has halted since.
     """
     if found.desired == Desired.RUNNING.value:
@@ -221,7 +221,7 @@ def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -
         reason: Reason and user.
 
     Raises:
-        Fenced: Another run took over at the same moment.
+        Fenced: Another run claimed at the same moment.
     """
     return output.commit(commit_claim(epoch, output.table_id, lambda _: None, desired=desired, reason=reason)).head
 
@@ -229,7 +229,7 @@ def set_by_claim(output: OutputLog, epoch: int, desired: Desired, reason: str) -
 def _ended(
     folders: StreamFolders, output: OutputLog, epoch: int, desired: Desired, patience_seconds: float
 ) -> Head | None:
-    """The head after the writer's end; None when it goes on, or ended without committing the desired state."""
+    """The head after the writer's end; None when it continues, or ended without committing the desired state."""
     deadline = time.monotonic() + patience_seconds
     while time.monotonic() < deadline:
         last = read_heartbeat(folders.control, epoch)
@@ -258,7 +258,7 @@ def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
 
     Raises:
         NoTable: The stream has never run.
-        LockstepError: There is no batch yet, or the hour is malformed or has not begun.
+        LockstepError: The stream has no batch yet, or the hour is malformed or has not started.
         TableError: The table does not match its head.
     """
     output = open_table(folders)
@@ -295,7 +295,7 @@ def _is_hour(text: str) -> bool:
 
 
 def reset_new(stream: str, settings: Settings) -> None:
-    """Let the next start of a stream without a table read everything into a new one.
+    """Let the next start of a stream without a table read everything into a new table.
 
     Raises:
         LockstepError: There is a table, or the stream is being restored.

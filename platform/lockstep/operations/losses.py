@@ -31,7 +31,7 @@ class LossShown(msgspec.Struct, frozen=True, kw_only=True):
         offset: Offset of the first message by which a state was discarded.
         cause: Why.
         sessions: Number of states.
-        messages: Their messages that are in no row; None where the transform does not count them (`pending`).
+        messages: Their messages that are in no row; None if the transform does not count them (`pending`).
         is_accepted: The declaration or an option of a resumption accepts it.
         detail: Error of the transform's own code; empty without one.
     """
@@ -54,9 +54,9 @@ class LossList(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Name of the stream.
         total: All that were ever lost.
-        open: Those whose loss no one has accepted.
+        open: The unaccepted losses.
         newest: The newest batch with one of these, whose number accepts all of them; 0 without any.
-        accepted_up_to: Losses of batches up to this one were accepted by an operator; 0 without an acceptance.
+        accepted_up_to: Losses of batches up to this batch were accepted by an operator; 0 without an acceptance.
         accepted_at: Time of the newest acceptance (UTC); None without one.
         cause: Its reason and the operator.
         losses: The open losses, with those of the same batches that are accepted; oldest first.
@@ -73,7 +73,7 @@ class LossList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_losses(folders: StreamFolders) -> LossList:
-    """List the losses of a stream that no one has accepted.
+    """List the unaccepted losses of a stream.
 
     Raises:
         NoTable: The stream has never run.
@@ -93,7 +93,7 @@ def accept_losses(folders: StreamFolders, batch: int, *, who: str, why: str) -> 
 
     Raises:
         NoTable: The stream has never run.
-        NoSuchLoss: The newest open loss is another one.
+        NoSuchLoss: Another loss is the newest open loss.
     """
     return _make_list(folders, open_table(folders).commit(accept_loss(batch, time.time(), f"{why} ({who})")).head)
 

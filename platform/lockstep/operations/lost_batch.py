@@ -1,7 +1,7 @@
 """A batch that the side tables hold and the output table has lost: its newest entry was emptied by a power loss.
 
-Files of a lost entry have the same names as those of attempts that were never committed. So the batch is taken
-back: what the side tables hold of it is removed, and the next run reads its messages again from the positions before.
+Files of a lost entry have the same names as those of attempts that were never committed. So the batch is
+undone: its rows in the side tables are removed, and the next run reads its messages again from the positions before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LostBatch(msgspec.Struct, frozen=True):
     """A lost batch.
 
     Attributes:
-        last: The batch; of a promotion the last one.
+        last: The batch; of a promotion the last batch.
         operation: The operation that it was, with its reason; empty for a batch of a run.
         files: Its files in each side table.
     """
@@ -35,7 +35,7 @@ class LostBatch(msgspec.Struct, frozen=True):
 
 
 def find_lost_batch(folders: StreamFolders, head: Head) -> LostBatch | None:
-    """The batch after a head that the side tables hold; None where they hold none, or more than this one."""
+    """The batch after a head that the side tables hold; None if they hold none, or more than one."""
     added = [file for file in list_live_files(delta_log.open_delta_table(folders.ledger)) if _is_after(file, head)]
     if len(added) != 1 or added[0].name.first != head.batch + 1:
         return None
@@ -54,7 +54,7 @@ def _is_after(file: LedgerFile | SideTableFile, head: Head) -> bool:
 
 
 def _find_operation(path: Path, head: Head) -> str:
-    """What its ledger rows say of an operation: they are of another epoch, as it claims and writes at once."""
+    """The operation in its ledger rows: they are of another epoch, as an operation claims and writes in one step."""
     rows = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["epoch", "restart_cause"]).to_pylist()
     of_others = [row for row in rows if row["epoch"] != head.epoch]
     causes = [row["restart_cause"] or f"that of epoch {row['epoch']}" for row in of_others]

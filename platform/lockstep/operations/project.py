@@ -41,7 +41,7 @@ WIRING = ("jobs", "sensors")
 
 
 class CreatedProject(msgspec.Struct, frozen=True):
-    """What was written.
+    """The files that were written.
 
     Attributes:
         folder: The project.
@@ -88,7 +88,7 @@ def name_location(folder: Path) -> str:
 
 
 class RenewedProject(msgspec.Struct, frozen=True):
-    """What an update of a project changed.
+    """The changes of an update of a project.
 
     Attributes:
         folder: The project.
@@ -138,7 +138,7 @@ def renew_project(folder: Path) -> RenewedProject:
 
 
 def _find_free_name(path: Path) -> Path:
-    """The name for what is replaced: none that an earlier update has given."""
+    """The name for a replaced file: unused by earlier updates."""
     names = (path.with_name(f"{path.name}{BEFORE}{number}") for number in chain(("",), count(2)))
     return next(name for name in names if not name.exists())
 

@@ -36,7 +36,7 @@ class QuarantineFilter(msgspec.Struct, frozen=True):
         cause: Only of this cause.
         topic: Only of this topic.
         session: Only of this session.
-        since: Only of this batch and later ones.
+        since: Only of this batch and later.
     """
 
     cause: str | None = None
@@ -131,7 +131,7 @@ class NotInQuarantine(LockstepError):
     """
 
     def __init__(self, stream: str, place: Place, *, dropped: str = "") -> None:
-        """Say why there may be none.
+        """Name the possible reason.
 
         Args:
             stream: Name of the stream.

@@ -147,7 +147,7 @@ def query_sql(
 
     Raises:
         WrongQuery: The SQL is invalid, or a table is missing.
-        LockstepError: A version was given, or there was no table at that time.
+        LockstepError: A version was named, or the table did not exist at that time.
     """
     if as_of.version is not None:
         raise LockstepError(
@@ -255,7 +255,7 @@ def query_stream(stream: str, root: Path, as_of: AsOf, *, limit: int | None) -> 
     Raises:
         NoTable: The stream has never run.
         TableRootMissing: The table root does not exist.
-        LockstepError: There is no such version.
+        LockstepError: The version does not exist.
     """
     tables = _tables(StreamFolders(stream, root), as_of)
     if not tables.tables:
@@ -270,7 +270,7 @@ def query_derived(name: str, root: Path, as_of: AsOf, *, limit: int | None) -> Q
     """Rows of a derived table, in any order.
 
     Raises:
-        LockstepError: The table was never made, or there is no such version.
+        LockstepError: The table was never made, or the version does not exist.
     """
     folder = DerivedFolders(name, root).table
     if not delta_log.has_log(folder):

@@ -1,7 +1,7 @@
 """Runs every check of a start, and repairs what can be repaired safely.
 
 Repairable: a torn newest log entry and foreign commits (moved away, never deleted), and a ledger behind the head, or
-one batch ahead of it: that batch is taken back, and its messages are read again. Everything else is reported with a
+one batch ahead of it: that batch is undone, and its messages are read again. Everything else is reported with a
 remedy: lockstep cannot restore a lost file.
 """
 
@@ -108,7 +108,7 @@ def prepare_repair(folders: StreamFolders, *, everything: bool = False) -> Prepa
 
 
 def repair_stream(folders: StreamFolders, *, apply: bool, shown: Repair | None = None) -> Repair:
-    """Run every check of a start, and more; repair where that is safe.
+    """Run every check of a start, and more; repair if that is safe.
 
     1. The newest entries of both logs are complete.
     2. The logs of all tables are ours, and the head is readable.
@@ -117,7 +117,7 @@ def repair_stream(folders: StreamFolders, *, apply: bool, shown: Repair | None =
     5. The state of every partition is intact, byte by byte.
     6. The stream is not halted.
 
-    A check that needs an earlier one is left out when that one fails.
+    A check is left out if an earlier check that it needs fails.
 
     Args:
         folders: Folders of the stream.
@@ -196,7 +196,7 @@ def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Ch
 
 
 def _find_needed(folders: StreamFolders, table: Path, version: int) -> str:
-    """What is not there any more without a torn entry; empty where it can be set aside."""
+    """Name the parts that would be missing without a torn entry; empty if it can be set aside."""
     if version == 0 or not torn_entry.is_readable_without(table, version):
         return "the log does not go back to what was before it"
     before = _find_before(folders, version) if table == folders.table else None
@@ -216,7 +216,7 @@ def _find_before(folders: StreamFolders, version: int) -> Head | None:
 
 
 def _held_behind(folders: StreamFolders, before: Head) -> int:
-    """The batch that the ledger holds; where its newest entry is torn, too, that one was the same batch."""
+    """The batch that the ledger holds; if its newest entry is torn, too, that entry was of the same batch."""
     return before.batch if torn_entry.find_torn_version(folders.ledger) is not None else _held(folders.ledger)
 
 
@@ -308,7 +308,7 @@ def _take_back(folders: StreamFolders, head: Head, lost: LostBatch, found: str, 
 
 
 class _Addition(NamedTuple):
-    """What a batch adds to the ledger.
+    """The addition of a batch to the ledger.
 
     Attributes:
         batch: The batch.
@@ -322,7 +322,7 @@ class _Addition(NamedTuple):
 
 
 def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Addition]:
-    """What the ledger lacks after the batch that it holds, as the output table's entries name it, oldest first."""
+    """The additions that the ledger lacks after the batch that it holds, by the output table's entries, oldest first."""
     found, version = list[_Addition](), head.batch_version
     while version > 0 and (not found or found[0].after > held):
         at = delta_log.read_head(folders.table, version)

@@ -1,4 +1,4 @@
-"""Resumes a halted stream, or its halted topics while the run goes on."""
+"""Resumes a halted stream, or its halted topics while the run continues."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class UnansweredFindings(LockstepError):
 
 
 class PlannedAcceptance(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of option does to the findings of one cause.
+    """The effect of one kind of option on the findings of one cause.
 
     Attributes:
         option: The option of `lockstep resume`, without dashes.
@@ -96,14 +96,14 @@ class PlannedAcceptance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumePreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resume would do.
+    """The effect of a resume.
 
     Attributes:
         stream: Name of the stream.
         options: By option and cause.
         command: The whole options, each of which may be given by itself instead.
         unanswered: Findings without an option: the stream would stay halted.
-        costs: What each option costs that is enough after a finding, the cheapest first; of the first findings.
+        costs: The cost of each sufficient option after a finding, the cheapest first; of the first findings.
     """
 
     stream: str
@@ -139,7 +139,7 @@ def plan_resume(
     topics: Collection[str] = (),
     costs: ResumeCosts | None = None,
 ) -> ResumePreview:
-    """Show what a resume with these options would do; commits nothing.
+    """Show the effect of a resume with these options; commits nothing.
 
     Args:
         folders: Folders of the stream.
@@ -189,7 +189,7 @@ def find_open_findings(head: Head, topics: Collection[str] = ()) -> tuple[Findin
         topics: Names of the halted topics to resume; by default all.
 
     Raises:
-        NotHalted: There is no halt, or a topic is not halted.
+        NotHalted: The stream is not halted, or a topic is not.
     """
     if head.desired is Desired.HALTED:
         return head.findings
@@ -208,11 +208,11 @@ def resume_stream(
     suggested: bool = False,
     topics: Collection[str] = (),
 ) -> Head:
-    """Resume a halted stream, or halted topics of one that goes on.
+    """Resume a halted stream, or halted topics of a running stream.
 
     1. Read the halt; each of its findings needs a resume option.
-    2. Ask a run that goes on to resume the topics.
-    3. Without one, claim, so that no other run interferes, and commit the accepted options as a batch of its own, with
+    2. Ask a live run to resume the topics.
+    3. Without one, claim, so that no other run interferes, and commit the accepted options as a separate batch, with
        cause and operator in the ledger; the stream stays halted until then.
 
     Args:
@@ -239,7 +239,7 @@ def resume_stream(
         raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
     decision = ResumeDecision(stream=before.stream, findings=findings, accepted=tuple(accepted), who=who, why=why)
     if before.desired is not Desired.HALTED and is_writer_alive(folders.control, before.epoch):
-        make_accepted_rows(_stamp(before, decision), known, decision)  # raises what the run would meet
+        make_accepted_rows(_stamp(before, decision), known, decision)  # raises the errors of the run
         return _ask_writer(folders, output, before, decision)  # 2
     return _commit(folders, output, before, decision, topics)  # 3
 
@@ -271,7 +271,7 @@ def _commit(
 
 
 def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decision: ResumeDecision) -> Head:
-    """Have the run resume the topics before its next batch; gives the head after that."""
+    """Have the run resume the topics before its next batch; returns the head after that."""
     ids, names = ({getattr(each, name) for each in decision.findings} for name in ("topic_id", "topic"))
     encoded = encode_options(decision.accepted)
     request = ResumeRequest(tuple(sorted(ids)), encoded, who=decision.who, why=decision.why)
@@ -282,7 +282,7 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
             time.sleep(POLL_SECONDS)
             head = output.base().head
             if not any(each.topic_id in ids and each.batch <= before.batch for each in head.halted_topics):
-                return head  # also where a topic was halted again: its cause was not fixed
+                return head  # also if a topic was halted again: its cause was not fixed
     finally:
         unanswered = forget_resume_request(folders.control, before.epoch, request)
     if head.epoch != before.epoch or not is_writer_alive(folders.control, before.epoch):

@@ -1,4 +1,4 @@
-"""Counts what the options of a resumption give up: sessions and messages, in the log as it is now."""
+"""Counts the sessions and messages that the options of a resumption give up, in the log as it is now."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ OF_MESSAGES = (AcceptLoss, SkipSession, FromSnapshot)
 
 
 class OptionCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What an option gives up after one finding.
+    """The cost of an option after one finding.
 
     Attributes:
         option: The option with its argument.
         cause: Cause of the finding.
         place: The finding's place: TOPIC/PARTITION@OFFSET.
-        sessions: Sessions that wait for a snapshot, or begin again without their states; None where it is unknown.
+        sessions: Sessions that wait for a snapshot, or restart without their states; None if unknown.
         messages: Messages that would be in no row: passed over, quarantined, or lost with a state (`pending`).
         at_least: Later messages of the log were not examined.
     """
@@ -78,11 +78,11 @@ class StoredSessions(NamedTuple):
 def count_given_up(
     option: Acceptance, until: int, messages: Iterable[ReadMessage], *, needs_snapshots: bool
 ) -> int | None:
-    """The messages that an option gives up; None for an option of a topic.
+    """Count the messages that an option gives up; None for an option of a topic.
 
     Args:
         option: The option.
-        until: The first offset after those that it gives up in any case.
+        until: The first offset after those that it gives up anyway.
         messages: The messages from the position on, in order.
         needs_snapshots: A suspended session waits for a snapshot.
     """
@@ -187,7 +187,7 @@ class ResumeCosts:
 
 
 def _find_until(option: Acceptance, finding: Finding) -> int:
-    """The first offset after those that an option gives up in any case."""
+    """The first offset after those that an option gives up anyway."""
     if isinstance(option, (AcceptLoss, FromSnapshot)) and option.until is not None:
         return option.until
     return finding.until

@@ -1,4 +1,4 @@
-"""Retires a topic of a stream: it is neither read nor audited until a message arrives, and its deletion is no fault."""
+"""Retires a topic of a stream: it is not read or audited until a message arrives; its deletion is not a fault."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RetiredTopic(msgspec.Struct, frozen=True, kw_only=True):
         topic: Name of the topic.
         partitions: Number of its partitions.
         position: Offsets read, summed over its partitions.
-        retired_by: "the writer" with its next batch, or "a claim" where there was none.
+        retired_by: "the writer" with its next batch, or "a claim" without a writer.
     """
 
     stream: str
@@ -76,7 +76,7 @@ def retire_topic(handle: StreamHandle, topic: str, *, who: str, why: str) -> Ret
 
     Raises:
         NoTable: The stream has never run.
-        StreamHalted: It is halted: `lockstep resume` comes first.
+        StreamHalted: It is halted: run `lockstep resume` first.
         Refused: The topic is not read, has unread messages, or the writer did not answer or ended.
         KafkaError: Kafka does not answer.
         Overtaken: A run or another command claimed the table at the same moment.

@@ -28,9 +28,9 @@ CLIENT_SECONDS_MAX = 600.0
 
 
 class SharedCluster:
-    """A client of the cluster for many looks, replaced every ten minutes, as it refuses another cluster than its first.
+    """A client of the cluster for many snapshots, replaced every ten minutes, as it refuses any cluster but its first.
 
-    It remembers the settings of topics, which take half of the time of a look: 0.9 s for 1,000 topics (measured).
+    It remembers the settings of topics, which take half of the time of a snapshot: 0.9 s for 1,000 topics (measured).
     """
 
     def __init__(self, kafka: KafkaSettings, timeout_seconds: float) -> None:
@@ -38,7 +38,7 @@ class SharedCluster:
 
         Args:
             kafka: Connection to Kafka.
-            timeout_seconds: Timeout of a request, where that is less than the setting.
+            timeout_seconds: Timeout of a request, if less than the setting.
         """
         self._kafka, self._timeout_seconds = kafka, min(kafka.timeout_seconds, timeout_seconds)
         self._lock, self._asks, self._made_at = threading.Lock(), threading.Lock(), 0.0
@@ -59,7 +59,7 @@ class SharedCluster:
             return self._cluster
 
     def topic_names(self) -> frozenset[str]:
-        """All topics of the cluster; requested once for all looks: one that does not answer is not waited for again.
+        """All topics of the cluster; requested once for all snapshots: a silent cluster is not waited for again.
 
         Raises:
             KafkaError: The cluster did not answer.
@@ -91,12 +91,12 @@ class SharedCluster:
             self.topic_names()
         except KafkaError:
             return True
-        except LockstepError:  # each look reports it
+        except LockstepError:  # each snapshot reports it
             return False
         return False
 
     def invalidate(self) -> None:
-        """Forget the topics: the next look requests them."""
+        """Forget the topics: the next snapshot requests them."""
         with self._asks:
             self._names = None
 
@@ -107,7 +107,7 @@ V = TypeVar("V")
 class computed_once(Generic[V]):  # noqa: N801  # it is used as a decorator
     """`functools.cached_property` without its lock, which in Python 3.11 all instances of a class share.
 
-    Looks at several streams would wait for each other: one at a Kafka that does not answer, for all before it.
+    Snapshots of several streams would wait for each other: behind a Kafka that does not answer, all would wait.
     """
 
     def __init__(self, compute: Callable[[Any], V]) -> None:
@@ -124,7 +124,7 @@ class computed_once(Generic[V]):  # noqa: N801  # it is used as a decorator
 class StreamHandle:
     """A declared stream with its table and its cluster, each opened at first use and only once.
 
-    What it has read stays as it was: a handle serves one look, such as one command or one tick of a sensor.
+    Its values never change: a handle serves one snapshot, such as one command or one tick of a sensor.
 
     Attributes:
         stream: The declaration.
@@ -146,8 +146,8 @@ class StreamHandle:
         Args:
             stream: The declaration.
             settings: Addresses of Kafka and the tables.
-            kafka_seconds_max: Timeout of a request to Kafka, where that is less than the setting.
-            shared: A client for metadata that other looks share; by default one of its own.
+            kafka_seconds_max: Timeout of a request to Kafka, if less than the setting.
+            shared: A client for metadata that other snapshots share; by default a separate client.
         """
         self.stream, self.settings, self._shared = stream, settings, shared
         self.folders = StreamFolders(stream.name, settings.table_root)
@@ -155,7 +155,7 @@ class StreamHandle:
 
     @computed_once
     def head(self) -> Head | None:
-        """The head of the table; None while there is no table.
+        """The head of the table; None without a table.
 
         Raises:
             TableError: The table does not match its head.

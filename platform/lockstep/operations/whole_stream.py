@@ -1,16 +1,16 @@
-"""A stream appears whole and disappears at once: it is restored, imported, or deleted.
+"""A stream appears whole and disappears whole: it is restored, imported, or deleted.
 
-What was written whole under another name gets the stream's own: nothing is there before, and all of it after.
+A stream that was written whole under another name is renamed: readers see nothing before, and all of it after.
 
 In a file system by one rename. An object store has none, so there the objects are copied:
 
-1. Where nothing is there, create `incoming` in the folder of the stream: no run starts while it is there, and of two
+1. If the place is empty, create `incoming` in the folder of the stream: no run starts while it is there, and of two
    copies one succeeds.
-2. Look that no run has created a table meanwhile; one that does so later looks for `incoming` before it claims.
-3. Copy the objects; those that let a reader find the output table come last, so it is never seen in part.
+2. Check that no run has created a table meanwhile; a run that does so later checks for `incoming` before it claims.
+3. Copy the objects; those that let a reader find the output table last, so it is never seen in part.
 4. Delete `incoming`.
 
-A copy that was killed leaves `incoming`: an operator deletes what is there, and repeats the command.
+A copy that was killed leaves `incoming`: an operator deletes the copied files, and repeats the command.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def open_draft(folders: StreamFolders, mark: str) -> Iterator[StreamFolders]:
 
     Args:
         folders: Folders of the stream.
-        mark: What the name of the draft has behind that of the stream.
+        mark: Suffix of the draft's name after that of the stream.
     """
     storage, begin = find_storage(folders.root), f"{folders.stream}{mark}"
     drafted = StreamFolders(folders.stream, folders.root / f"{begin}{uuid.uuid4().hex}")
@@ -60,14 +60,14 @@ def is_taken(folders: StreamFolders) -> bool:
 
 
 def explain_taken(folders: StreamFolders) -> tuple[str, str]:
-    """What is in the place of a stream, and what to do about it."""
+    """Describe the content in the place of a stream, and the next step."""
     if is_incoming(folders):
         return INCOMING, INCOMING_STEP
     return "there is something already", "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
 
 
 def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
-    """Give the stream below a root of its own its place; False where there is something already.
+    """Move the stream of a draft to its place; False if the place is taken.
 
     Raises:
         OSError: The storage did not do it; nothing has the stream's name.
@@ -135,7 +135,7 @@ def _create_entry(path: Path, content: bytes) -> None:
 def _rank(name: str) -> int:
     """When an object is copied: a reader finds a table by its checkpoint or its first entry.
 
-    First entries of the other tables come first: where a start was faster, nothing of it is written over.
+    First entries of the other tables are first: nothing of a faster start is overwritten.
     """
     folder, _, file = name.rpartition("/")
     if folder != f"table/{LOG}":
@@ -146,9 +146,9 @@ def _rank(name: str) -> int:
 
 
 def _delete_copied(drafted: StreamFolders, folders: StreamFolders) -> None:
-    """Delete what is there; no run has claimed the stream, as `incoming` is there until the end.
+    """Delete the copied files; no run has claimed the stream, as `incoming` is there until the end.
 
-    Nothing where an operator has deleted it, who took this process for dead: a run may have begun the stream.
+    Does nothing if an operator has deleted `incoming`, taking this process for dead: a run may have started the stream.
     """
     storage, target = find_storage(folders.root), folders.table.parent
     if not storage.exists(folders.incoming) or storage.read(folders.incoming) != drafted.root.name.encode():
@@ -163,7 +163,7 @@ def delete_stream(folders: StreamFolders, dropped: Path) -> None:
 
     Args:
         folders: Its folders.
-        dropped: A name for the folder until it is deleted, where it can be renamed.
+        dropped: A name for the folder until it is deleted, if it can be renamed.
     """
     storage, folder = find_storage(folders.root), folders.table.parent
     if is_in_object_store(folders.root):

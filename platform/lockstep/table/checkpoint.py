@@ -1,4 +1,4 @@
-"""Log checkpoints: written when reading the log since the last one costs more than a checkpoint."""
+"""Log checkpoints: written when reading the log since the last checkpoint costs more than a new one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ who reads all entries since the last checkpoint. Measured: 0.1 CPU s a MB writte
 
 
 def write_checkpoint(table: Path, version: int | None = None) -> None:
-    """Write a log checkpoint with a handle of its own; of the newest version, or of an older one."""
+    """Write a log checkpoint with a separate handle; of the newest version, or of an older version."""
     delta_log.open_delta_table(table, version=version).create_checkpoint()
 
 
 def write_checkpoint_if_due(table: Path, version: int) -> bool:
-    """Write a log checkpoint if it costs less than the entries since the last one; True when it was written.
+    """Write a log checkpoint if it costs less than the entries since the last checkpoint; True when it was written.
 
     Args:
         table: Folder of the table.
@@ -54,7 +54,7 @@ class _LastCheckpoint(msgspec.Struct):
 
 
 def _last(table: Path) -> tuple[int, int]:
-    """Version and bytes of the newest checkpoint; before the first one, all entries count."""
+    """Version and bytes of the newest checkpoint; before the first, all entries count."""
     folder = table / "_delta_log"
     try:
         text = find_storage(table).read(folder / "_last_checkpoint")

@@ -52,12 +52,12 @@ class Base(msgspec.Struct, frozen=True):
 
 
 class RestoredFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """The difference of a base from an earlier version: what a commit adds and removes to go back to it.
+    """The difference of a base from an earlier version: the files that a commit adds and removes to go back to it.
 
     Attributes:
-        adds: Files that come back, and the mark.
-        removes: Files that go.
-        table_metadata: The `metaData` action, where the columns differ.
+        adds: Files that return, and the mark.
+        removes: Files that are removed.
+        table_metadata: The `metaData` action, if the columns differ.
     """
 
     adds: tuple[AddAction, ...]
@@ -74,7 +74,7 @@ class Proposal(msgspec.Struct, frozen=True):
     Attributes:
         kind: The kind of commit.
         next_head: The head after it, recomputed for each base; checks the requirements of the kind on
-            the base and raises where they do not hold. Pure.
+            the base and raises if they do not hold. Pure.
         adds: Files to add.
         removes: Files to remove (compaction, retention and erasure only).
         restore: Finds what else to add and to remove on a base version (rewind and promotion only).
@@ -116,7 +116,7 @@ class OutputLog:
             create: Creates the file of an entry.
 
         Raises:
-            TableNotFoundError: There is no table.
+            TableNotFoundError: The table is missing.
         """
         self.folder, self._create = table, create
         self._tail = LogTail(table)
@@ -281,11 +281,11 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deployed(msgspec.Struct, frozen=True):
-    """What the head records of the declaration that a run has.
+    """The parts of a run's declaration that the head records.
 
     Attributes:
-        code_digest: Digest of the code of its fold; empty leaves what is known of it.
-        policy: What it does on a violation; None leaves what is known of policy and class.
+        code_digest: Digest of the code of its fold; empty leaves the recorded digest.
+        policy: The policy on violations; None leaves the recorded policy and class.
         integrity: Its integrity class, as `PolicyChange.integrity`.
     """
 
@@ -313,11 +313,11 @@ def commit_claim(
     Args:
         named_epoch: The epoch that this claim replaces.
         table_id: Delta's id of the output table.
-        check: Refuses a head that this run may not take over (halted, another stream).
+        check: Refuses a head that this run may not claim (halted, another stream).
         desired: The new desired state; None leaves it unchanged. A halted stream stays halted, and takes the
             new state when it is resumed. The first claim makes a new stream `bounded` by default.
         reason: The reason, and the operator.
-        cause: Why the run began, for the history of the stream.
+        cause: Why the run started, for the history of the stream.
         deployed: The declaration that will write.
     """
 
@@ -338,13 +338,13 @@ def commit_claim(
 
 
 def _find_code(head: Head, digest: str) -> FoldCode | None:
-    """The code that writes from now on: the one known, or one that begins with the next batch."""
+    """The code that writes from now on: the known code, or new code from the next batch on."""
     known = not digest or (head.code is not None and head.code.digest == digest)
     return head.code if known else FoldCode(digest, head.batch + 1)
 
 
 def _find_policies(head: Head, deployed: Deployed) -> tuple[PolicyChange, ...]:
-    """The policies up to now, and one that begins with the next batch; one that no batch was under is left out."""
+    """The policies up to now, and a new one from the next batch on; a policy without a batch is left out."""
     if deployed.policy is None:
         return head.policies
     before = tuple(each for each in head.policies if each.first_batch <= head.batch)
@@ -462,7 +462,7 @@ def raise_rewind_floor(generation: int, batch: int) -> Proposal:
 
 
 class NoSuchLoss(TableError):
-    """A loss that is not the newest one which no one has accepted.
+    """A loss that is not the newest unaccepted loss.
 
     Attributes:
         stream: Name of the stream.
@@ -485,7 +485,7 @@ def accept_loss(batch: int, at: float, cause: str) -> Proposal:
         cause: The reason and the operator.
 
     The commit raises:
-        NoSuchLoss: The newest open loss is another one.
+        NoSuchLoss: Another loss is the newest open loss.
     """
 
     def next_head(base: Base) -> Head:

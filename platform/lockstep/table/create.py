@@ -70,7 +70,7 @@ def open_tables(
     for side, side_schema in sides.items():
         create_table(side, side_schema, SIDE_PROPERTIES)
     create_table(folders.table, schema, PROPERTIES, partition_by=["commit_hour"], metadata=metadata)
-    refuse_incoming(folders)  # again: whoever copies looks for tables after it has said so
+    refuse_incoming(folders)  # again: a copy checks for tables after it has created its mark
     if is_first and not all(map(delta_log.has_log, sides)):  # it took them for its own, and deleted them
         raise TableError(f"tables of {folders.stream} were deleted meanwhile", next_step="start it again")
     output = OutputLog(folders.table)
@@ -95,9 +95,9 @@ def is_incoming(folders: StreamFolders) -> bool:
 
 
 def _refuse_remains(folders: StreamFolders) -> None:
-    """Refuse what is left of a stream whose deletion was killed: its side tables would pass for those of a new table.
+    """Refuse the rest of a stream whose deletion was killed: its side tables would pass for those of a new table.
 
-    What a killed first start has left is not refused: tables without a commit.
+    The rest of a killed first start is not refused: tables without a commit.
 
     Raises:
         TableError: There is some.
@@ -116,7 +116,7 @@ def _refuse_remains(folders: StreamFolders) -> None:
 
 
 def create_late_table(folders: StreamFolders) -> None:
-    """Create the late table, where it is missing."""
+    """Create the late table if it is missing."""
     create_table(folders.late, quarantine.SCHEMA, SIDE_PROPERTIES)
 
 
@@ -191,7 +191,7 @@ def evolve_tables(
     """
     batch = output.base().head.batch
     found = output.find_schema_changes(schema, defaulted)
-    if found.added:  # whatever the attempts lose to: no other process commits a batch in the epoch of this writer
+    if found.added:  # in any lost race: no other process commits a batch in the epoch of this writer
         output.commit(commit_schema(writer, partial(add_columns, mark_added(found.added, batch))))
     for name in found.loosened:
         output.commit(commit_schema(writer, partial(_loosen, name)))

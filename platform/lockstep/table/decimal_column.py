@@ -1,4 +1,4 @@
-"""Decimals to Arrow: the bytes of each number are computed once, as prices and the like come again and again.
+"""Decimals to Arrow: the bytes of each number are computed once, since prices and the like repeat.
 
 Measured on 500 rows of recorded prices: 0.05 us a value; quantized one by one and made by Arrow, 0.8 us.
 """

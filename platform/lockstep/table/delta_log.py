@@ -71,11 +71,11 @@ class LogEntry(msgspec.Struct, frozen=True):
         size: Bytes.
         kind: lockstep's kind of commit; None for foreign commits.
         token: Identifies the call of `append_entry` that wrote it.
-        head: The head of the stream; None where the entry has none.
+        head: The head of the stream; None if the entry has none.
         operation: Delta's name of the operation.
         author: The engine that wrote it.
         written_at: Time by the writer's clock (UTC).
-        cause: Of a claim: why the run began.
+        cause: Of a claim: why the run started.
         transactions: Versions of its `txn` actions, by application id.
     """
 
@@ -154,7 +154,7 @@ class AddAction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """Number of rows; 0 where the statistics do not tell it."""
+        """Number of rows; 0 if the statistics do not have it."""
         return decode_json(self.statistics, _Counted).numRecords if self.statistics else 0
 
 
@@ -177,10 +177,10 @@ class NextEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: The version that it makes: one more than the version that it was planned on.
-        kind: lockstep's kind of commit, which says whether its files change data.
+        kind: lockstep's kind of commit, which decides whether its files change data.
         adds: Files to add.
         removes: Files to remove.
-        table_metadata: The `metaData` action, where it changes the columns.
+        table_metadata: The `metaData` action, if it changes the columns.
         alter: Changes the table in another way instead, as one commit of delta-rs with these properties.
         transactions: Versions of `txn` actions by application id, at least one: an entry is complete if its last line
             is one.
@@ -268,7 +268,7 @@ def is_of_kind(table: Path, version: int, kind: str) -> bool:
 
 
 def read_row_change(table: Path, version: int) -> RowChange | None:
-    """What a version does to rows that were there before it; None where its entry is gone.
+    """The effect of a version on earlier rows; None if its entry is gone.
 
     Searches its text, without decoding it. A commit of other tools with files may do anything, as may one of
     an absent feature.
@@ -360,7 +360,7 @@ def _list_names(table: Path) -> list[str]:
 
 
 def read_live_files(table: Path, version: int) -> dict[str, AddAction]:
-    """The live files of a version by path, with all that the log says of them.
+    """The live files of a version by path, with all their metadata in the log.
 
     Needs the entries since the newest log checkpoint up to it: of a savepoint, housekeeping keeps one at exactly its
     version.
@@ -397,7 +397,7 @@ def _replay(table: Path, version: int) -> dict[str, AddAction]:
 
 
 def find_foreign_paths(table: Path) -> list[str]:
-    """The paths that any entry or log checkpoint adds or removes and that are no files of the table's own folder.
+    """The paths that any entry or log checkpoint adds or removes and that are not files of the table's folder.
 
     A reader of an older version would read them, clean-up of removed files would delete them.
     """
@@ -465,7 +465,7 @@ def read_entry_text(table: Path, version: int, name: str) -> str | None:
 
 
 def read_removed_paths(table: Path, version: int) -> frozenset[str] | None:
-    """Paths of the files that the entry of a version removes; None where it is gone or torn."""
+    """Paths of the files that the entry of a version removes; None if it is gone or torn."""
     try:
         lines = decode_json_lines(find_storage(table).read(make_entry_path(table, version)), _RemoveLine)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -514,7 +514,7 @@ def append_entry(
         create: Creates the file of the entry.
 
     Returns:
-        The entry as it is read; None where there was nothing to append.
+        The entry as it is read; None without anything to append.
 
     Raises:
         CommitUnknown: It is unknown whether the entry was written.
@@ -624,7 +624,7 @@ def find_head_since(table: Path, since: float, *, entries_max: int = LOG_ENTRIES
         entries_max: Number of newest entries that are searched.
 
     Returns:
-        None where no entry is recent enough.
+        None if no entry is recent enough.
     """
     versions = list_versions(table)
     first = bisect_left(versions, since, key=lambda version: _find_time(table, version))
@@ -645,7 +645,7 @@ def _find_time(table: Path, version: int) -> float:
 
 
 def find_head_of_batch(table: Path, batch: int) -> Head | None:
-    """The head of the commit of a batch; None where the log no longer contains it."""
+    """The head of the commit of a batch; None if the log no longer contains it."""
     versions = list_versions(table)
     position = bisect_left(versions, batch, key=lambda version: _batch(table, version))
     if position == len(versions):
@@ -655,10 +655,10 @@ def find_head_of_batch(table: Path, batch: int) -> Head | None:
 
 
 def find_head_at(table: Path, at: datetime) -> Head | None:
-    """The head at a time, by the clocks of the writers; None where the log does not go back to it.
+    """The head at a time, by the clocks of the writers; None if the log does not go back to it.
 
-    None, too, where the entry after the one found was deleted: of a savepoint below the rewind floor only one entry is
-    kept, and the head may have changed between it and the next one.
+    None, too, if the entry after it was deleted: of a savepoint below the rewind floor only one entry is
+    kept, and the head may have changed between it and the next entry.
     """
     versions = list_versions(table)
     after = bisect_right(versions, at, key=lambda version: _written_at(table, version))

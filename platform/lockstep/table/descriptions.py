@@ -1,7 +1,7 @@
 """Changes to a table that others may make: its name, its comment, the comments of its columns, and own properties.
 
-A catalogue or a person describes a table by a commit of its own, which writes the whole `metaData` action again. Such a
-commit is taken over if nothing else is different; what Delta or lockstep give a meaning (`delta.`, `lockstep.`) is not
+A catalogue or a person describes a table by a separate commit, which writes the whole `metaData` action again. Such a
+commit is accepted if nothing else differs; properties of Delta or lockstep (`delta.`, `lockstep.`) are not
 theirs to change. Pure.
 """
 
@@ -34,7 +34,7 @@ class _Line(msgspec.Struct, rename="camel"):
 
 
 def find_reserved_changes(entry: bytes, before: bytes) -> str:
-    """The changes in an entry that others may not make; empty where it only describes the table.
+    """The changes in an entry that others may not make; empty if it only describes the table.
 
     Args:
         entry: Content of the entry.

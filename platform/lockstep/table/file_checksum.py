@@ -39,7 +39,7 @@ def read_verified(path: Path, stream: str) -> bytes:
 def read_verified_rows(path: Path, stream: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of such a file, by default all columns of it. Raises as `read_verified` does.
 
-    What was verified is what is read, by one thread: most files are of one batch, and have a few rows.
+    The verified bytes themselves are read, by one thread: most files are of one batch, and have a few rows.
     """
     with pq.ParquetFile(pa.BufferReader(read_verified(path, stream)), pre_buffer=False) as parquet:
         return parquet.read(columns=columns, use_threads=False)

@@ -1,4 +1,4 @@
-"""The first batch of a table that takes over state and positions: of a shadow, or of an imported savepoint."""
+"""The first batch of a table that inherits state and positions: of a shadow, or of an imported savepoint."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lockstep.table.head import FIRST_BATCH, Desired, Head, Imported, Origin, Si
 
 
 class FirstBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The first batch of a table that begins with the state and the positions of another one.
+    """The first batch of a table that starts with the state and the positions of another table.
 
     Attributes:
-        taken_over: What it takes over.
-        table_id: Delta's id of its own output table.
+        taken_over: The origin of its state and positions.
+        table_id: Delta's id of its output table.
         commit_hour: The hour of the batch.
-        ledger: Its ledger file, already synced: the positions that it takes over.
+        ledger: Its ledger file, already synced: the inherited positions.
         at: Its time, in seconds since 1970 (UTC).
-        accepts_burst: As the head from which it begins.
+        accepts_burst: As in the head from which it starts.
         needs: The copied state, and the ledger file, with the least size of each.
     """
 
@@ -84,7 +84,7 @@ def commit_first_batch(start: FirstBatch, kind: CommitKind) -> Proposal:
 
 
 def check_empty(head: Head) -> None:
-    """Refuse to begin a shadow in a table that a stream has written.
+    """Refuse to start a shadow in a table that a stream has written.
 
     Raises:
         TableError: It has.

@@ -1,6 +1,6 @@
-"""Foreign commits to a stream's tables: detected by the entries on top of lockstep's newest one.
+"""Foreign commits to a stream's tables: detected by the entries on top of lockstep's newest entry.
 
-Every commit of lockstep first checks whether the version under it is one of its own. So a foreign commit
+Every commit of lockstep first checks whether lockstep wrote the version under it. So a foreign commit
 stays on top, and is detected by the next write, compaction or start, until `lockstep repair` sets it aside. One that
 only describes the table (see `lockstep.table.descriptions`) is built on.
 """
@@ -70,7 +70,7 @@ DESCRIBING = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 def _find_reserved_changes(table: Path, first: int, last: int) -> Iterator[tuple[int, str]]:
     """Versions with the changes that others may not make, up to the first with one; see `find_reserved_changes`.
 
-    Only what was before the first is read from the table: a catalogue may have described it a thousand times.
+    Only the metadata before the first is read from the table: a catalogue may have described it a thousand times.
     """
     before = delta_log.read_table_metadata(table, first - 1)
     for version in range(first, last + 1):

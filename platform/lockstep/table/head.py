@@ -133,7 +133,7 @@ class Lineage(msgspec.Struct, frozen=True):
 
 
 class Savepoint(msgspec.Struct, frozen=True):
-    """A batch that stays restorable until the savepoint is deleted, whatever the rewind floor is.
+    """A batch that stays restorable until the savepoint is deleted, at any rewind floor.
 
     Attributes:
         name: Its name.
@@ -157,7 +157,7 @@ class Rewind(msgspec.Struct, frozen=True):
         batch: The batch that is the rewind.
         version: The version of the output table that it made.
         to_batch: The batch to which it went back.
-        undone: The last batch before it; the batches from `to_batch` to this one were undone.
+        undone: The last batch before it; the batches from `to_batch` to this batch were undone.
         cause: The reason and the operator.
     """
 
@@ -197,16 +197,16 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Origin of a shadow: a batch of another stream, whose state and positions its first batch took over.
+    """Origin of a shadow: a batch of another stream, whose state and positions its first batch inherited.
 
     Attributes:
         stream: Name of that stream.
         table_id: Delta's id of its output table.
         batch: The batch.
-        digest: SHA-256 of the state and the positions that were taken over; `lockstep verify` computes it again.
-        code: Folder, file or module of the declaration; empty where `assets/` declares the shadow.
+        digest: SHA-256 of the inherited state and positions; `lockstep verify` computes it again.
+        code: Folder, file or module of the declaration; empty if `assets/` declares the shadow.
         code_digest: Digest of the fold's source.
-        at: When it began, in seconds since 1970 (UTC).
+        at: Its start, in seconds since 1970 (UTC).
         cause: The reason and the operator.
     """
 
@@ -221,7 +221,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The savepoint with which a stream began in another table root: its first batch took over state and positions.
+    """The savepoint with which a stream started in another table root: its first batch inherited state and positions.
 
     Attributes:
         stream: Name of the stream.
@@ -230,7 +230,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
         table_id: Delta's id of the output table to which the savepoint belongs.
         batch: The batch of the savepoint.
         mirror: In a mirrored cluster: MirrorMaker's alias of the cluster above, whose topic ids and offsets differ.
-        digest: SHA-256 of the state and the positions that were taken over; `lockstep verify` computes it again.
+        digest: SHA-256 of the inherited state and positions; `lockstep verify` computes it again.
         at: When it was imported, in seconds since 1970 (UTC).
         cause: The reason and the operator.
     """
@@ -251,10 +251,10 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         shadow: Name of the shadow.
-        to_batch: The batch from which the shadow had begun: rows up to it stayed.
+        to_batch: The batch from which the shadow started: rows up to it stayed.
         first: The first batch of the promotion, with the positions of `to_batch`.
-        batch: The last one, with the positions of the shadow. The batches in between have neither a log entry nor a
-            state of their own.
+        batch: The last batch, with the positions of the shadow. The batches in between have neither a log entry nor a
+            separate state.
     """
 
     shadow: str
@@ -268,7 +268,7 @@ class FoldCode(msgspec.Struct, frozen=True):
 
     Attributes:
         digest: `digest_code` of the stream.
-        first_batch: First batch that this code may have written: earlier ones are of other or of unknown code.
+        first_batch: First batch that this code may have written: earlier batches are of other or of unknown code.
     """
 
     digest: str
@@ -280,7 +280,7 @@ class ViolationPolicy(msgspec.Struct, frozen=True):
 
     Attributes:
         suspends: The session of the violation is suspended; otherwise the stream halts.
-        restarts_on_growth: The sessions of a topic that gets partitions are suspended, whatever `suspends` is.
+        restarts_on_growth: The sessions of a topic that gets partitions are suspended, also without `suspends`.
     """
 
     suspends: bool = False
@@ -293,7 +293,7 @@ class PolicyChange(msgspec.Struct, frozen=True):
     Attributes:
         first_batch: First batch that may have been written under them.
         policy: The policy.
-        integrity: The class without its policy, as source text; empty where it was not recorded.
+        integrity: The class without its policy, as source text; empty if it was not recorded.
     """
 
     first_batch: int
@@ -302,7 +302,7 @@ class PolicyChange(msgspec.Struct, frozen=True):
 
 
 class HaltedTopic(msgspec.Struct, frozen=True):
-    """A topic that is not read until an operator resumes it, while the stream goes on.
+    """A topic that is not read until an operator resumes it, while the stream continues.
 
     Attributes:
         topic: Its name.
@@ -336,7 +336,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         desired_version: Version of the output table at which an operator last set the desired state; 0 for never.
         resumes_as: While halted: the desired state after the resumption.
         findings: The evidence, while halted.
-        halted_topics: Topics that are not read, while the stream goes on: it is degraded.
+        halted_topics: Topics that are not read, while the stream continues: it is degraded.
         ledger: The ledger file of the last batch.
         quarantine: The newest addition to the quarantine.
         late: The newest addition to the late table.
@@ -351,11 +351,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         quarantine_retention: The newest retention of quarantine and late table; None before the first. A rewind does
             not undo it.
         erasure: The newest erasure of a session; None before the first.
-        origin: Of a shadow: where it began.
-        imported: Of a stream that began with a savepoint from another table root: which one.
+        origin: Of a shadow: its origin.
+        imported: Of a stream that started with a savepoint from another table root: that savepoint.
         promotion: The newest promotion of a shadow; None before the first.
-        code: The code that writes; None before the first claim of a run, or where it is in no files.
-        lost: States that were discarded, and how much of it no one has accepted.
+        code: The code that writes; None before the first claim of a run, or if it is not in files.
+        lost: States that were discarded, and the unaccepted part of them.
         policies: The policies on violations and the classes, oldest first: `lockstep verify` judges each batch by the
             policy and the class under which it was written.
         features: The features that the table needs, with the version of each. It is written by `encode` and judged by
@@ -434,7 +434,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def taken_over(self) -> Origin | Imported | None:
-        """What the first batch took over from another table: a shadow's origin, or an imported savepoint."""
+        """The origin in another table of the first batch's state: a shadow's origin, or an imported savepoint."""
         return self.origin or self.imported
 
     @property
@@ -469,11 +469,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def decode(text: str) -> Head:
         """Decode the metadata of a commit.
 
-        A head of version 1 is `running` whatever kind of run wrote it. It is read as `bounded`, so that no supervisor
+        A head of version 1 is `running` for any kind of run. It is read as `bounded`, so that no supervisor
         starts a stream unasked; the next never-ending run makes it `running`.
 
         Raises:
-            TableError: A newer release wrote fields that this one would silently drop, or the table needs a feature
+            TableError: A newer release wrote fields that this release would silently drop, or the table needs a feature
                 that is not installed.
         """
         try:

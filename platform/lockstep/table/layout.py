@@ -41,7 +41,7 @@ class StreamFolders(msgspec.Struct, frozen=True):
 
     @property
     def late(self) -> Path:
-        """The side table of late messages, where the class has one."""
+        """The side table of late messages, if the class has one."""
         return self.root / self.stream / "late"
 
     @property
@@ -51,7 +51,7 @@ class StreamFolders(msgspec.Struct, frozen=True):
 
     @property
     def export(self) -> Path:
-        """The plain Parquet dataset, where the declaration names no other folder."""
+        """The plain Parquet dataset, if the declaration names no other folder."""
         return self.root / self.stream / "export"
 
     @property
@@ -88,7 +88,7 @@ class DerivedFolders(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> Path:
-        """The table; where a stream has its own, there is none."""
+        """The table; missing if a stream of this name has one."""
         return self.root / self.name / "derived"
 
     @property
@@ -103,7 +103,7 @@ class DerivedFolders(msgspec.Struct, frozen=True):
 
 
 class TableRootMissing(TableError):
-    """The settings name a table root, and there is no such folder: perhaps its disk is not mounted.
+    """The table root of the settings does not exist: perhaps its disk is not mounted.
 
     Attributes:
         root: The table root.

@@ -62,7 +62,7 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         digest: Digest of the session, as `compute_session_digest` makes it.
-        start: Emit offset of the first of them; where the batch of the erasure stands, if there are none.
+        start: Emit offset of the first of them; without any, the position at the batch of the erasure.
         batch: The batch that emitted them.
         rows: How many.
         messages: Their messages.
@@ -413,7 +413,7 @@ def _find_forgotten(rows: pa.Table, keys: AbstractSet[TopicIdPartition]) -> pa.T
 def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[TopicIdPartition, LedgerRow]:
     """The newest ledger row of every partition as of an earlier batch.
 
-    Rows of another generation than the newest do not count: a rewind begins its own with a full set of positions.
+    Rows of another generation than the newest do not count: a rewind starts its own with a full set of positions.
 
     Args:
         folders: The folders of the stream.
@@ -425,13 +425,13 @@ def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0
 
 
 def _find_newest(rows: Iterable[LedgerRow]) -> dict[TopicIdPartition, LedgerRow]:
-    """The last row of each partition, unless it says that the partition is forgotten."""
+    """The last row of each partition, unless it marks the partition as forgotten."""
     newest = {TopicIdPartition(row.topic_id, row.partition): row for row in rows}
     return {key: row for key, row in newest.items() if row.lifecycle != FORGOTTEN}
 
 
 def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
-    """The ledger files from the newest full set on, newest first; None where an entry that names one is gone."""
+    """The ledger files from the newest full set on, newest first; None if an entry that names a file is gone."""
     files, at = list[SideFile](), head
     while at.ledger is not None:
         files.append(at.ledger)

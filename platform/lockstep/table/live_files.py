@@ -67,7 +67,7 @@ class LiveFiles:
         return tuple(_live_file(row) for row in actions.select(wanted).to_pylist())
 
     def missing(self, paths: Collection[str], version: int) -> list[str]:
-        """Those of the paths that are no longer live, as of `version` or later."""
+        """Those of the paths that are no longer live, at `version` or later."""
         return self._names.find_missing(paths, version)
 
 

@@ -18,8 +18,8 @@ FOLLOWED_MAX = 20
 class LiveNames:
     """The names of the live files of a table, at one version after another.
 
-    A look at all of many files may take longer than a writer needs for its next entry: a compaction that looked at all
-    of them before each attempt would lose every race. So after the first look only the entries since are read.
+    Reading all of many files may take longer than a writer needs for its next entry: a compaction that read all
+    of them before each attempt would lose every race. So after the first read only newer entries are read.
     """
 
     def __init__(self, table: Path, handle: DeltaTable) -> None:
@@ -34,7 +34,7 @@ class LiveNames:
         self._version: int | None = None
 
     def find_missing(self, paths: Collection[str], version: int) -> list[str]:
-        """Those of the paths that are no longer live, as of `version` or later.
+        """Those of the paths that are no longer live, at `version` or later.
 
         Later is as good for a compare-and-swap: a commit that lands right after `version` proves that there was nothing
         later.
@@ -49,7 +49,7 @@ class LiveNames:
         return sorted(set(paths) - self._live)
 
     def _follow(self, seen: int, version: int) -> bool:
-        """Read the entries up to a version; False where they are many, or one of them is gone."""
+        """Read the entries up to a version; False if they are many, or one is gone."""
         if version - seen > FOLLOWED_MAX:
             return False
         for at in range(seen + 1, version + 1):

@@ -1,4 +1,4 @@
-"""The newest entry of a Delta log, followed by its number: a look costs the same however long the log is."""
+"""The newest entry of a Delta log, followed by its number: a read costs the same for a log of any length."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class LogTail:
     Attributes:
         table: Folder of the table.
         version: The newest version, as last read.
-        entry: Its entry; None where it cannot be read.
+        entry: Its entry; None if it cannot be read.
     """
 
     def __init__(self, table: Path) -> None:
         """Find the newest version: lists the log once.
 
         Raises:
-            TableNotFoundError: There is no log.
+            TableNotFoundError: The log is missing.
         """
         newest = delta_log.find_top_version(table)
         if newest is None:
@@ -44,7 +44,7 @@ class LogTail:
         """Read the entries that were added, and the newest again if it is not as it was.
 
         Raises:
-            TableReplaced: The newest entry that was read is gone, and no later one is there.
+            TableReplaced: The newest entry that was read is gone, and no later entry exists.
         """
         while True:
             following, newest = self._look(self.version + 1, self.version)
@@ -57,7 +57,7 @@ class LogTail:
             self.entry = delta_log.read_entry(self.table, self.version)
 
     def advance(self, entry: LogEntry) -> None:
-        """Go on to an entry that this process has written on top of the newest version: it need not be read."""
+        """Advance to an entry that this process has written on top of the newest version: it need not be read."""
         self.version, self.entry = entry.version, entry
 
     def _pass_deleted_entries(self) -> None:

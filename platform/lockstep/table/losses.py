@@ -1,4 +1,4 @@
-"""What the head says of lost states: how much was lost, and how much of it no one has accepted yet. Pure."""
+"""The lost states in the head: their total, and the unaccepted part. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class LostStates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         total: All of them.
-        open: Those that no one has accepted.
+        open: The unaccepted losses.
         first_batch: The first batch with one of these; 0 without any.
-        last_batch: The last one: its number is the name of the loss.
-        accepted_batch: Losses of batches up to this one are accepted.
+        last_batch: The last such batch: its number is the name of the loss.
+        accepted_batch: Losses of batches up to this batch are accepted.
         at: Time of the newest acceptance, in seconds since 1970 (UTC).
         cause: Its reason and the operator.
     """
@@ -72,7 +72,7 @@ def accept_losses(lost: LostStates, at: float, cause: str) -> LostStates:
 
 
 def rewind_losses(now: LostStates, then: LostStates) -> LostStates:
-    """The lost states after a rewind: those of the earlier batch, and what was accepted since.
+    """The lost states after a rewind: those of the earlier batch, with the acceptances since.
 
     An acceptance covers all losses of the batches up to it. One that covers a part of those that were open at the
     earlier batch was made after another rewind, and counts for none of them.
@@ -87,7 +87,7 @@ def add_shadow_losses(kept: LostStates, added: LostStates, batches_before: int) 
     """The lost states of a stream and of a shadow whose batches follow those of the stream.
 
     Args:
-        kept: Those of the stream, up to the batch from which the shadow began.
+        kept: Those of the stream, up to the batch from which the shadow started.
         added: Those of the shadow.
         batches_before: Number of the batch of the stream before the shadow's first.
     """

@@ -169,7 +169,7 @@ class ColumnStatistics:
     def _floats(self, path: FieldPath, values: pa.ChunkedArray[Any] | pa.Array[Any]) -> None:
         if values.null_count == len(values):
             return
-        found: Any = pc.min_max(values).as_py()  # ignores NaN where there is a number
+        found: Any = pc.min_max(values).as_py()  # ignores NaN beside a number
         highest = math.nan if _has_nan(values) else found["max"]
         self._minima[path] = min(self._minima.get(path, math.nan), found["min"], key=_nan_last)
         self._maxima[path] = max(self._maxima.get(path, -math.inf), highest, key=_nan_last)
@@ -248,7 +248,7 @@ def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: Co
 
 
 def _round_outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[object, object]:
-    """Least and greatest value in Delta's JSON form, rounded outwards where the form is coarser."""
+    """Least and greatest value in Delta's JSON form, rounded outwards if the form is coarser."""
     if pa.types.is_timestamp(kind):
         return _timestamps(min(one.min_raw for one in statistics), max(one.max_raw for one in statistics))
     least, greatest = min(one.min for one in statistics), max(one.max for one in statistics)
@@ -269,7 +269,7 @@ def _cut_maximum(text: str) -> str:
 
 
 def _timestamps(least_us: int, greatest_us: int) -> tuple[str | None, str | None]:
-    """Bounds in milliseconds; none where a date is outside the years 1 to 9999."""
+    """Bounds in milliseconds; none if a date is outside the years 1 to 9999."""
     highest_us = min(-(-greatest_us // 1000) * 1000, max(_LATEST_US, greatest_us))
     try:
         return _instant(least_us // 1000 * 1000), _instant(highest_us)
@@ -341,7 +341,7 @@ ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1_000_000, 256_000_000
 
 
 class Compression(NamedTuple):
-    """Parquet's compression: a codec, and its level where it has some."""
+    """Parquet's compression: a codec, and its level if it has levels."""
 
     codec: Literal["zstd", "snappy", "lz4", "none"]
     level: int | None = None
@@ -424,7 +424,7 @@ class DataFileWriter:
 
         Args:
             table: Folder of the table.
-            schema: Of the rows. Columns that are dictionaries are written by their codes where all rows of a call of
+            schema: Of the rows. Columns that are dictionaries are written by their codes if all rows of a call of
                 `write` have one dictionary, and read as text.
             commit_hour: Value of the partition column; None for tables without partitions.
             prefix: Prefix of the name.
@@ -445,9 +445,9 @@ class DataFileWriter:
         self._written = list[pq.FileMetaData]()
         self._rows = 0
         self._hidden = hidden
-        # Floats have no Parquet statistics: a NaN would hide rows. Tracked values give Delta's own instead.
+        # Floats have no Parquet statistics: a NaN would hide rows. Tracked values make Delta's statistics instead.
         self._seen = None if counted_only else ColumnStatistics(self._schema)
-        # A stored schema with dictionaries would make them of the texts for whoever reads the file by Arrow.
+        # With dictionaries in the stored schema, Arrow's readers would turn the texts into dictionaries.
         needs_schema = not (counted_only or is_self_describing(self._schema))
         written = self._schema if needs_schema else schema
         self._coded = [field.name for field in written if pa.types.is_dictionary(field.type)]
@@ -546,7 +546,7 @@ def choose_compression(rows: pa.Table, *, counted_only: bool = False) -> Compres
     """The compression of a file that holds all of these rows; see the constants."""
     if counted_only:
         return FAST if rows.num_rows > SNAPPY_ROWS else Compression("snappy")
-    # Whole buffers: `nbytes` looks into each array, at 0.1 us a row.
+    # Whole buffers: `nbytes` visits each array, at 0.1 us a row.
     return Compression("lz4") if rows.get_total_buffer_size() < LZ4_BYTES_MAX else FAST
 
 

@@ -1,7 +1,7 @@
 """Goes back to the files of an earlier version, as part of a rewind or a promotion: docs/decisions/0025.
 
-A commit that only removes files looks like retention to a stream reader, and one that only adds files like new rows.
-So each commit that goes back adds a file and removes one: where it has none of its own, the mark, a file without rows.
+To a stream reader, a commit that only removes files is retention, and a commit that only adds files is new rows.
+So each commit that goes back adds a file and removes one: without such a file, the mark, a file without rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.table.written_by import WrittenBy
 
 
 class _OnlyReturns(Exception):  # no error: a mark is committed first
-    """Files would come back, and none would go: a stream reader would take their rows for new ones."""
+    """Files would return, and none would be removed: a stream reader would take their rows for new rows."""
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
         version: The version.
         commit_hour: The hour of the commit.
         written_by: The batch that it is.
-        adds_more: Whether it adds files of its own.
+        adds_more: Whether it adds new files.
         fields: The columns afterwards; None for those of the version.
     """
 
@@ -47,10 +47,10 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_restored(planned: Restoration, base: int) -> RestoredFiles:
-    """What a commit on a base version adds and removes to go back.
+    """The files that a commit on a base version adds and removes to go back.
 
     Raises:
-        TableError: The log does not say which files a version has.
+        TableError: The log does not list the files of a version.
     """
     now = delta_log.read_live_files(planned.table, base)
     then = delta_log.read_live_files(planned.table, planned.version)
@@ -84,7 +84,7 @@ def _find_schema(planned: Restoration, now: Schema) -> Schema:
 
 
 def commit_restored(output: OutputLog, proposal: Proposal, commit_hour: str) -> Committed:
-    """Commit a rewind or a promotion; after one with a mark, where it has no file to remove.
+    """Commit a rewind or a promotion; after a commit with a mark, if it has no file to remove.
 
     Raises as `OutputLog.commit`.
     """
@@ -110,7 +110,7 @@ def _add_mark(output: OutputLog, commit_hour: str) -> Proposal:
 
 
 def write_mark(table: Path, schema: Schema, commit_hour: str, by: WrittenBy) -> DataFile:
-    """A file without rows, by which a commit that removes files is no deletion to a reader, but a change."""
+    """A file without rows: with it, a reader takes a commit that removes files for a change, not a deletion."""
     columns = pa.schema(cast("pa.Schema", schema.to_arrow()))
     rows = pa.schema([field for field in columns if field.name != "commit_hour"]).empty_table()
     return write_file(table, rows, prefix=f"mark-{by.label}", commit_hour=commit_hour)

@@ -113,7 +113,7 @@ def _numbers(values: pa.Array[Any]) -> U64:
 
 
 def _numbers_of_valid(values: Any) -> U64:
-    """As `_numbers`, with an arbitrary number where a value is null."""
+    """As `_numbers`, with an arbitrary number for a null value."""
     kind: pa.DataType = values.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_dictionary(kind):
         return _texts(values)

@@ -137,7 +137,7 @@ def _decimal(column: ColumnType) -> Convert:
             if isinstance(exponent, int) and abs(exponent) > MAX_PRECISION:
                 places = f"has {-exponent} decimal places" if exponent < 0 else f"ends with {exponent} zeros"
                 raise ValueError(f"{places}; the column is {kind}") from None
-            return value  # Arrow says why it does not fit
+            return value  # Arrow's error names the cause
 
     return convert
 
@@ -267,7 +267,7 @@ class Provenance:
         sessions: Session of the row.
         sequences: Producer's number, or None.
         event_times_us: Event time in microseconds since 1970 UTC, or None.
-        emit_offsets: Offset processed when the row was emitted; None where it is the source's own.
+        emit_offsets: Offset processed when the row was emitted; None if it is that of the source.
         causes: Hook that emitted the row; None if all rows are of updates.
         first: Position of the first row in the chunk of which these rows are a part.
     """
@@ -392,7 +392,7 @@ class RowsBuilder:
 
         Args:
             row_type: The stream's row type.
-            native: Use `lockstep-native` where it is installed.
+            native: Use `lockstep-native` if it is installed.
         """
         self.schema: pa.Schema = make_file_schema(row_type)
         self._row_type, self._extension = row_type, extension if native else None
@@ -495,7 +495,7 @@ class RowsBuilder:
     def _encode_native(
         self, tuples: Tuples, kinds: list[str | None], bytes_max: int
     ) -> dict[int, pa.Array[Any]] | None:
-        """The columns that the extension makes, by place; None where it refuses a value."""
+        """The columns that the extension makes, by place; None if it refuses a value."""
         encode: Any = extension.encode_rows  # type: ignore[union-attr]  # there with `kinds`
         columns = _call_extension(encode, tuples, kinds, len(tuples), bytes_max)
         if columns is None:
@@ -624,7 +624,7 @@ Measure = Callable[[Any], int]
 
 
 def make_measure(column: ColumnType) -> Measure | None:
-    """Measures the text of a converted value of a column; None if there is no text inside it.
+    """Measures the text of a converted value of a column; None if it has no text.
 
     Of more than 2 GiB inside a list or a map Arrow makes no array, and no error: it ends the process.
     """
@@ -686,7 +686,7 @@ def _check_value(measure: Measure | None, value: object) -> None:
 
 
 def _find_native_kind(column: ColumnType) -> str | None:
-    """The type of a column for the extension; None where it does not make it, or is not there."""
+    """The type of a column for the extension; None if the extension cannot make it, or is missing."""
     is_plain = extension is not None and column.kind in _PLAIN and column.arrow in KINDS
     return KINDS[column.arrow] + "?" * column.nullable if is_plain else None
 

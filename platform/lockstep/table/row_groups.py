@@ -16,7 +16,7 @@ def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
         while count + len(piece) >= rows:
             cut = rows - count
             yield pa.concat_tables([*held, piece.slice(0, cut)])
-            held, count, piece = [], 0, piece.slice(cut)  # noqa: PLW2901  # what is left of it
+            held, count, piece = [], 0, piece.slice(cut)  # noqa: PLW2901  # its rest
         if len(piece):
             held.append(piece)
             count += len(piece)
@@ -25,7 +25,7 @@ def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 
 def _carry_dictionaries(rows: pa.Table) -> pa.Table:
-    """A table without rows: what is joined to it gets dictionaries that begin with those of these rows.
+    """A table without rows: rows that are joined to it get dictionaries that start with those of these rows.
 
     A large dictionary is not carried on: it would be in each later run.
     """

@@ -90,14 +90,14 @@ class Segments:
 
 
 def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
-    """The segments of rows, which end where the partition changes and at `breaks`.
+    """The segments of rows, which end at each change of partition and at `breaks`.
 
     Args:
         rows: At least one row.
-        breaks: Row numbers at which another source begins.
+        breaks: Row numbers at which another source starts.
 
     Raises:
-        OutOfOrder: Inside a segment a row does not follow the previous one.
+        OutOfOrder: Inside a segment a row does not follow the previous row.
     """
     topics: Any = rows.column("_topic_id").combine_chunks().dictionary_encode()
     codes = _integers(topics.indices) << _PARTITION_BITS | _integers(rows.column("_partition"))
@@ -123,7 +123,7 @@ def add_keys(segments: Segments, keys: tuple[TopicIdPartition, ...]) -> Segments
 
 
 def check_disjoint(ordered: Segments) -> None:
-    """Check that each segment ends before the next of its partition begins.
+    """Check that each segment ends before the next of its partition starts.
 
     Raises:
         OutOfOrder: Two overlap: the same row twice, or ranges that interleave.

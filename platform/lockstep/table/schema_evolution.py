@@ -130,7 +130,7 @@ def find_defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _with_newer(table: DeltaTable, wanted: pa.Schema) -> pa.Schema:
-    """The schema with the columns of a newer release, which this one ignores."""
+    """The schema with the columns of a newer release, which this release ignores."""
     held = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
     return pa.schema([*wanted, *(field for field in held if field.name not in wanted.names)])
 

@@ -149,7 +149,7 @@ def commit_replacement(
     output: DataFile,
     kind: CommitKind,
 ) -> bool:
-    """Replace files by one that is proven to hold their rows; False where one of them is no longer live.
+    """Replace files by a file that is proven to hold their rows; False if one is no longer live.
 
     Args:
         table: Folder of the ledger, the quarantine or the late table.
@@ -234,7 +234,7 @@ def rewrite_side_files(
     kind: CommitKind,
     change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
 ) -> DataFile | None:
-    """Replace files by one with the same rows, changed; None where an input was not live any more."""
+    """Replace files by one with the same rows, changed; None if an input was not live any more."""
     rows = read_live_rows(side, table, files)
     if rows is not None:
         output = _write_side_file(side, files, change(rows))

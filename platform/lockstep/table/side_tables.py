@@ -39,7 +39,7 @@ class SideLog:
         """Bring the table up to a batch; True when something was missing.
 
         Only the last addition can be missing, because a batch is not committed before the side tables
-        contain the previous one's. Safe to call by several processes at once, not by several threads.
+        contain the previous batch. Safe to call by several processes at once, not by several threads.
 
         Args:
             files: The batch's additions.
@@ -137,7 +137,7 @@ def take_back(side: Path, files: Sequence[RemoveAction], batch: int) -> None:
 
 
 def catch_up_alongside_writer(folders: StreamFolders, head: Head) -> None:
-    """Bring the side tables of a stream up to a head, or to a newer one where batches were committed meanwhile.
+    """Bring the side tables of a stream up to a head, or to a newer head if batches were committed meanwhile.
 
     Raises:
         TableError: As `SideLog.catch_up`, even though no batch was committed since the head was read.

@@ -18,7 +18,7 @@ class WrittenBy(msgspec.Struct, frozen=True):
     """The batch for which a task, or an operation that is a batch, wrote a file.
 
     Attributes:
-        generation: The lineage of batches; of a promotion the one that begins with it.
+        generation: The lineage of batches; of a promotion the lineage that starts with it.
         epoch: The writer; of an operation the epoch that it claims.
         batch: The batch, even if it was never committed.
     """
@@ -37,7 +37,8 @@ class WrittenBy(msgspec.Struct, frozen=True):
 
         A batch is committed by the current epoch, as the one after the last. So files of an older epoch
         are fenced, and so are files of this epoch for a committed batch: they belong to another attempt. Epochs rise
-        through all generations: where this one began otherwise, it was not by the promotion that wrote the file.
+        through all generations: if this generation started otherwise, the promotion that wrote the file did not start
+        it.
         """
         if self.epoch != head.epoch:
             return self.epoch < head.epoch

@@ -1,6 +1,6 @@
-"""Files that an operation writes for one commit: deleted where it fails, so that a full disk does not stay full.
+"""Files that an operation writes for one commit: deleted if it fails, so that a full disk does not stay full.
 
-What a kill leaves is deleted by housekeeping, once no commit can name it any more.
+After a kill, housekeeping deletes them once no commit can name them any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lockstep.storage import find_storage
 
 @contextmanager
 def delete_on_error(made: Iterable[Path]) -> Iterator[None]:
-    """Delete files where the block that writes them fails; nothing refers to them yet.
+    """Delete files if the block that writes them fails; nothing refers to them yet.
 
     Args:
         made: Their paths; may grow in the block.
@@ -29,7 +29,7 @@ def delete_on_error(made: Iterable[Path]) -> Iterator[None]:
 
 @contextmanager
 def delete_unless_committed(made: Iterable[Path]) -> Iterator[None]:
-    """Delete files where the block that commits them refuses to; not where the outcome may be that it did.
+    """Delete files if the block refuses to commit them; not if it may have committed them.
 
     Args:
         made: Their paths.

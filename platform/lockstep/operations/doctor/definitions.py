@@ -22,7 +22,7 @@ SHOWN_MAX = 1_000
 
 
 def check_definitions(folder: Path) -> Iterator[Diagnosis]:
-    """Whether Dagster loads the code locations of a folder's workspace; nothing where it has none.
+    """Whether Dagster loads the code locations of a folder's workspace; nothing without one.
 
     Args:
         folder: The folder of `workspace.yaml`.

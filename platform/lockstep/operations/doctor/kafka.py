@@ -73,7 +73,7 @@ class _Look:
         self._class = type(integrity).__name__
 
     def all(self) -> Iterator[Fitness]:
-        """Every look."""
+        """All checks."""
         yield self._cleanup()
         yield self._replicas()
         yield self._in_sync()
@@ -212,7 +212,7 @@ def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: Topi
     """Judge which requests the brokers know: topic ids and leader epochs. Pure.
 
     Args:
-        versions: The highest version of each request by broker; empty for one that does not say.
+        versions: The highest version of each request by broker; empty for a broker that does not tell.
         identity: The identity of topics by the settings.
     """
     check = "Kafka: API versions"
@@ -310,7 +310,7 @@ def _brokers(admin: ClusterClient, timeout: float) -> dict[int, str]:
 
 
 def _broker_settings(admin: ClusterClient, broker: int, timeout: float) -> dict[str, str]:
-    """Settings of one broker; empty where this user may not read them.
+    """Settings of one broker; empty if this user may not read them.
 
     Raises:
         KafkaError: It does not answer.

@@ -254,7 +254,7 @@ def _syncs(draft: Path) -> Diagnosis:
 
 
 def _clock(draft: Path) -> Diagnosis:
-    """A commit refuses files that look old, so the store's clock and this machine's must agree."""
+    """A commit refuses files that seem old, so the store's clock and this machine's must agree."""
     name, path = "table root: clock", draft / "now"
     path.touch()
     apart = abs(path.stat().st_mtime - time.time())

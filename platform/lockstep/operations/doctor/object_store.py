@@ -1,4 +1,4 @@
-"""Checks of a table root in an object store: what the commit protocol rests on is tried, not believed."""
+"""Checks of a table root in an object store: the requirements of the commit protocol are tried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK_SECONDS_MAX = 60.0
 
 
 def check_object_store(root: Path) -> Iterator[Diagnosis]:
-    """Try a table root in an object store with objects of their own, which are deleted again."""
+    """Try a table root in an object store with temporary objects."""
     storage, draft = find_storage(root, wait_seconds=0), root / f".lockstep-doctor-{uuid.uuid4().hex}"
     storage.create(draft / "first", b"lockstep")
     try:
@@ -50,7 +50,7 @@ def _create(storage: Storage, path: Path, number: int) -> bool:
 
 
 def _check_clock(storage: Storage, path: Path) -> Diagnosis:
-    """A commit refuses files that look old, so the store's clock and this machine's must agree."""
+    """A commit refuses files that seem old, so the store's clock and this machine's must agree."""
     name, status = "table root: clock", storage.get_status(path)
     apart = abs((status.modified_at if status is not None else 0.0) - time.time())
     if apart > CLOCK_SECONDS_MAX:

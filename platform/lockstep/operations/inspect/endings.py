@@ -46,7 +46,7 @@ class EndedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def evidence(self) -> str:
-        """What is known of its messages."""
+        """The known facts about its messages."""
         if self.unread is None:
             return f"read to offset {self.position}, its end is not known"
         seen = "" if self.age_seconds is None else f", as observed {self.age_seconds:.0f} s before"

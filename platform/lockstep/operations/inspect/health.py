@@ -1,4 +1,4 @@
-"""Reads the health of a stream: its table, its heartbeat and Kafka, in one look. Changes nothing."""
+"""Reads the health of a stream: its table, its heartbeat and Kafka, in one snapshot. Changes nothing."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The health of a stream.
 
     Attributes:
-        facts: What is known.
-        alarms: What somebody must act on, errors first.
+        facts: The known facts.
+        alarms: The alarms, errors first.
         figures: Lag and headroom of all partitions selected or subscribed, by (topic id, partition).
     """
 
@@ -65,7 +65,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaFacts(msgspec.Struct, frozen=True):
-    """What Kafka says of a stream.
+    """The state of a stream in Kafka.
 
     Attributes:
         figures: Figures by (topic id, partition).
@@ -83,7 +83,7 @@ class KafkaFacts(msgspec.Struct, frozen=True):
 
 
 def read_health(handle: StreamHandle) -> Health:
-    """Read the health of a stream: a look at the table, at a heartbeat and at Kafka, without waiting for changes.
+    """Read the health of a stream: the table, a heartbeat and Kafka, without waiting for changes.
 
     A table that cannot be read and a Kafka that does not answer are facts, not errors.
     """
@@ -97,7 +97,7 @@ def read_health(handle: StreamHandle) -> Health:
 
 
 def describe_unreadable(error: Exception) -> tuple[str, str]:
-    """Problem and next step of an error that a look at a table ended with."""
+    """Problem and next step of an error from reading a table."""
     if isinstance(error, LockstepError):
         return error.problem, error.next_step
     return next(iter(str(error).splitlines()), type(error).__name__), "lockstep doctor"
@@ -213,7 +213,7 @@ def _read_transactions(
 
 
 def _find_claim_time(folders: StreamFolders, head: Head) -> float | None:
-    """When the writer of the head's epoch claimed the table, if no batch came after it."""
+    """When the writer of the head's epoch claimed the table, if no batch followed."""
     versions = [version for version in delta_log.list_versions(folders.table) if version > head.batch_version]
     for version in reversed(versions[-CLAIMS_LOOKED_AT:]):
         if delta_log.is_of_kind(folders.table, version, commit_kinds.CLAIM.name):
@@ -243,6 +243,6 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
 
 
 def read_debt(folders: StreamFolders, head: Head, now: float, target_bytes: int = TARGET_BYTES) -> CompactionDebt:
-    """The files that wait for compaction, from the log of the table; none where nothing compacts."""
+    """The files that wait for compaction, from the log of the table; none if nothing compacts."""
     debts = (measure(folders, head, now, target_bytes) for measure in load_parts("compaction_debt"))
     return next(debts, NO_DEBT)

@@ -1,7 +1,7 @@
 """Timeline of a stream: runs, halts, resumptions, rewinds, savepoints, closed hours, compactions. Reads only.
 
 The output table's log is the record: each commit of lockstep has a kind, and each claim its cause. Housekeeping deletes
-entries that are older than the retention of the log; the timeline begins where the log does.
+entries that are older than the retention of the log; the timeline starts with the log.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One event, or batches without an event between them.
 
     Attributes:
-        at: Time of the commit by the writer's clock (UTC); None where the entry does not tell. Of the last batch.
+        at: Time of the commit by the writer's clock (UTC); None if the entry does not have it. Of the last batch.
         event: The event of its kind of commit: "new writer" (a run, or a command that writes, has claimed the table),
             "batches", "halted", "rewound"; of an absent feature, the name of the kind; or "foreign commit".
         version: Version of the output table; of the last batch.
@@ -90,7 +90,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Its name.
         first_version: Oldest version with an entry in the log.
-        is_complete: The events begin with that entry; else older ones were left out.
+        is_complete: The events start with that entry; else older events were left out.
         events: Oldest first.
     """
 
@@ -131,7 +131,7 @@ def read_history(folders: StreamFolders, last: int, entries_max: int | None = No
 
 
 def _read_notes(folders: StreamFolders) -> Mapping[int, list[str]]:
-    """Suspensions that began and topics that ended with each batch.
+    """Suspensions that started and topics that ended with each batch.
 
     None if ledger or head cannot be read: the log tells what damaged them.
     """

@@ -25,8 +25,8 @@ class LookupStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the lookup.
         table: Folder of the table.
-        read_version: The version that the newest batch read; None where no batch has read this table yet.
-        newest_version: The version that the next batch reads; None where the table cannot be read.
+        read_version: The version that the newest batch read; None if no batch has read this table yet.
+        newest_version: The version that the next batch reads; None if the table cannot be read.
         problem: Why the table cannot be read; empty when it can.
     """
 

@@ -58,7 +58,7 @@ class NoMessage(LockstepError):
 
     Attributes:
         stream: The stream.
-        place: Topic, partition and offset; None where none was named.
+        place: Topic, partition and offset; None if none was named.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class NoMessage(LockstepError):
         halt: Sequence[Finding] = (),
         dropped: str = "",
     ) -> None:
-        """Say why there is none.
+        """Name the reason.
 
         Args:
             stream: The stream.
-            place: Topic, partition and offset; None where none was named.
-            partitions: Number of partitions of the topic in Kafka; 0 where that is not known.
+            place: Topic, partition and offset; None if none was named.
+            partitions: Number of partitions of the topic in Kafka; 0 if unknown.
             halt: Findings of the halt, whose message was wanted.
             dropped: Messages that retention has dropped from the quarantine; empty for none.
         """
@@ -96,7 +96,7 @@ class NoMessage(LockstepError):
 
 
 def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:
-    """The message at an offset, or the first one that halts the stream or a topic of it.
+    """The message at an offset, or the first message that halts the stream or a topic of it.
 
     Raises:
         NoTable: The stream has never run.

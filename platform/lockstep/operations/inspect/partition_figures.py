@@ -89,7 +89,7 @@ def find_age_seconds(timestamp_ms: int | None, now_ms: int, max_skew: timedelta)
 
 
 def _joined(handle: StreamHandle) -> dict[TopicIdPartition, int]:
-    """Where a run would join new topics; from their beginning where the declaration cannot be followed now."""
+    """The offsets at which a run would join new topics; their start if the declaration cannot be followed now."""
     try:
         return dict(handle.joined)
     except DeclarationError:

@@ -136,14 +136,14 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """Why no run would start, and what ends that; empty where one would."""
+    """Why no run would start, and the remedy; empty if a run would start."""
 
     problem: str = ""
     next_step: str = ""
 
 
 def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
-    """Plan the next batch with the run's own planner, as the first one of a new run: without a live run's measurements.
+    """Plan the next batch with the run's own planner, as the first of a new run: without a live run's measurements.
 
     Works before the first run too. A run with the file-size trigger plans when its files fill.
 
@@ -211,7 +211,7 @@ def _lookups(stream: AnyStream, settings: Settings) -> tuple[tuple[str, ...], _R
 
 
 def _find_first(*refusals: _Refusal) -> _Refusal:
-    """The first one with a problem, else an empty one."""
+    """The first refusal with a problem, else an empty refusal."""
     return next((refusal for refusal in refusals if refusal.problem), _Refusal())
 
 

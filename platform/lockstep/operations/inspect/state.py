@@ -32,7 +32,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
         topic: Name of the topic.
         partition: Partition number.
         session: Key of the session.
-        position: The state is the fold of all offsets before this one.
+        position: The state is the fold of all offsets before this offset.
         stored_bytes: Size of the stored state.
         gate: Gate state of the session; None in a list of sessions.
         state: The user's state, with struct fields by name; None in a list of sessions. A map whose keys are not text
@@ -70,7 +70,7 @@ class StateFilter(msgspec.Struct, frozen=True):
     Attributes:
         topic: Only of this topic.
         partition: Only of this partition.
-        session: Only this one; its state is then decoded.
+        session: Only this session; its state is then decoded.
     """
 
     topic: str | None = None
@@ -96,13 +96,13 @@ class NoSuchSession(LockstepError):
 
 
 def _name(wanted: StateFilter) -> str:
-    """What was asked for, as far as it was."""
+    """Describe the selection, as far as there is one."""
     asked = (("", wanted.session), ("of topic ", wanted.topic), ("in partition ", wanted.partition))
     return "".join(f" {what}{value!r}" for what, value in asked if value is not None)
 
 
 class NotRetained(LockstepError):
-    """The state as of a batch is no longer kept, or there is no such batch yet.
+    """The state as of a batch is no longer kept, or the batch does not exist yet.
 
     Attributes:
         batch: The batch.
@@ -125,11 +125,11 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
         stream: The declaration.
         root: The table root.
         wanted: Selection of sessions.
-        at: As of this batch; by default the last one.
+        at: As of this batch; by default the last batch.
 
     Raises:
         NoTable: The stream has never run.
-        NotRetained: There is no such batch, or its state was deleted.
+        NotRetained: The batch does not exist, or its state was deleted.
         NotRewindable: It is one of several that a promotion committed at once, whose states stayed with the shadow.
         NoSuchSession: None of that key, topic or partition has a state.
         StateDamaged: A durable file is missing or damaged.
@@ -184,7 +184,7 @@ def read_segments(version: StateVersion, durable: Path) -> Iterator[Segment]:
 
 
 def to_plain(value: object) -> object:
-    """A state for JSON, with struct fields by name whatever the stored layout."""
+    """A state for JSON, with struct fields by name in any stored layout."""
     if isinstance(value, msgspec.Struct):
         return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, (dict, MapState)):

@@ -74,7 +74,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         desired: "running", "bounded", "stopped", "held" or "halted".
         reason: Reason of the desired state.
         findings: The evidence, while the stream or topics of it are halted.
-        halted_topics: Names of the topics that are halted by themselves, while the stream goes on.
+        halted_topics: Names of the topics that are halted by themselves, while the stream continues.
         writer: State of the writer of the head's epoch.
         generation: Generation of the lineage.
         epoch: Epoch of the writer that may commit.
@@ -98,10 +98,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         growth: Files and bytes by kind, with a forecast, as of the newest housekeeping; None before the first.
         followers: The derived tables, exports and other followers that read it.
         suspensions: Partitions all of whose sessions were suspended, each until its next snapshot.
-        ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness says nothing
-            until then. 0 where it is not.
+        ahead_seconds: How far the timestamp of the newest committed message is in the future: freshness means nothing
+            until then. 0 if it is not.
         lookups: The tables that it looks up.
-        lost: States that were lost, and how much of it no one has accepted.
+        lost: States that were lost, and the unaccepted part of them.
         ended: Topics that were deleted or re-created, until they are forgotten.
         rates: The work of the writer over the last minute; None without a live one.
         absurd_timestamps: See `HealthFacts`.

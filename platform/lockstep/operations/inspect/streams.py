@@ -72,7 +72,7 @@ def find_stream(name: str, known: Mapping[str, AnyStream], root: Path) -> AnyStr
     """The stream with a name.
 
     Raises:
-        UnknownStream: Lists the declared streams; says whether a table of that name lies below the table root.
+        UnknownStream: Lists the declared streams, and any table of that name below the table root.
     """
     if name not in known:
         raise UnknownStream(name, known, find_undeclared_table(name, root))

@@ -21,7 +21,7 @@ class PartitionSuspension(msgspec.Struct, frozen=True, order=True):
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
-        before: Sessions that began before this offset wait for a snapshot; -1 for those of another partition.
+        before: Sessions that started before this offset wait for a snapshot; -1 for those of another partition.
     """
 
     topic: str
@@ -42,7 +42,7 @@ def list_suspensions(positions: Iterable[LedgerRow]) -> tuple[PartitionSuspensio
 
 
 def read_first_batches(folders: StreamFolders, head: Head) -> dict[PartitionSuspension, int]:
-    """Every suspension of whole partitions with the batch in which it began, from the ledger.
+    """Every suspension of whole partitions with the batch in which it started, from the ledger.
 
     Raises:
         TableError: A ledger file is missing or damaged.

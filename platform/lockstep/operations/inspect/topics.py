@@ -36,7 +36,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
         first_message: Time of the oldest message that Kafka holds (UTC); None without one.
         last_message: Time of the newest message (UTC); None without one.
         topic_id: Kafka's id of the topic that is read, or would be.
-        ending: Of a deleted topic that the stream has left: what is known of its messages; empty otherwise.
+        ending: Of a deleted topic that the stream has left: the known facts about its messages; empty otherwise.
     """
 
     topic: str
@@ -177,7 +177,7 @@ def _make_status(
 def _by_topic(
     timestamps_ms: Mapping[TopicNamePartition, int], choose: Callable[[datetime, datetime], datetime]
 ) -> dict[str, datetime]:
-    """One time per topic, from those of its partitions; without times outside of the calendar, which clocks give."""
+    """One time per topic, from those of its partitions; without times outside the calendar, from wrong clocks."""
     found: dict[str, datetime] = {}
     for (topic, _), milliseconds in timestamps_ms.items():
         if (moment := to_event_time(milliseconds * 1000)) is not None:

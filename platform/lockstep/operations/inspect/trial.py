@@ -1,8 +1,8 @@
 """Tries a stream on real messages: decoder, gate and fold, in a scratch folder that is deleted afterwards.
 
-The messages are those that a first run would read first, whatever the stream has read already. One task of the engine
-folds them, as the first batch would be. Then every integrity class that the messages have evidence for judges the same
-messages, so that the declared class can be compared with the others.
+The messages are those that a first run would read first, even if the stream has read some already. One task of the
+engine folds them, as the first batch would be. Then every integrity class that the messages have evidence for judges
+the same messages, so that the declared class can be compared with the others.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ REMEMBERED_IDS = 1_000
 
 
 class NothingToTry(LockstepError):
-    """The stream selects no topic, or its topics hold no message from where it would begin."""
+    """The stream selects no topic, or its topics hold no message from where it would start."""
 
     def __init__(self, stream: str, where: str) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ class TriedPartition(msgspec.Struct, frozen=True, kw_only=True):
         topic: Name of the topic.
         partition: Partition number.
         start: First offset read.
-        until: First offset not folded: the end of what was tried, or of what the class lets through.
+        until: First offset not folded: the end of the tried messages, or of those that the class lets through.
         messages: Messages folded.
         rows: Rows emitted.
         finding: The violation that would halt the stream here; None without one.
@@ -166,13 +166,13 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
     """Fold the first messages of a stream as its first batch would, and write nothing outside of a scratch folder.
 
     Args:
-        stream: The declaration; where it starts with `Latest`, the oldest messages are tried instead.
+        stream: The declaration; if it starts with `Latest`, the oldest messages are tried instead.
         settings: Addresses of Kafka and the schema registry.
         messages_max: Most messages, shared among the partitions as in a batch.
         topic: Only this topic.
 
     Raises:
-        NothingToTry: There is no message.
+        NothingToTry: No message exists.
         KafkaError: Kafka does not answer.
         SettingsError: The decoder needs a schema registry, and none is set.
         LookupUnusable: A lookup table is missing, or is not as declared.
@@ -252,7 +252,7 @@ def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream
 
 
 def _compare(integrity: IntegrityClass, read: _Read) -> TriedClass:
-    """The verdicts of a class on all messages: after a broken promise, a session goes on at its next snapshot."""
+    """The verdicts of a class on all messages: after a broken promise, a session continues at its next snapshot."""
     suspending = replace(integrity, on_violation=Suspend())
     remarks: Counter[str] = Counter()
     for position, envelopes in read.partitions:
@@ -302,7 +302,7 @@ def _list_candidates(read: _Read) -> Iterator[IntegrityClass]:
 
 
 def _find_lateness(read: _Read) -> timedelta:
-    """How far the event time of a message lies behind the newest one before it, in whole seconds, at least one."""
+    """The delay of a message's event time behind the newest before it, in whole seconds, at least one."""
     worst_us = 0
     for _, envelopes in read.partitions:
         newest_us = 0
@@ -404,7 +404,7 @@ def _advise_on_keys(ranges: Sequence[RangeResult], keys: KeySpellings) -> Iterat
 
 
 def _compare_policies(integrity: IntegrityClass, ranges: Sequence[RangeResult], declared: TriedClass) -> str:
-    """What each policy does with the violations of the messages tried."""
+    """The result of each policy on the violations of the messages tried."""
     topics = {each.range.position.topic for each in ranges}
     broken = {each.range.position.topic for each in ranges if each.finding is not None}
     others = format_count(len(topics - broken), "other topic")

@@ -1,4 +1,4 @@
-"""Tables of streams that are not declared any more: their writers go on, and no command would name them."""
+"""Tables of streams that are not declared any more: their writers continue, and no command would name them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLES_AT_ONCE = 16
 
 
 class UndeclaredTable(msgspec.Struct, frozen=True):
-    """The table of a stream that no imported file of assets/ declares, and that is no shadow.
+    """The table of a stream that no imported file of assets/ declares, and that is not a shadow.
 
     Attributes:
         name: Name of the stream when it was declared: the folder below the table root.
@@ -42,13 +42,13 @@ class UndeclaredTable(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str:
-        """What is wrong, in a sentence."""
+        """The problem, in a sentence."""
         state = f"its writer of epoch {self.epoch} is alive" if self.is_live else "it has no living writer"
         return f"there is a table, and no declaration of its stream; {state}"
 
     @property
     def next_step(self) -> str:
-        """What an operator can do."""
+        """The operator's options."""
         end = f"end it: lockstep stop {self.name}"
         if not self.is_live:
             end = "move its folder out of the table root"
@@ -56,7 +56,7 @@ class UndeclaredTable(msgspec.Struct, frozen=True):
 
 
 def find_undeclared_tables(declared: Collection[str], root: Path) -> tuple[UndeclaredTable, ...]:
-    """The tables below a table root that belong to no declared stream and are no shadows, by name.
+    """The tables below a table root that belong to no declared stream and are not shadows, by name.
 
     Costs a listing of the root, and a head for each folder that is not declared.
     """
