@@ -1,6 +1,6 @@
 """Addresses of stored files: paths of a file system, objects of a store that speaks S3's protocol; names of loopback.
 
-`s3://BUCKET/PREFIX` as a `Path` has `s3:` as its first part and the bucket as its second one, with one slash for two.
+`s3://BUCKET/PREFIX` as a `Path` has `s3:` as its first part and the bucket as its second part, with one slash for two.
 So an address is joined, compared and printed as any path.
 """
 

@@ -1,4 +1,4 @@
-"""Cron expressions of schedules: what can be said of them before Dagster reads them."""
+"""Cron expressions of schedules: their checks before Dagster reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"(?<![/\w])\d+")
 
 
 def find_cron_problem(expression: str) -> str:
-    """Reason why a text is no cron expression of five fields; empty without one. Names of days are left to Dagster."""
+    """Reason why a text is not a cron expression of five fields; empty without one. Dagster checks names of days."""
     fields = expression.split()
     if len(fields) != len(_RANGES):
         return "is no cron expression of five fields"

@@ -9,11 +9,11 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- JobCancelled            somebody cancelled a job of the run; planned again (engine/driver/executors.py)
 |  |- LocalStateUnusable      the local disk cannot hold the local store (state/restore.py)
 |  |- RegistryUnreachable     the schema registry could not answer: no verdict on any message
-|  |- LookupNotBound          a lookup was read where no version is pinned (declare/lookup.py)
+|  |- LookupNotBound          a lookup was read while no version was pinned (declare/lookup.py)
 |  |- LookupUnusable          a lookup table is missing or not as declared (engine/executor/lookup_table.py)
 |  |- NeedsFileSystem         an operation cannot work on tables in an object store (storage/base.py)
 |  `- PortTaken               another process took a port of the local Kafka (features/localdev/broker.py)
-|- TopicsWithoutIds           the brokers give topics no ids of their own (kafka/topic_identity.py)
+|- TopicsWithoutIds           the brokers have no ids of topics (kafka/topic_identity.py)
 |- KafkaError                 Kafka could not be read; never means "no topics"
 |  `- KafkaUnreachable        no broker answered: an outage, which runs wait for
 |- TableError                 the table, its log or a side table does not match the head
@@ -25,14 +25,14 @@ LockstepError                 base class; `next_step` names the remedy
 |  |- HourClosed              the hour of a planned batch was closed: it is planned again (table/commit.py)
 |  |- NoSuchLoss              a loss that is not the newest one to be accepted (table/commit.py)
 |  |- NotRewindable           a batch to which a rewind cannot go back any more (operations/past_batches.py)
-|  |- ErasureOvertaken        a batch came before an erasure that was planned without it (features/erase/commit.py)
+|  |- ErasureOvertaken        a batch preceded an erasure that was planned without it (features/erase/commit.py)
 |  |- CompactionRefused       some hours could not be compacted, the others are (features/compaction/run.py)
 |  |- InputsGone              another compaction was faster (features/compaction/run.py)
 |  |- OutOfOrder              rows of a partition are out of order (table/row_order.py)
 |  `- ProofDiffers            a compacted file differs from its inputs (features/compaction/proof.py)
 |- StateError                 state cannot be used
 |  |- StateDamaged            a durable file is missing or damaged (state/changelog.py)
-|  |- NotTranslatable         a state cannot go on in a mirrored cluster (state/translation.py)
+|  |- NotTranslatable         a state cannot continue in a mirrored cluster (state/translation.py)
 |  |- StateTypeChanged        the declared type cannot read the stored state (state/codec.py)
 |  |- IntegrityClassChanged   buffered messages in the state fit no other class (state/codec.py)
 |  |- StateNotOfItsType       a fold left a value that its state type cannot hold (state/codec.py)
@@ -58,7 +58,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- NoMessage                  no message is at that offset, or none halts the stream (operations/inspect/message.py)
 |- NothingToInfer             a topic has no messages for which a stream can be inferred (features/inference/sample.py)
 |- NewStreamRefused           a new stream cannot be written under its name (operations/project_streams.py)
-|- NothingToTry               no message is where the stream would begin (operations/inspect/trial.py)
+|- NothingToTry               no message is where the stream would start (operations/inspect/trial.py)
 |- HousekeepingFailed         some steps failed, the others are done (features/retention/housekeeping.py)
 |- BackupOvertaken            files vanished while they were copied: no backup was made (features/copies/backup.py)
 |- Refused                    a plan has obstacles, or differs from the plan that was shown (operations/plan_frame.py)
@@ -75,8 +75,8 @@ LockstepError                 base class; `next_step` names the remedy
 |- DeriveInProgress           another run writes the derived table (features/derived/derive.py)
 |- UnknownDerived             no such derived table is declared (features/derived/derive.py)
 |- UnknownFollower            no follower of that name has a position (operations/followers.py)
-|- ShadowCodeChanged          the code of a shadow is not what it began with (features/history/shadow.py)
-|- NotAShadow                 a stream that is no shadow of the other one (features/history/shadow.py)
+|- ShadowCodeChanged          the code of a shadow differs from its start (features/history/shadow.py)
+|- NotAShadow                 a stream that is not a shadow of the other (features/history/shadow.py)
 |- NotHalted                  resume of a stream that is not halted (operations/resume.py)
 |- ResumptionUnanswered       a run did not resume halted topics (operations/resume.py)
 |- UnansweredFindings         a resume does not cover all findings of the halt (operations/resume.py)
@@ -172,7 +172,7 @@ class EnvironmentProblem(LockstepError):
 
 
 class StoreFailed(OSError):
-    """An object store did not do what it was asked for: an error as that of a file, with the next step.
+    """An object store did not carry out a request: an error as that of a file, with the next step.
 
     Attributes:
         next_step: What to do.

@@ -77,7 +77,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         stream_assets: References to makers of an asset: (stream, settings, owners).
         stream_checks: References to makers of a check of a stream's table: (stream, settings).
         stream_finders: References to functions that find the declaration of a stream that assets/ does not declare:
-            (name, settings), None if there is no such stream.
+            (name, settings), None for an unknown stream.
         starters: References to functions that start a stream in a process that runs: (stream, settings, operator); each
             returns `Started` (operations/lifecycle.py), None without such a process.
         group_starters: References to functions that start the streams of a group which were stopped with the process
@@ -215,7 +215,7 @@ def _load_extension(name: str, taken: Collection[str]) -> Feature:
     """
     try:
         feature = getattr(import_module(name), "FEATURE", None)
-    except Exception as error:  # the user's module: whatever its import raises
+    except Exception as error:  # the user's module: any error of its import
         raise ExtensionBroken(name, f"{type(error).__name__}: {error}") from error
     if not isinstance(feature, Feature):
         raise ExtensionBroken(name, f"it has no Feature named FEATURE, but {feature!r}")

@@ -58,7 +58,7 @@ class Page(msgspec.Struct, frozen=True):
     Attributes:
         title: Its title.
         verdict: The result in one sentence.
-        is_good: Whether the verdict is what the reader hopes for.
+        is_good: Whether the verdict is good for the reader.
         facts: Names and values below the verdict.
         sections: Its parts.
     """
@@ -169,7 +169,7 @@ LONG = 40
 
 
 def check_page_path(path: Path) -> None:
-    """Check that a page can be written there, before what it shows is made: by opening the file.
+    """Check that a page can be written there, before its content is made: by opening the file.
 
     Raises:
         OSError: It cannot, and why.
@@ -233,7 +233,7 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
 
 
 def _place_legend(names: Sequence[str]) -> list[tuple[int, int]]:
-    """The row and x of each name: one that does not fit into its row begins the next."""
+    """The row and x of each name: a name that does not fit into its row starts the next."""
     places, row, x = list[tuple[int, int]](), 0, LEFT
     for name in names:
         width = LEGEND_GAP + LETTER_WIDTH * len(name)

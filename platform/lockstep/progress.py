@@ -1,4 +1,4 @@
-"""Progress of long work, for whoever shows it: work reports its items, and knows nothing of terminals."""
+"""Progress of long work, for any display: work reports its items, and knows nothing of terminals."""
 
 from __future__ import annotations
 

@@ -468,7 +468,7 @@ class Settings(_Refusing, BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="LOCKSTEP_",
-        hide_input_in_errors=True,  # a traceback is no place for a password
+        hide_input_in_errors=True,  # a traceback must not show a password
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
@@ -532,7 +532,7 @@ def load_settings() -> Settings:
 
 
 def _refuse_escape(root: Path) -> None:
-    """Refuse a folder such as `a%2Fb`, also one above: a table would be written there and looked for in `a/b`."""
+    """Refuse a folder such as `a%2Fb`, also one above: a table would be written there and read in `a/b`."""
     if found := _ESCAPE.search(str(root)):
         problem = f"settings are wrong: table_root = '{root}': has {found[0]!r}, which delta-rs reads as an escape"
         raise SettingsError(problem, next_step="set table_root to a folder whose whole path has no such part")
@@ -573,7 +573,7 @@ def _problem(item: ErrorDetails) -> str:
 
 
 def _name_known(path: tuple[int | str, ...]) -> str:
-    """The settings among which an unknown key was looked for: those of its group, or the groups."""
+    """The settings that an unknown key was compared with: those of its group, or the groups."""
     group = Settings.model_fields.get(str(path[0]))
     inside = len(path) > 1 and group is not None and isinstance(group.default, BaseModel)
     known = type(group.default).model_fields if inside and group is not None else Settings.model_fields
@@ -581,7 +581,7 @@ def _name_known(path: tuple[int | str, ...]) -> str:
 
 
 def _name_closest(name: str) -> str:
-    """A hint at the variable that a mistyped one is most like; empty where none is."""
+    """A hint at the variable that a mistyped one is most like; empty if none is."""
     fields = Settings.model_fields.items()
     groups = {key: type(field.default).model_fields for key, field in fields if isinstance(field.default, BaseModel)}
     keys = [*Settings.model_fields, *(f"{key}__{part}" for key, parts in groups.items() for part in parts)]

@@ -65,7 +65,7 @@ def repeat_broken_off(ask: Callable[[], Answer]) -> Answer:
     """The answer to a request, which is repeated while its answer breaks off.
 
     Raises:
-        OSError: Any other error of the request, or this one after `WAIT_SECONDS`.
+        OSError: Any other error of the request, or this error after `WAIT_SECONDS`.
     """
     deadline, pause = time.monotonic() + WAIT_SECONDS, _PAUSE_SECONDS
     while True:
@@ -88,7 +88,7 @@ def repeat_unanswered(ask: Callable[[], Answer], wait_seconds: float) -> Answer:
         wait_seconds: For so long.
 
     Raises:
-        OSError: Any other error of the request, or this one after `wait_seconds`.
+        OSError: Any other error of the request, or this error after `wait_seconds`.
     """
     begin, pause, is_told = time.monotonic(), _PAUSE_SECONDS, False
     while True:
@@ -124,7 +124,7 @@ def find_delta_options(table: Path) -> dict[str, str] | None:
 def open_arrow_client() -> S3FileSystem:
     """Arrow's own client of an object store, configured by the variables of the environment that delta-rs reads.
 
-    One a process: it keeps connections open. Each new one begins with a connection, and with a handshake of TLS.
+    One a process: it keeps connections open. A new client needs a new connection, and a handshake of TLS.
     """
     return _make_arrow_client(os.getpid(), os.environ.get("AWS_ENDPOINT_URL", ""))
 

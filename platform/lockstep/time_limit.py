@@ -1,7 +1,7 @@
 """Time limits, and the one text of all time-outs.
 
-A slow answer and none look alike until it arrives. So a time-out names what did not answer and for how long, and no
-cause: `describe_silence` makes the text of each. Causes to look for belong in the next step of an error.
+A slow answer and none are the same until it arrives. So a time-out names the silent party and the seconds, and no
+cause: `describe_silence` makes the text of each. Possible causes belong in the next step of an error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def describe_silence(who: str, seconds: float, about: str = "", *, verb: str = "
     """The text of a time-out.
 
     Args:
-        who: What was waited for.
+        who: The party that was waited for.
         seconds: The time limit.
         about: The subject of the question.
-        verb: What it did not do.
+        verb: The missing action.
     """
     asked = f" about {about}" if about else ""
     return f"{who} did not {verb}{asked} within {seconds:g} s"
@@ -34,18 +34,18 @@ def describe_silence(who: str, seconds: float, about: str = "", *, verb: str = "
 def run_within(seconds: float, call: Callable[[], T]) -> T:
     """The result of a call, on a thread that is left behind after a time.
 
-    The timeout of a socket is no limit: each byte of an answer starts it again, and resolving the name of a host has
+    The timeout of a socket is not a limit: each byte of an answer starts it again, and resolving the name of a host has
     none.
 
     Raises:
-        TimeoutError: It has not ended in time. What the call raises is raised likewise.
+        TimeoutError: It has not ended in time. Errors of the call are raised likewise.
     """
     ended: Future[T] = Future()
 
     def run() -> None:
         try:
             ended.set_result(call())
-        except BaseException as error:  # noqa: BLE001  # raised where it is waited for
+        except BaseException as error:  # noqa: BLE001  # raised in the waiting thread
             ended.set_exception(error)
 
     Thread(target=run, name="within a time", daemon=True).start()

@@ -87,7 +87,7 @@ _JVM_ENDED: Final = EnvironmentProblem(
 
 
 def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
-    """What an error of the machine means for a user; None for others, which are shown as they are."""
+    """The meaning of a machine's error for a user; None for others, which are shown unchanged."""
     if isinstance(error, (ConnectionError, EOFError)):
         of_spark = any("/py4j/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
         return _JVM_ENDED if of_spark else None
@@ -166,7 +166,7 @@ def find_exit_code(error: LockstepError) -> int:
 
 
 def _find_damage(error: Exception) -> TableError | None:
-    """What an error of Delta means for a user: it cannot read the log of a table. None for other errors."""
+    """The meaning of an error of Delta for a user: it cannot read the log of a table. None for other errors."""
     delta = sys.modules.get("deltalake.exceptions")
     if delta is None or not isinstance(error, delta.DeltaError):
         return None
@@ -252,7 +252,7 @@ def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
 
 
 def parse_time(text: str) -> datetime:
-    """A moment in an argument: ISO 8601, or as commands print it; UTC where it names no other zone."""
+    """A moment in an argument: ISO 8601, or as commands print it; UTC unless it names another zone."""
     try:
         moment = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
@@ -302,7 +302,7 @@ _NOTED: Final[set[str]] = set()
 
 
 def _note_broken(broken: ModuleBroken) -> None:
-    """Say once that a file is left out: an operator needs the other streams while somebody corrects it."""
+    """Report once that a file is left out: an operator needs the other streams while somebody corrects it."""
     if broken.file in _NOTED:
         return
     from lockstep.cli.output import print_note
@@ -317,7 +317,7 @@ def find_stream_or_exit(name: str) -> AnyStream:
 
     Raises:
         UnknownStream: Lists the declared streams.
-        ShadowCodeChanged: The code of a shadow is not what it began with.
+        ShadowCodeChanged: The code of a shadow differs from its code at the start.
     """
     from lockstep.operations.inspect.streams import find_stream
 
@@ -346,7 +346,7 @@ def find_folders(name: str) -> StreamFolders:
 
 
 def open_handle(name: str) -> StreamHandle:
-    """A declared stream with its table and its cluster, for one look."""
+    """A declared stream with its table and its cluster, for one snapshot."""
     from lockstep.operations.stream_handle import StreamHandle
 
     return StreamHandle(find_stream_or_exit(name), load_settings_or_exit())

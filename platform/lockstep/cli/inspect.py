@@ -183,7 +183,7 @@ def plan(
 
 
 def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch: bool, as_json: bool) -> T:
-    """Show results, once or until Ctrl-C; gives the last one."""
+    """Show results, once or until Ctrl-C; returns the last."""
     if watch:
         return _watch(look, show, as_json=as_json)
     print_answer(found := look(), show, as_json=as_json)
@@ -260,7 +260,7 @@ def describe_status(found: Status) -> Group:
             )
         ),
     )
-    others = [alarm for alarm in found.alarms if alarm.kind != "halted"]  # which is what the answer begins with
+    others = [alarm for alarm in found.alarms if alarm.kind != "halted"]  # the answer starts with those
     others_read = (*_lookups(found.lookups), *_followers(found.followers))
     shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found))
     return make_lines(*_halt(found), *_alarms(others, found.unknown), *shown)

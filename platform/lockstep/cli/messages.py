@@ -130,7 +130,7 @@ def _listed(found: QuarantineList, wanted: QuarantineFilter) -> RenderableType:
 
 
 def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
-    """How many are listed; and, where a selection leaves none, what there is to select."""
+    """Count the listed messages; if a selection leaves none, name the causes to select."""
     given = asdict(wanted)
     parts = [f"of {name} {value!r}" for name, value in given.items() if value is not None and name != "since"]
     parts += [f"since batch {wanted.since}"] if wanted.since is not None else []

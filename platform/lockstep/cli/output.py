@@ -100,7 +100,7 @@ def print_json(found: object) -> None:
 
 
 def encode_json(found: object) -> bytes:
-    """A JSON document; NaN and infinity, which are no numbers of JSON, are the strings of `NOT_FINITE`."""
+    """A JSON document; NaN and infinity, which JSON lacks, are the strings of `NOT_FINITE`."""
     encoded = msgspec.json.encode(found, enc_hook=str)
     if b"null" not in encoded:  # as which msgspec writes them
         return encoded
@@ -153,7 +153,7 @@ def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table
 
 
 def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
-    """A grid; or, where its rows do not fit on the terminal, one column per line and an empty line after each row."""
+    """A grid; or, if its rows do not fit on the terminal, one column per line and an empty line after each row."""
     table, console = make_grid(columns, rows), print_result()
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table

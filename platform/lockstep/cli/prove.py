@@ -104,7 +104,7 @@ def _violations(found: VerifyReport) -> RenderableType:
 
 
 def _losses(found: VerifyReport) -> Iterator[RenderableType]:
-    """What was lost: in total, and what no one has accepted."""
+    """The lost states: in total, and the unaccepted part."""
     losses = found.losses
     if not losses.sessions:
         return

@@ -41,7 +41,7 @@ _POLLS = Ticker("requests", POLL_SECONDS, STREAMS_MAX)
 
 
 class Takeover(Enum):
-    """How a new writer found the previous one; recorded as the cause of the restart."""
+    """How a new writer found the previous writer; recorded as the cause of the restart."""
 
     FIRST = "first start"
     ENDED = "the run before had ended"
@@ -88,7 +88,7 @@ class ResumeRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         topic_ids: Ids of the topics.
-        options: The accepted options, as `encode_options` gives them.
+        options: The accepted options, as from `encode_options`.
         who: User who asked.
         why: The cause of the halt.
         request_id: Tells it from an equal one.
@@ -184,8 +184,8 @@ def is_asked_to_hand_over(heartbeat: Heartbeat) -> bool:
 def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelled: Callable[[], bool]) -> Takeover:
     """Ask a living writer to hand over, and wait for its end.
 
-    The timeout runs only while there is no acknowledgement: a long last batch is waited for. Once cancelled, the
-    request is taken back: a writer that has not seen it goes on.
+    The timeout runs only without an acknowledgement: a long last batch is waited for. A cancelled request is
+    withdrawn: a writer that has not seen it continues.
     """
     find_storage(control).replace(_handover_request(control, epoch), b"{}")
     before, asked = read_heartbeat(control, epoch), time.monotonic()
@@ -245,7 +245,7 @@ def take_retire_request(control: Path, epoch: int) -> RetireRequest | None:
 
 
 def forget_retire_request(control: Path, epoch: int, request: RetireRequest | None = None) -> bool:
-    """Remove a retire request to the writer of an epoch; gives whether it was still there.
+    """Remove a retire request to the writer of an epoch; returns whether it was still there.
 
     Args:
         control: The stream's folder of heartbeats and requests.
@@ -301,9 +301,9 @@ def _forget(path: Path, request: msgspec.Struct | None) -> bool:
 
 
 def reserve_start(control: Path, epoch: int, attempt: int) -> int | None:
-    """Reserve a start; gives its number, or None where it is taken. Reservations of older epochs are removed.
+    """Reserve a start; returns its number, or None if it is taken. Reservations of older epochs are removed.
 
-    Whoever asks for a number below the last one has forgotten the starts since, as a sensor whose cursor was reset:
+    A caller that asks for a number below the last has forgotten the starts since, as a sensor with a reset cursor:
     it gets the next one.
     """
     storage, taken = find_storage(control), list[int]()

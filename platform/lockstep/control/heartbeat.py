@@ -41,7 +41,7 @@ class Phase(Enum):
 
 
 class WriterState(Enum):
-    """What an observer sees of the writer of an epoch."""
+    """The state of an epoch's writer, as an observer sees it."""
 
     NONE = "none"
     """The epoch has no heartbeat: a stop or a hold may have claimed it."""
@@ -63,8 +63,8 @@ class HeartbeatRecord(msgspec.Struct, frozen=True):
     Attributes:
         counter: Changes while the writer lives.
         phase: Phase of the writer.
-        never_ending: Whether the run goes on until it is stopped.
-        run_id: Id of the writing run; Dagster's id where Dagster launched it.
+        never_ending: Whether the run continues until it is stopped.
+        run_id: Id of the writing run; Dagster's id if Dagster launched it.
     """
 
     counter: int
@@ -92,7 +92,7 @@ class RunHeartbeat(msgspec.Struct, frozen=True):
 
     Attributes:
         counter: Changes while the run lives.
-        process: The process of the run; None where the system does not provide it.
+        process: The process of the run; None if the system does not provide it.
     """
 
     counter: int
@@ -164,7 +164,7 @@ class _Counting:
         self._end: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start to count."""
         self._end = self._ticker.add(self._count)
 
     def once(self) -> None:
@@ -285,14 +285,14 @@ def forget_run(control: Path, run_id: str) -> None:
 
 
 def read_this_process() -> ProcessIdentity | None:
-    """This process; None where there is no /proc."""
+    """This process; None without /proc."""
     pid = os.getpid()
     started, place = _started(pid), _place()
     return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
 
 
 def is_process_alive(process: ProcessIdentity | None) -> bool:
-    """Whether a process is known to live; False also where it cannot be seen from here."""
+    """Whether a process is known to live; False also if it cannot be seen from here."""
     return process is not None and process.place == _place() and process.started == _started(process.pid)
 
 
@@ -320,7 +320,7 @@ def read_heartbeat(control: Path, epoch: int) -> HeartbeatRecord | None:
 
 
 def find_writer(control: Path, epoch: int) -> WriterState:
-    """State of an epoch's writer, after observing its counter for one to three seconds where it has not ended."""
+    """State of an epoch's writer, after observing its counter for one to three seconds if it has not ended."""
     last = read_heartbeat(control, epoch)
     if last is None:
         return WriterState.NONE
@@ -368,7 +368,7 @@ def _run_liveness(control: Path, run_id: str) -> Path:
 
 
 def _stretch(control: Path, seconds: float) -> float:
-    """An interval, where each look may cost a request."""
+    """An interval; each poll may cost a request."""
     return seconds * find_storage(control).poll_factor
 
 

@@ -132,7 +132,7 @@ def compute_rates(report: LiveReport, now: float, seconds: float) -> LiveRates:
         seconds: Length of the window, at most; it is shorter after a start, and if the report's batches are younger.
     """
     start = max(now - seconds, report.claimed_at)
-    if len(report.batches) == BATCHES_MAX:  # older ones are not in it
+    if len(report.batches) == BATCHES_MAX:  # older batches are not in it
         start = max(start, min(report.batches[0].committed_at, now))
     recent = [batch for batch in report.batches if batch.committed_at > start]
     window = max(now - start, 1.0)

@@ -41,7 +41,7 @@ class StartRequest(msgspec.Struct, frozen=True):
 
 
 def record_start_request(folders: StreamFolders, cause: str, desired_version: int) -> StartRequest:
-    """Record the request; a second one of the same version is that one. A new table root is made, as by a run."""
+    """Record the request; a repeated request of one version changes nothing. Makes a new table root, as a run does."""
     before = _read(folders.control)
     if before is not None and before.desired_version == desired_version:
         return before

@@ -1,1 +1,1 @@
-"""What a user writes: streams, topics, transforms, decoders, triggers, limits; checked when declared."""
+"""The declarations of a user: streams, topics, transforms, decoders, triggers, limits; checked when declared."""

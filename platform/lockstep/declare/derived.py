@@ -177,7 +177,7 @@ def _check_options(derived: Derived) -> None:
 
 
 def _as_sequence(value: object) -> Sequence[object] | None:
-    """The value where it is a sequence; a text is none."""
+    """The value if it is a sequence; a text is not."""
     return None if isinstance(value, str) or not isinstance(value, Sequence) else cast("Sequence[object]", value)
 
 

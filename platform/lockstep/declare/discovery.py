@@ -1,4 +1,4 @@
-"""Finds what a platform declares: every `Stream` and `Derived` at the top level of a module of its package.
+"""Finds the declarations of a platform: every `Stream` and `Derived` at the top level of a module of its package.
 
 Those in a list, tuple or dict there are found, too: a fleet of plants is often declared in a loop.
 """
@@ -97,7 +97,7 @@ def _import_modules(root: Path, package: str, on_broken: OnBroken) -> Iterator[M
     for module in pkgutil.iter_modules([str(root / package)]):
         try:
             imported = importlib.import_module(f"{package}.{module.name}")
-        except Exception as error:  # noqa: BLE001  # the user's module: whatever its import raises
+        except Exception as error:  # noqa: BLE001  # the user's module: any error of its import
             on_broken(_describe_broken(root, f"{package}/{module.name}{'' if module.ispkg else '.py'}", error))
         else:
             yield imported
@@ -130,7 +130,7 @@ def _collect(modules: Iterator[ModuleType]) -> dict[str, Stream[object, object, 
 
 
 def _list_values(module: ModuleType) -> Iterator[object]:
-    """What a module declares at its top level, and what lists, tuples and dicts there contain."""
+    """The values at a module's top level, and those in lists, tuples and dicts there."""
     for value in list(vars(module).values()):
         yield value
         if isinstance(value, (list, tuple)):
@@ -149,7 +149,7 @@ def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]
         code: The folder of a checkout, with `assets/`; a file; or the name of a module.
 
     Raises:
-        SettingsError: There is no such folder, file or module.
+        SettingsError: The folder, file or module does not exist.
         DeclarationError: Two streams have the same name.
     """
     path = Path(code).absolute()
@@ -226,7 +226,7 @@ def _describe(option: object) -> str:
 
 
 def _read_modules(names: set[str]) -> Iterator[bytes]:
-    """The source of some modules of the user and of what they import of him, each once."""
+    """The source of some modules of the user and of the user's modules that they import, each once."""
     packages, met = {_package(name) for name in names}, set[str]()
     while names := {name for name in names if name not in met and _is_of_users(name)}:
         met |= names

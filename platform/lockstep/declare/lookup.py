@@ -31,7 +31,7 @@ _BOUND: ContextVar[Mapping[str, LookupRows] | None] = ContextVar("lookups", defa
 
 
 class LookupNotBound(EnvironmentProblem):
-    """A lookup was read where no version of its table is pinned. It is no evidence about any message.
+    """A lookup was read while no version of its table was pinned. It proves nothing about any message.
 
     Attributes:
         lookup: Name of the lookup.
@@ -116,7 +116,7 @@ def bind_lookups(rows: Mapping[str, LookupRows] | None) -> Generator[None]:
 def without_lookups(function: Callable[P, T]) -> Callable[P, T]:
     """The same function, in which no lookup can be read.
 
-    What the place of a message or the time of a timer is made of must not change between two batches: a buffered
+    The inputs of a message's envelope or of a timer's time must not change between two batches: a buffered
     message has its envelope computed again, and a timer is compared with the state that it was computed from.
     """
 
@@ -160,7 +160,7 @@ def check_lookups(lookups: Sequence[Lookup[Any]], stream: str) -> None:
 
 
 def find_path_problem(path: object) -> tuple[str, str] | None:
-    """Why a value is no folder of a table, and what to declare instead; None where it is one."""
+    """Why a value is not a folder of a table, and a right value; None if it is one."""
     instead = "'/data/instruments', or 'customers/derived' under the table root"
     if not isinstance(path, str) or not PurePath(path).parts:
         return "is no folder", instead

@@ -186,7 +186,7 @@ def _check_expression(field: str, value: str) -> None:
         problem = "is not a text: one regular expression matches all topics"
         raise DeclarationError(field, value, problem, r"for example r'sensors\..+', or r'sensors\..+|meters\..+'")
     try:
-        re.compile(value)  # its errors say where
+        re.compile(value)  # its errors name the place
         matches_nothing = _match_whole(value, [""])
     except re.error as error:
         raise DeclarationError(
@@ -214,7 +214,7 @@ class Every(Declaration):
     seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        """Refuse an interval that only burns CPU: an empty batch costs some 10 ms of Kafka look-ups."""
+        """Refuse an interval that only burns CPU: an empty batch costs some 10 ms of Kafka requests."""
         if not _is_pace(self.seconds):
             raise DeclarationError("Every.seconds", self.seconds, "is not between 0.05 and 3600", "Every(seconds=5)")
 

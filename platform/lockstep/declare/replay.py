@@ -26,7 +26,7 @@ class ReplayKey(msgspec.Struct, frozen=True):
         columns: The columns of a row that spell its key, in the order of the parts of the state's key.
         removed: The column that is null exactly in the row of a removed key.
         values: The columns that equal the field of that name in the value of the state.
-        is_scalar: The value of the state is no Struct; it equals the column `removed`.
+        is_scalar: The value of the state is not a Struct; it equals the column `removed`.
     """
 
     columns: tuple[str, ...]

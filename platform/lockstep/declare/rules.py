@@ -2,7 +2,7 @@
 
 A rule is data. Checks compile it into Spark (lockstep.features.quality). Rules that quarantine or fail also run inline,
 on each row that the transform emits, before it is committed. A rule is violated unless it is true: null, NaN and a
-failed conversion violate it, except where the rule is declared nullable.
+failed conversion violate it, unless the rule is declared nullable.
 
 The row of a removed key has no values, so rules about the values of a row pass over it. `Unique` and `Expectation` see
 all rows.
@@ -622,7 +622,7 @@ class Expectation(Rule):
 
 
 def _is_set(name: str, value: object) -> bool:
-    """Whether an argument is a set: by its type, or by its name, as `from_gx` gives only lists."""
+    """Whether an argument is a set: by its type, or by its name, as `from_gx` passes only lists."""
     return isinstance(value, set | frozenset) or (isinstance(value, list | tuple) and name.endswith("_set"))
 
 
@@ -656,7 +656,7 @@ class RuleViolated(Violation):
         what: The rule's id.
         expected: Its promise.
         found: The column and its value.
-        halts: The stream halts, whatever its class tolerates.
+        halts: The stream halts, even if its class tolerates violations.
     """
 
     def __init__(self, expected: object, found: object, what: str, *, halts: bool) -> None:
@@ -697,12 +697,12 @@ RowsHook = Callable[..., Iterable["msgspec.Struct"]]
 
 
 def check_rows(rules: Sequence[InlineRule], hook: RowsHook) -> RowsHook:
-    """A hook that raises where a row violates an inline rule; the hook itself without such rules."""
+    """A hook that raises if a row violates an inline rule; the hook itself without such rules."""
     return (lambda *arguments: _require_kept(rules, hook(*arguments))) if rules else hook
 
 
 def check_first_rows(rules: Sequence[InlineRule], on_snapshot: Callable[..., object]) -> Callable[..., object]:
-    """The same for `on_snapshot`, which gives rows with a state."""
+    """The same for `on_snapshot`, which returns rows with a state."""
 
     def checked(*arguments: object) -> object:
         given = on_snapshot(*arguments)

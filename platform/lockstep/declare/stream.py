@@ -121,7 +121,7 @@ def _parameters(cls: type) -> tuple[object, ...]:
 
 
 def _replace(argument: object, known: dict[object, object]) -> object:
-    """Substitute the known types in one argument, also where it is generic itself (`dict[K, V]`)."""
+    """Substitute the known types in one argument, also if it is generic itself (`dict[K, V]`)."""
     if argument in known:
         return known[argument]
     inner = getattr(argument, "__parameters__", ())
@@ -367,7 +367,7 @@ def _check_export(export: object, types: TransformTypes) -> None:
 
 
 def _check_folder_type(name: str, kind: pa.DataType) -> None:
-    """Refuse to divide by values that are no names of folders: NaN equals nothing, and others have several texts."""
+    """Refuse to divide by values that cannot be names of folders: NaN equals nothing, and others have several texts."""
     import pyarrow as pa
 
     divides = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)

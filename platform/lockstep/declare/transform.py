@@ -200,7 +200,7 @@ def is_overridden(transform: type, hook: str) -> bool:
 
 
 def find_migration(transform: Transform[M, S, R]) -> Callable[[Mapping[str, object]], S] | None:
-    """The transform's `migrate`; None where it is not overridden."""
+    """The transform's `migrate`; None if it is not overridden."""
     return transform.migrate if is_overridden(type(transform), "migrate") else None
 
 
@@ -213,10 +213,10 @@ def require_first_message(integrity: IntegrityClass, missing: str) -> None:
 
     Args:
         integrity: The class of the stream.
-        missing: Who has no snapshots, and what it has instead, for the error.
+        missing: The transform without snapshots and its replacement for them, for the error.
 
     Raises:
-        DeclarationError: A session would never begin.
+        DeclarationError: A session would never start.
     """
     if not integrity.passes_unknown_sessions and integrity.session_start is not SessionStart.FIRST_MESSAGE:
         problem, right = f"waits for snapshots, and {missing}", "session_start=SessionStart.FIRST_MESSAGE"

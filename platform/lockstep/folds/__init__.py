@@ -1,1 +1,1 @@
-"""Ready transforms, so that a common stream needs no logic of its own."""
+"""Ready transforms, so that a common stream needs no logic."""

@@ -95,7 +95,7 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
         """Check the declaration.
 
         Raises:
-            DeclarationError: A name is no field, or types do not agree.
+            DeclarationError: A name is not a field, or types do not agree.
         """
         self._compiled()
 
@@ -231,7 +231,7 @@ def compile_fields(transform: type[ColumnFold[Any, Any, Any, Any]]) -> ColumnNam
 
 
 def find_row_type(message: type[msgspec.Struct], rows: str) -> type[msgspec.Struct] | None:
-    """The Struct of the rows of a message type; None where the field is no list of one."""
+    """The Struct of the rows of a message type; None if the field is not a list of a Struct."""
     found: Any = {each.name: each.type for each in fields(message)}.get(rows)
     inner: Any = get_args(found)[0] if get_origin(found) is list else None
     struct: type[msgspec.Struct] | None = inner if inner is not None and hasattr(inner, "__struct_fields__") else None
@@ -244,7 +244,7 @@ def _check_complete(key: object, values: tuple[object, ...]) -> None:
 
 
 def _make_tuples(read: _Getter, size: int) -> _Getter:
-    """A getter that gives a tuple also of one value."""
+    """A getter that returns a tuple also for one value."""
     return read if size > 1 else lambda row: (read(row),)
 
 

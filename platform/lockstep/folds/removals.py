@@ -23,7 +23,7 @@ _COUNTING: ContextVar[AbsentRemovals | None] = ContextVar("absent removals", def
 
 @contextmanager
 def count_removals(removals: AbsentRemovals) -> Generator[None]:
-    """Count what the ready folds find, in the work of this context."""
+    """Count the findings of the ready folds, in the work of this context."""
     token = _COUNTING.set(removals)
     try:
         yield

@@ -1,7 +1,7 @@
 """WindowFold: one row for each window of a session, by event time or by a number of messages.
 
 The windows are those of Flink and Kafka Streams: tumbling, sliding (hopping), session and count windows. All that is
-open lies in the session's state, and the session's timer closes it, so a window is saved, recovered, rewound and
+open is in the session's state, and the session's timer closes it, so a window is saved, recovered, rewound and
 proven like any other state.
 """
 
@@ -239,7 +239,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         """Check the declaration.
 
         Raises:
-            DeclarationError: There are no windows, or session windows without `merge`.
+            DeclarationError: No windows are declared, or session windows without `merge`.
         """
         kind, windows = type(self), getattr(type(self), "windows", None)
         check_class(f"{kind.__name__}.windows", windows)

@@ -322,7 +322,7 @@ class _Addition(NamedTuple):
 
 
 def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Addition]:
-    """The additions that the ledger lacks after the batch that it holds, by entries of the output table, oldest first."""
+    """The additions that the ledger lacks after its last batch, by entries of the output table, oldest first."""
     found, version = list[_Addition](), head.batch_version
     while version > 0 and (not found or found[0].after > held):
         at = delta_log.read_head(folders.table, version)

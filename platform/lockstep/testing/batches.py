@@ -58,7 +58,7 @@ class LogInMemory:
     """The answers of a log in memory, which lacks nothing. See `lockstep.engine.executor.task.MessageSource`."""
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun]:
-        """Nothing: findings depend on no batch, so there is no need to look ahead."""
+        """Nothing: findings do not depend on batches, so nothing is read ahead."""
         del beyond
         return iter(())
 
@@ -67,7 +67,7 @@ class LogInMemory:
         return corrupt.start
 
     def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole]:
-        """There are no gaps."""
+        """Nothing: the log has no gaps."""
         del planned, gaps
         return []
 
@@ -181,7 +181,7 @@ class BatchedRun(Generic[S, R]):
         return self.end - self._life.position.next_offset
 
     def _work(self, *, crashes: bool) -> None:
-        """Process all pending messages: a batch ends earlier where a task ends it."""
+        """Process all pending messages: a batch ends earlier if a task ends it."""
         while self.finding is None and self._waiting():
             reached = self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
             if reached.finding is None and reached.reached.next_offset == reached.range.position.next_offset:
@@ -228,7 +228,7 @@ class BatchedRun(Generic[S, R]):
             yield self._life.notes.violation(self.finding)
 
     def _restart(self, reached: RangeResult) -> None:
-        """Start the next batch from the ledger row of this one."""
+        """Start the next batch from the ledger row of this batch."""
         stamp = LedgerStamp(
             generation=GENERATION,
             batch=self._number,

@@ -371,7 +371,7 @@ class _Reading:
         self._add(self._sent(self._encode(line), line.session))
 
     def _add(self, sent: AnySent) -> None:
-        """Add a message: dropped after `gap`; inserted before the previous one after `swap`."""
+        """Add a message: dropped after `gap`; inserted before the previous message after `swap`."""
         waits, self.waits = self.waits, None
         if waits == "swap":
             before = self._last("swap")

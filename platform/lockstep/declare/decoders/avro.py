@@ -100,7 +100,7 @@ def _unfit(message_type: object, problem: str) -> DeclarationError:
 
 
 def _to(struct: type[msgspec.Struct]) -> Convert:
-    # Bytes come from bytes only: otherwise msgspec would decode a string as base64.
+    # Only bytes make bytes: otherwise msgspec would decode a string as base64.
     return partial(msgspec.convert, type=struct, builtin_types=(bytes,))
 
 

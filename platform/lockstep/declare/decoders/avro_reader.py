@@ -1,7 +1,7 @@
 """The reader of Avro's binary encoding, strict by the specification.
 
 A schema is compiled once to functions from (bytes, position) to (value, position after it). A value that the schema
-does not allow is refused: never cut, and never taken for another one.
+does not allow is refused: never cut, and never taken for another value.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_message(read: Read, data: bytes, start: int) -> Any:
 
 
 def _place(error: Exception, place: str) -> Misfit:
-    """The error with the place where it happened."""
+    """The error with its place."""
     if isinstance(error, Misfit):
         misfit = error
     elif isinstance(error, (IndexError, struct.error)):
@@ -525,7 +525,7 @@ class Compiler:
             return _refuse(str(error))
 
     def _compile_chosen(self, writer: Schema, reader: Any) -> Read:
-        """The reader of a type that is no union, resolved to one that matches it."""
+        """The reader of a type that is not a union, resolved to the branch that matches it."""
         match writer:
             case RecordType():
                 return self._compile_record(writer, reader)

@@ -95,7 +95,7 @@ def describe(schema: Schema) -> str:
 
 
 def resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], list[Field]]:
-    """The reader's fields by the names that the writer gives them, and those that the writer lacks.
+    """The reader's fields by their names in the writer's schema, and those that the writer lacks.
 
     A producer that renames a field writes both for a while: then the name counts, not the alias.
 

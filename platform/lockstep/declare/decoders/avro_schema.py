@@ -39,7 +39,7 @@ class Logical(NamedTuple):
 
 @dataclass(eq=False)
 class PrimitiveType:
-    """A type with a name of its own in the specification."""
+    """A type with a separate name in the specification."""
 
     kind: str
     logical: Logical | None = None
@@ -292,7 +292,7 @@ def _find_decimal(part: dict[str, Any], kind: str) -> Logical | None:
 
 
 class _Free(NamedTuple):
-    """What one value of a type takes.
+    """The space and the parts of one value of a type.
 
     Attributes:
         takes_bytes: Whether it takes at least one byte.

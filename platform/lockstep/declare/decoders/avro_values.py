@@ -68,7 +68,7 @@ def _decimals(logical: Logical) -> Convert:
         if not data:
             raise ValueError("a decimal without bytes")
         unscaled = int.from_bytes(data, "big", signed=True)
-        # The bits come first: to make digits of a megabyte takes minutes.
+        # Count the bits first: to make digits of a megabyte takes minutes.
         is_short = unscaled.bit_length() <= 1 + digits_max * BITS_A_DIGIT
         if not is_short or (exact := Decimal(unscaled)).adjusted() >= digits_max:
             raise ValueError(f"a decimal of {len(data)} bytes has more digits than {digits_max}")

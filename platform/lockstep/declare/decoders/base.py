@@ -64,7 +64,7 @@ def list_members(message_type: object) -> tuple[object, ...]:
 
 
 def has_null(message_type: object) -> bool:
-    """Whether a record without a value (a tombstone) is a message of a stream: None, where its message type has it."""
+    """Whether a record without a value (a tombstone) is a message of a stream: None, if its message type allows it."""
     return type(None) in list_members(message_type)
 
 
@@ -120,7 +120,7 @@ def find_decode_cause(error: Exception) -> DecodeCause:
 
 
 def describe_decode_error(error: Exception, value: bytes) -> str:
-    """The decoder's error; of a value that is no JSON or MessagePack at all, also the format that it begins like."""
+    """The error; if the value is not JSON or MessagePack at all, also the format that its start resembles."""
     if isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError):
         return str(error)
     return f"{error}{describe_format(value)}"
@@ -160,7 +160,7 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
 
 class Registry(Declaration):
-    """Finds schemas by the id that comes with each message.
+    """Finds schemas by the id in each message.
 
     A registry is a value: it is pickled to executors and opens connections only there. The
     decoder caches the answers, in each worker.

@@ -1,8 +1,8 @@
-"""Messages with one form of each value: times in UTC, and floats where the type has floats.
+"""Messages with one form of each value: times in UTC, and floats if the type has floats.
 
 A decoder keeps the zone that a message has, and a Struct its default 0 in a field of floats. A state that takes such a
-value would be loaded as another one. Whether a message type can have such values at all is known when it is declared:
-messages of other types are not looked at.
+value would be loaded as another value. Whether a message type can have such values at all is known when it is declared:
+messages of other types are not checked.
 """
 
 from __future__ import annotations

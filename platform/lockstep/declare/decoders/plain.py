@@ -79,7 +79,7 @@ class Function(Decoder):
     decode: Callable[[bytes], object]
 
     def __post_init__(self) -> None:
-        """Refuse what is no function: it would refuse every message."""
+        """Refuse a value that is not a function: it would refuse every message."""
         if not callable(self.decode):
             raise DeclarationError(
                 "Function.decode", self.decode, "is no function", "for example Function(read_message)"
@@ -126,7 +126,7 @@ def _returned(function: Callable[[bytes], object]) -> object:
 
 
 def _fits(returned: object, message_type: object) -> bool:
-    """Whether the transform takes each class that may be returned; types that are no classes are not judged."""
+    """Whether the transform takes each class that may be returned; types that are not classes are not judged."""
     taken = [member for member in list_members(message_type) if isinstance(member, type)]
     given = [member for member in list_members(returned) if isinstance(member, type)]
     if not taken or object in given:

@@ -49,7 +49,7 @@ _GROUP_TOKENS: Final = 20
 
 @dataclass
 class _Scope:
-    """A file, a message, or a block without messages of its own."""
+    """A file, a message, or a block without nested messages."""
 
     name: str
     path: Path
@@ -149,7 +149,7 @@ def find_message_path(value: bytes, start: int) -> tuple[Path, int]:
     A count and as many indexes, as zigzag varints; a count of zero abbreviates the first message.
 
     Raises:
-        Undecodable: The bytes are no such list.
+        Undecodable: The bytes are not such a list.
     """
     count, at = _varint(value, start)
     if not 0 <= count <= DEPTH_MAX:
@@ -264,10 +264,10 @@ def _has_unknown_fields() -> Callable[[Message, bytes], bool]:
 
 
 def _has_other_bytes(parsed: Message, body: bytes) -> bool:
-    """Whether the library would write a message otherwise than it came. Drops its unknown fields.
+    """Whether the library would write other bytes for a message. Drops its unknown fields.
 
-    A field of another wire type is an unknown one, at any depth, and a number that was cut is written otherwise. Most
-    messages come as the library writes them.
+    A field of another wire type is an unknown field, at any depth, and a number that was cut is written otherwise. Most
+    messages have the bytes that the library writes.
     """
     cast("Any", parsed).DiscardUnknownFields()  # the library's types lack it
     return parsed.SerializePartialToString() != body

@@ -41,7 +41,7 @@ _FITS: Final[dict[str, Callable[[int], bool]]] = {
 
 
 class _FieldRule(NamedTuple):
-    """How a field may come.
+    """The permitted forms of a field.
 
     Attributes:
         name: Its full name.
@@ -116,7 +116,7 @@ def check_fields(rules: MessageRules, body: bytes) -> None:
     """Check the fields of a message that the library has parsed.
 
     Raises:
-        Undecodable: A field comes with another wire type, and would look absent; or a number has more bits than its
+        Undecodable: A field has another wire type, and would seem absent; or a number has more bits than its
             field, and would be cut.
     """
     _check_range(rules, body, 0, len(body))
@@ -310,7 +310,7 @@ def _has_text(field: FieldDescriptor) -> bool:
 
 
 def _verifies_text(descriptor: Descriptor) -> bool:
-    """Whether the library refuses text that is not UTF-8; otherwise it gives the bytes instead."""
+    """Whether the library refuses text that is not UTF-8; otherwise it returns the bytes instead."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     file = FileDescriptorProto()

@@ -109,7 +109,7 @@ class Framed:
         """The message in a frame.
 
         Raises:
-            Undecodable: The value is no frame, or contains no message of the stream.
+            Undecodable: The value is not a frame, or contains no message of the stream.
             RegistryUnreachable: The registry could not return the schema of the id.
         """
         if headers and (in_header := _find_schema_id(headers)) is not None:
@@ -215,10 +215,10 @@ _NAME_ONE: Final = "set url in the [registry] part of the settings, or LOCKSTEP_
 
 
 def _check_frame(value: bytes, headers: Headers) -> None:
-    """Refuse a value that does not begin with a frame.
+    """Refuse a value that does not start with a frame.
 
     Raises:
-        Undecodable: It does not; the error names the format that it begins like.
+        Undecodable: It does not; the error names the format that its start resembles.
     """
     if value[:1] == b"\x00" and len(value) >= FRAME_BYTES:
         return

@@ -18,7 +18,7 @@ FINGERPRINT_BYTES: Final = 10
 
 
 def find_format(value: bytes) -> str | None:
-    """The format that a value begins like; None if it is none that is known."""
+    """The format that a value's start resembles; None if no known format."""
     if value[:1] == b"\x00":
         return _find_frame(value)
     if value[:1] == b"\x01" and len(value) >= GUID_FRAME_BYTES:
@@ -33,7 +33,7 @@ def find_format(value: bytes) -> str | None:
 
 
 def describe_format(value: bytes) -> str:
-    """A remark for an error: the format that a value begins like; empty if it is none that is known."""
+    """A remark for an error: the format that a value's start resembles; empty if no known format."""
     found = find_format(value)
     return "" if found is None else f"; it begins like {found} (docs/decoders.md)"
 

@@ -68,7 +68,7 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
 
 
 def request_minor_compaction(stream: AnyStream, settings: Settings) -> RunRequest | SkipReason:
-    """What the schedule of minor compaction does: a run only while the open hour has many files."""
+    """The decision of the schedule of minor compaction: a run only while the open hour has many files."""
     folders = StreamFolders(stream.name, settings.table_root)
     try:
         is_due = has_large_open_hour(folders, target_bytes=settings.target_file_bytes)

@@ -53,7 +53,7 @@ LIVE_SECONDS = 60.0
 
 
 class StreamCompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction of a stream would do.
+    """The plan of a compaction of a stream.
 
     Attributes:
         stream: Name of the stream.
@@ -97,7 +97,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     """Results of a compaction.
 
     Attributes:
-        plan: What it was to do.
+        plan: Its plan.
         table: Result of the output table.
         ledger: Result of the ledger.
         side_tables: Result of quarantine and late table.
@@ -176,9 +176,9 @@ def compact(
 
     Args:
         folders: Folders of the stream.
-        make_rewriter: Called only where there is much to rewrite: a start of Spark costs more than most hours.
+        make_rewriter: Called only if much must be rewritten: a start of Spark costs more than most hours.
         target_bytes: Size of a compacted file at most, about.
-        budget: What is not done within it is left to the next run.
+        budget: The rest is left to the next run.
 
     Raises:
         NoTable: The stream has never run.
@@ -231,7 +231,7 @@ def find_idle_hour(head: Head, clock_hour: str, idle_seconds: float) -> str:
 
 
 def _count_idle_seconds(folders: StreamFolders, head: Head) -> float:
-    """Time since the newest batch, by the storage's clock; a day where its entry was cleaned up."""
+    """Time since the newest batch, by the storage's clock; a day if its entry was cleaned up."""
     entry = delta_log.make_entry_path(folders.table, head.batch_version)
     found = find_storage(entry).get_status(entry)
     return time.time() - found.modified_at if found is not None else CLEANED_UP_SECONDS

@@ -82,7 +82,7 @@ class DatasetBin(msgspec.Struct, frozen=True):
 
 
 class DatasetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction of a dataset would do.
+    """The plan of a compaction of a dataset.
 
     Attributes:
         dataset: Its folder.
@@ -126,7 +126,7 @@ class DatasetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a generation holds; the last file of its folder.
+    """The content of a generation; the last file of its folder.
 
     Attributes:
         sources: The files of the dataset that it was made of.
@@ -147,8 +147,8 @@ class DatasetCompaction(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a compaction of a dataset.
 
     Attributes:
-        plan: What it was to do.
-        is_published: Whether its generation is current; false where there was nothing to do, or another was faster.
+        plan: Its plan.
+        is_published: Whether its generation is current; false without anything to do, or if another was faster.
         current: The folder that readers open.
         rows: Rows of the generation.
         digest: Proof of the rewritten rows; empty without a new generation.
@@ -182,7 +182,7 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     """What `compact_dataset` would do. Reads footers; changes nothing.
 
     Raises:
-        Refused: It is no plain Parquet dataset, a file cannot be read, columns differ in type, or files that the
+        Refused: It is not a plain Parquet dataset, a file cannot be read, columns differ in type, or files that the
             current generation was made of are gone.
         NeedsFileSystem: It is in an object store.
     """
@@ -223,10 +223,10 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
     1. Plan. Delete what killed compactions left; point to the newest generation if one died before that.
     2. Write each bin into a staging folder, a row group at a time; read it again: rows and digest must be equal.
     3. See that no source has changed meanwhile. Publish: the manifest, the name of the generation, the pointer.
-    4. Delete the generations before it, where that is asked for.
+    4. Delete the generations before it, on request.
 
     Raises:
-        Refused: See `plan_dataset`; or a source changed, or what was written differs from it.
+        Refused: See `plan_dataset`; or a source changed, or the written rows differ from it.
         NeedsFileSystem: It is in an object store.
     """
     began, plan = time.process_time(), plan_dataset(dataset, target_bytes=target_bytes)  # 1
@@ -267,7 +267,7 @@ def _list_generations(dataset: Path) -> list[str]:
 
 
 def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
-    """What a generation holds.
+    """The content of a generation.
 
     Raises:
         Refused: It has no manifest, or that of something else.
@@ -285,7 +285,7 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
 
 
 def _refuse_foreign_files(dataset: Path, generation: str) -> None:
-    """Refuse to delete a generation that holds more than its manifest says."""
+    """Refuse to delete a generation that holds more than its manifest lists."""
     own, folder = _read_manifest(dataset, generation).files + 1, _home(dataset) / generation
     found = list(find_storage(folder).walk_files(folder))
     if len(found) > own:
@@ -307,7 +307,7 @@ def _refuse_other_formats(dataset: Path) -> None:
 
 
 def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
-    """The Parquet files by name; names that begin with a dot or underscore are hidden, as for Spark."""
+    """The Parquet files by name; names that start with a dot or underscore are hidden, as for Spark."""
     storage, found = find_storage(dataset), list[PlainFile]()
     for path in storage.find_files(dataset, "**/*.parquet"):
         parts = path.relative_to(dataset).parts
@@ -496,7 +496,7 @@ _DIGESTIBLE: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...]
 
 
 def _point_to_newest(dataset: Path) -> None:
-    """Let the pointer stand for the newest generation, whoever publishes another meanwhile."""
+    """Point the pointer at the newest generation, even if another process publishes one meanwhile."""
     storage, pointer = find_storage(dataset), _home(dataset) / POINTER
     while generations := _list_generations(dataset):
         newest = _home(dataset) / generations[-1]

@@ -91,8 +91,8 @@ class FilesCompaction(msgspec.Struct, frozen=True, kw_only=True):
 def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...]:
     """The hours that are worth compacting, oldest first. Pure.
 
-    An hour is closed once a later one has a file; the newest hour, and everything from the newest full set of positions
-    on, are not touched. Where a clock went back, a batch belongs to the hour of the batch before it.
+    An hour is closed once a later hour has a file; the newest hour, and everything from the newest full set of
+    positions on, are not touched. If a clock went back, a batch belongs to the hour of the batch before it.
     """
     ordered = sorted(files, key=lambda file: (file.name.generation, file.name.first))
     hours, latest = list[tuple[str, LedgerFile]](), ""
@@ -145,8 +145,8 @@ def list_replaced_files(ledger: Path, head: Head) -> list[Path]:
     """Files that no recent version names: their batches are in a live compacted file.
 
     Decided by generation and batch, not by the age of the file: a file that a writer is about to commit is of a batch
-    that no compacted file contains. Only those of a generation that has not begun go by their age: the rewind or the
-    promotion that wrote them commits soon after, or never.
+    that no compacted file contains. Only those of a generation that has not started are judged by their age: the rewind
+    or the promotion that wrote them commits soon after, or never.
     """
     live = list_live_files(delta_log.open_delta_table(ledger))
     named = {file.path for file in live}
@@ -172,7 +172,7 @@ def _is_older(path: Path, than: float) -> bool:
 def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -> list[Path]:
     """The other files whose batches a compacted file has contained for `REPLACED_SECONDS`.
 
-    Looked at are only the compacted files that contain one of them: a table of a year has thousands.
+    Only the compacted files that contain one of them are read: a table of a year has thousands.
     """
     ordered = sorted(compacted, key=lambda file: _start(file[1]))
     starts, before = [_start(name) for _, name in ordered], time.time() - REPLACED_SECONDS

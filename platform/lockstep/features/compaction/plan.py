@@ -82,16 +82,16 @@ class LeftFiles(msgspec.Struct, frozen=True):
 
 
 class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compaction of the output table would do, what it gains and what it costs.
+    """The plan of a compaction of the output table, its gain and its cost.
 
     Attributes:
-        bins: What it would rewrite, one commit each: the open hour, then closed hours, oldest first.
+        bins: The rewrites, one commit each: the open hour, then closed hours, oldest first.
         files_before: Files of the bins: the debt.
         files_after: Files that would replace them.
         bytes: Bytes to read; at most as many are written.
         rows: Rows to rewrite.
         cpu_seconds: Expected CPU time, proofs included.
-        left: What it would leave, by reason.
+        left: The files that it would leave, by reason.
     """
 
     bins: tuple[Bin, ...]
@@ -159,7 +159,7 @@ def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARG
 
     1. Exclude open hours, and files that are compacted or large already.
     2. Sort the files of an hour by their commit, so that the bins of an hour contain, for each
-       partition, consecutive offsets. Rewriting sorts the rows of each bin: where a
+       partition, consecutive offsets. Rewriting sorts the rows of each bin: if a
        clock went back, only the bins overlap, never the rows inside.
     3. Split the hour into parts of equal size, each at most about the target; a part of one file is not rewritten.
     """
@@ -178,7 +178,7 @@ def plan_open_hour(
 ) -> tuple[Bin, ...]:
     """The bins of a minor compaction of the open hour; none up to `files_max` small files. Pure.
 
-    What an earlier minor compaction wrote is left alone, so that a row is rewritten once before its hour is closed.
+    The output of an earlier minor compaction is left alone, so that a row is rewritten once before its hour is closed.
     """
     chosen = [
         file

@@ -5,8 +5,8 @@ and stored in a mapped scratch file, so that the system may reclaim its memory. 
 consists of slices of the runs, one after another.
 
 Columns of text with few distinct values are read, moved, hashed and written as dictionaries: their values are then
-looked at once for each dictionary instead of once for each row. Parquet takes the codes of a row group if they are of
-one dictionary, so that of each run begins with that of the run before: the last one serves all.
+examined once for each dictionary instead of once for each row. Parquet takes the codes of a row group if they are of
+one dictionary, so that of each run starts with that of the run before: the last dictionary serves all.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -
     runs: list[FileRun] = []
     for group in _groups(tables, run_bytes):
         before = [_carry_dictionaries(runs[-1].rows)] if runs else []
-        if runs:  # the last run stays in memory, where the others were while they were sorted
+        if runs:  # the last run stays in memory, as the others were while they were sorted
             runs[-1] = replace(runs[-1], rows=_spilled(runs[-1].rows, scratch))
         runs.append(order_run(group, before))
     return runs
@@ -84,7 +84,7 @@ def order_run(tables: list[pa.Table], before: Sequence[pa.Table] = ()) -> FileRu
 
     Args:
         tables: The tables, each sorted per partition.
-        before: Tables without rows, whose dictionaries begin those of the run.
+        before: Tables without rows, whose dictionaries start those of the run.
     """
     rows = pa.concat_tables([*before, *tables]).combine_chunks()
     segments = find_segments(rows, list(accumulate(len(table) for table in tables))[:-1])
@@ -116,7 +116,7 @@ def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
 
 
 def find_coded(runs: Sequence[pa.Table]) -> list[str]:
-    """The columns whose dictionary in each run begins with that of the run before: none of them is large."""
+    """The columns whose dictionary in each run starts with that of the run before: none of them is large."""
     names = _find_dictionaries(runs[-1].schema)
     return [name for name in names if not any(_has_large_dictionary(rows.column(name)) for rows in runs)]
 
@@ -145,7 +145,7 @@ def _groups(tables: Iterable[pa.Table], run_bytes: int) -> Iterator[list[pa.Tabl
     for table in tables:
         if len(table):
             held.append(table)
-            size += table.get_total_buffer_size()  # `nbytes` looks into each array: a twentieth of all of a compaction
+            size += table.get_total_buffer_size()  # `nbytes` visits each array: a twentieth of all of a compaction
         if size >= run_bytes:
             yield held
             held, size = [], 0
@@ -178,7 +178,7 @@ def _join_segments(parts: list[Segments]) -> tuple[Segments, I64]:
 
 
 def _spilled(rows: pa.Table, scratch: Path) -> pa.Table:
-    """The same rows in a mapped, unlinked file: nothing remains, whatever dies."""
+    """The same rows in a mapped, unlinked file: nothing remains after any crash."""
     with Scratch(scratch).open_file("lockstep-compaction-") as (_, path):
         with pa.ipc.new_file(str(path), rows.schema) as writer:
             writer.write_table(rows)
@@ -301,7 +301,7 @@ def _check_order(segments: Segments, last: tuple[TopicIdPartition, RowPlace] | N
 
 
 class _Unlike(TableError):
-    """A file has other columns than the previous one."""
+    """A file has other columns than the previous file."""
 
 
 def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:

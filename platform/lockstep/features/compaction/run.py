@@ -36,7 +36,7 @@ class Rewriter(msgspec.Struct, frozen=True):
 
     Attributes:
         rewrite: Rewrites all given bins; outcomes in the order of the tasks.
-        at_once: Bins per call; each set is committed before the next begins.
+        at_once: Bins per call; each set is committed before the next starts.
     """
 
     rewrite: Callable[[Sequence[RewriteTask]], Sequence[Outcome]]
@@ -120,7 +120,7 @@ class CompactionRefused(TableError):
 
 
 class InputsGone(TableError):
-    """Inputs are no longer live, or the generation has changed: this work came too late.
+    """Inputs are no longer live, or the generation has changed: the work is too late.
 
     Attributes:
         hour: The commit hour of the bin.
@@ -164,8 +164,8 @@ def compact_stream(
         folders: The folders of the stream.
         rewriter: The rewriter; by default this process.
         target_bytes: Size of a compacted file at most, about.
-        scratch: Folder for scratch files, where the rewriting runs; by default its temporary folder.
-        budget: What is not done within it is left to the next run.
+        scratch: Folder for scratch files, on the rewriting machine; by default its temporary folder.
+        budget: The rest is left to the next run.
         open_files_max: Small files of the open hour from which on they are compacted.
 
     Raises:
@@ -231,7 +231,7 @@ class _Compaction:
                     self.refused.append((part, outcome))
 
     def _commit(self, part: Bin, output: Rewritten) -> None:
-        """Commit a bin, or delete its output where the inputs were gone before any commit could land."""
+        """Commit a bin, or delete its output if the inputs were gone before any commit could land."""
 
         def next_head(base: Base) -> Head:
             if gone := self._gone(part, base):
@@ -273,7 +273,7 @@ def _proposal(part: Bin, output: Rewritten, next_head: Callable[[Base], Head]) -
         "files": len(part.files),
         "minor": part.is_minor,
     }
-    # As old as its newest input: rows committed meanwhile come later, which decides the order of an hour's bins.
+    # As old as its newest input: rows committed meanwhile are later, which decides the order of an hour's bins.
     added = msgspec.structs.replace(output.file, added_ms=max(file.added_ms for file in part.files))
     return Proposal(
         kind=COMPACTION,

@@ -50,7 +50,7 @@ class SideTableBin(msgspec.Struct, frozen=True):
 
 
 def plan_side_tables(folders: StreamFolders, head: Head) -> tuple[SideTableBin, ...]:
-    """What a compaction of quarantine and late table would do after a head; opens no file."""
+    """The plan of a compaction of quarantine and late table after a head; opens no file."""
     tables = ((side, delta_log.open_delta_table(side)) for side in list_side_tables(folders))
     return tuple(part for side, table in tables for part in plan_side_table(side.name, list_side_files(table), head))
 
@@ -65,7 +65,7 @@ def plan_side_table(table: str, files: Iterable[SideTableFile], head: Head) -> t
 
 
 def _is_over(hour: str, head: Head) -> bool:
-    """Whether an hour is closed, and the next one, too, where the stream goes on: health counts whole files."""
+    """Whether an hour is closed, and the next one, too, while the stream continues: health counts whole files."""
     if hour <= head.closed_hour:
         return True
     return is_closed(compute_next_hour(hour), head)
@@ -83,7 +83,7 @@ def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, 
 
 
 def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
-    """Compact the closed hours of quarantine and late table; safe while a writer, readers and another one run.
+    """Compact the closed hours of quarantine and late table; safe while a writer, readers and another compaction run.
 
     1. Bring the tables forward to the head, so that no named file is missing.
     2. Rewrite each bin and read the new file again: it must equal its inputs, row by row.
@@ -111,7 +111,7 @@ def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
 
     A file whose name tells its batch is replaced once a compacted file with that batch is old enough; one that no
     commit named, or whose name tells nothing, goes by its age, once its batch cannot be committed any more. Files of
-    batches that retention dropped stay for readers that began before.
+    batches that retention dropped stay for readers that started before.
     """
     live = list_side_files(delta_log.open_delta_table(side))
     named = {file.path for file in live}

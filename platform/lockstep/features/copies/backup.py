@@ -1,8 +1,8 @@
 """Backs up a stream while it runs, and restores it to another root: docs/backup.md, docs/decisions/0030.
 
 All files of a table but its log's newest entry never change, and an entry is written after the files that it names.
-So the order of reading decides what a copy is of: first the ends of the side tables' logs, then the head, then the
-names of all files. What the head needs was there when it was read, and housekeeping leaves it there for as long as a
+So the order of reading makes a copy consistent: first the ends of the side tables' logs, then the head, then the
+names of all files. The files that the head needs exist when it is read, and housekeeping keeps them for as long as a
 rewind may go back to it.
 """
 
@@ -60,7 +60,7 @@ TAKEN = "the table root has the stream already"
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup is of; written last.
+    """The content of a backup; written last.
 
     Attributes:
         stream: Name of the stream.
@@ -86,12 +86,12 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyReport(Plan, frozen=True, kw_only=True):
-    """What a backup or a restore copies.
+    """The plan of a backup or a restore.
 
     Attributes:
         is_restore: It is a restore.
-        source: Where it is copied from.
-        target: Where it is copied to.
+        source: The folder that is copied.
+        target: The folder of the copy.
         batch: Last batch of the copy.
         version: Version of its output table.
         files: Files of the copy.
@@ -162,15 +162,15 @@ class _Cut(msgspec.Struct, frozen=True):
 
 
 def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False) -> CopyReport:
-    """Copy a stream, while it runs, too; only what the folder does not have from an earlier backup.
+    """Copy a stream, while it runs, too; only the files that the folder lacks from an earlier backup.
 
-    1. Keep other backups out of the folder: what the earlier one has is looked at only then.
+    1. Keep other backups out of the folder: the earlier backup is read only then.
     2. Choose a consistent moment.
     3. Copy the files that are there, without log entries after that moment.
-    4. Check that everything is copied that the moment needs; choose another one where a clean-up has begun to delete
-       what its rewind floor or its savepoints need.
+    4. Check that everything is copied that the moment needs; choose another moment if a clean-up has started to delete
+       files that its rewind floor or its savepoints need.
     5. Replace the manifest: the earlier backup holds until then.
-    6. Delete what only the earlier one had, and what a killed one left: of its own files, no others.
+    6. Delete files of only the earlier backup, and of killed backups: files of backups, no others.
 
     Args:
         folders: Folders of the stream.
@@ -196,7 +196,7 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
         cut, there = _copy_moment(folders, target, earlier)  # 2 to 4
         files = tuple(there[name] for name in sorted(there))
         write_manifest(target, _make_manifest(cut, files))  # 5
-        own = _read_earlier(folders, target).own  # with all that this backup has begun
+        own = _read_earlier(folders, target).own  # with all files of this backup
         drafts = list_drafts(target, FILES, own | set(there)) if earlier.was_killed else []
         deleted = delete_copied(target, FILES, [*(own - set(there)), *drafts])  # 6
         find_storage(target).delete(target / BEGUN)
@@ -205,7 +205,7 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
 
 
 def _copy_moment(folders: StreamFolders, target: Path, earlier: _Earlier) -> tuple[_Cut, dict[str, CopiedFile]]:
-    """Copy what the folder lacks of a moment; gives all of its files."""
+    """Copy the files that the folder lacks of a moment; returns all of its files."""
     known, own = dict(earlier.held), set(earlier.own)
     for _ in range(LOOKS_MAX):
         plan = _plan(folders, target, known)
@@ -293,7 +293,7 @@ def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]
 
 
 def _check_complete(folders: StreamFolders, cut: _Cut, wanted: Mapping[str, Path]) -> None:
-    """Refuse a copy that lacks what the head needs, as after a clean-up that went on meanwhile."""
+    """Refuse a copy that lacks files of the head, as after a clean-up meanwhile."""
     names = set(wanted.values())
     for table, end in cut.logs.items():
         if not _has_whole_log(table, end, names):
@@ -342,9 +342,9 @@ class _Earlier(msgspec.Struct, frozen=True):
     """What earlier backups have left in a folder.
 
     Attributes:
-        held: The files of the last whole one.
+        held: The files of the last whole backup.
         own: All files that are theirs.
-        was_killed: One has begun, and not ended.
+        was_killed: A backup has started, and not ended.
     """
 
     held: Mapping[str, CopiedFile]
@@ -401,7 +401,7 @@ def _is_held(held: CopiedFile | None, here: FileStatus | None, there: FileStatus
 
 
 def _copy(source: Path, target: Path, name: str) -> CopiedFile | None:
-    """Copy a file; one that a killed backup has copied is compared with its original instead. None where it is gone."""
+    """Copy a file, or compare the copy of a killed backup with its original. None if it is gone."""
     try:
         here, there = find_storage(target).get_own_status(target), find_storage(source).get_status(source)
         if here is not None and there is not None and here.size == there.size:
@@ -501,7 +501,7 @@ def _carry_out(folders: StreamFolders, source: Path, manifest: BackupManifest, p
     try:
         _restore(folders, source, manifest)
     except (CopyDamaged, DeltaError, FileNotFoundError) as error:
-        if is_taken(folders):  # another restore was faster, and has deleted the draft of this one
+        if is_taken(folders):  # another restore was faster, and has deleted the draft of this restore
             raise _refuse_taken(folders) from error
         _refuse_newer(source, manifest)
         raise
@@ -509,7 +509,7 @@ def _carry_out(folders: StreamFolders, source: Path, manifest: BackupManifest, p
 
 
 def _refuse_newer(source: Path, manifest: BackupManifest) -> None:
-    """Say so where files are gone because a backup to the folder has ended since the manifest was read."""
+    """Report files that are gone because a backup to the folder has ended since the manifest was read."""
     if read_manifest(source, BackupManifest) != manifest:
         raise CopyDamaged(source, "a backup was made to it meanwhile", "restore again; nothing was restored") from None
 
@@ -518,8 +518,8 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
     """Restore all files at once.
 
     1. Copy into a folder of another name, comparing every digest.
-    2. Bring the side tables up to the head, where they lacked its batch.
-    3. Give it the stream's name; until then nothing is there.
+    2. Bring the side tables up to the head, if they lack its batch.
+    3. Rename it to the stream; until then nothing is there.
     4. Delete what restores that were killed have left.
     """
     storage, files = find_storage(folders.root), manifest.files
@@ -543,7 +543,7 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
 
 
 def _open_logs(drafted: StreamFolders, source: Path) -> dict[Path, int]:
-    """Read the log of each table, before anything has the stream's name; gives their newest versions."""
+    """Read the log of each table, before anything has the stream's name; returns their newest versions."""
     newest = dict[Path, int]()
     for table in (drafted.table, drafted.ledger, drafted.quarantine, drafted.late):
         if not delta_log.has_log(table) and table != drafted.late:

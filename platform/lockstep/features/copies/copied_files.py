@@ -1,8 +1,8 @@
-"""Copies of files in a folder of their own, whole or not at all, and the manifest that names them.
+"""Copies of files in a separate folder, whole or not at all, and the manifest that names them.
 
-A manifest is written last and replaced at once: a folder without one, or with files that it does not name, is what a
-killed copy left, and passes for nothing. What a copy is about to write it names before (`begun.json`): of a folder only
-what one of the two names is deleted or replaced.
+A manifest is written last and replaced atomically: a folder without a manifest, or with files that it does not
+name, is the rest of a killed copy, and does not count. A copy names the files that it is about to write in
+`begun.json`: a folder's other files are never deleted or replaced.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CopyDamaged(LockstepError):
 
     Attributes:
         path: The folder or file.
-        reason: What is wrong.
+        reason: The fault.
     """
 
     def __init__(self, path: Path, reason: str, next_step: str) -> None:
@@ -68,12 +68,12 @@ def copy_file(source: Path, target: Path, *, expected: CopiedFile | None = None)
 
     Args:
         source: The file.
-        target: Its copy, replaced where there is one.
+        target: Its copy, replaced if it exists.
         expected: Content that it must have.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        CopyDamaged: Its content is not the expected one; there is no copy then.
+        FileNotFoundError: The file does not exist.
+        CopyDamaged: Its content is not the expected one; no copy is left.
     """
     status, digest = find_storage(source).get_status(source), hashlib.sha256()
     if status is None:
@@ -101,7 +101,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     while chunk := find_storage(path).read_range(path, at, CHUNK_BYTES):
         yield chunk
         at += len(chunk)
-        if len(chunk) < CHUNK_BYTES:  # the end: to ask for what is behind it takes two requests
+        if len(chunk) < CHUNK_BYTES:  # the end: a request beyond it takes two requests
             break
 
 
@@ -114,7 +114,7 @@ def hash_file(path: Path) -> str:
 
 
 def check_copied(path: Path, found: CopiedFile, expected: CopiedFile) -> None:
-    """Refuse a file that is not as the manifest says. Raises CopyDamaged."""
+    """Refuse a file that differs from the manifest. Raises CopyDamaged."""
     if (found.size, found.sha256) != (expected.size, expected.sha256):
         problem = f"not as it was written: {found.size} bytes of {expected.size}, sha256 {found.sha256[:12]}"
         raise CopyDamaged(path, problem, NOTHING_DONE)
@@ -124,7 +124,7 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class BegunCopy(msgspec.Struct, frozen=True):
-    """A copy that has begun; deleted at its end.
+    """A copy that has started; deleted at its end.
 
     Attributes:
         stream: Name of the stream.
@@ -170,13 +170,13 @@ def read_manifest(folder: Path, kind: type[M], name: str = MANIFEST) -> M:
 
 
 def check_files(folder: Path, below: str, files: Iterable[CopiedFile], lost: str) -> None:
-    """Look at the files that a manifest names, before the first of them is read: their places and their sizes.
+    """Check the places and sizes of the files that a manifest names, before the first is read.
 
     Args:
         folder: The folder of the manifest.
         below: The folder in it to which they are relative.
         files: The files.
-        lost: What is said of one that is gone.
+        lost: The text for a missing file.
 
     Raises:
         PathRefused: One is not below the folder, or behind a link.
@@ -194,19 +194,19 @@ def check_files(folder: Path, below: str, files: Iterable[CopiedFile], lost: str
 
 
 def list_foreign_names(folder: Path) -> list[str]:
-    """What is in a folder that has no copy yet, besides its lock and what a kill left of its first file."""
+    """The names in a folder without a copy yet, besides its lock and the rest of a killed first file."""
     names = sorted(find_storage(folder).list_names(folder))
     return [name for name in names if name != LOCK and _find_original(name) not in {MANIFEST, BEGUN}]
 
 
 def list_drafts(folder: Path, below: str, names: AbstractSet[str]) -> list[str]:
-    """Files that killed copies left behind unfinished, below a folder: their names say of which file they are."""
+    """Files that killed copies left behind unfinished, below a folder: their names include that of the file."""
     found = (name for name, _ in find_storage(folder).walk_files(folder / below))
     return sorted(name for name in found if _find_original(name) in names)
 
 
 def delete_copied(folder: Path, below: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Delete some files of earlier copies; gives those that were there. Drafts of the manifest, too.
+    """Delete some files of earlier copies; returns those that existed. Drafts of the manifest, too.
 
     Raises:
         PathRefused: One is not below the folder, or behind a link; nothing was deleted.

@@ -1,8 +1,8 @@
 """Finds the positions of an exported savepoint in a cluster to which MirrorMaker 2 has copied the topics.
 
-The copies have other offsets. A checkpoint of MirrorMaker gives a lower bound only, so the messages decide: an export
-has digests of the last ones that were applied in each partition, and of the first ones that were not; the position is
-where the log of the copy has both sides. Where that is not exactly one place, nothing is proven.
+The copies have other offsets. A checkpoint of MirrorMaker is a lower bound only, so the messages decide: an export
+has digests of the last applied and of the first unapplied messages of each partition; the position is
+where the log of the copy has both sides. Unless that is exactly one place, nothing is proven.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SEARCHED_MAX = 1_000_000
 
 
 class MessageDigest(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a copy of a message has in common with it.
+    """The properties that a copy of a message shares with it.
 
     Attributes:
         content: Digest of key, value and headers.
-        created_ms: Its create time; -1 where the topic has the time of appending instead.
+        created_ms: Its create time; -1 if the topic has the time of appending instead.
     """
 
     content: bytes
@@ -91,9 +91,9 @@ class MirroredLog(msgspec.Struct, frozen=True):
 
     Attributes:
         first: First offset that Kafka has.
-        end: Its last stable offset, or where the search ended.
+        end: Its last stable offset, or the end of the search.
         start: The first offset that was searched.
-        least: The place is not before this offset, says a checkpoint; 0 without one.
+        least: By a checkpoint, the place is not before this offset; 0 without one.
         offsets: Offsets of the messages from `start` on.
         digests: Their digests.
         is_whole: The search reached the end of the log, or as far as a checkpoint makes it necessary.
@@ -183,7 +183,7 @@ def _is_place(known: PositionEvidence, log: MirroredLog, at: int) -> bool:
     """Whether the messages before and after an index are those on both sides of the position."""
     before, after = known.applied[-at:] if at else (), log.digests[at : at + len(known.following)]
     if len(before) < len(known.applied) and log.start > log.first:
-        return False  # what lies before was not read
+        return False  # earlier messages were not read
     if at < len(log.offsets) and log.offsets[at] < log.least:
         return False
     there = log.digests[at - len(before) : at]
@@ -199,20 +199,20 @@ def _find_offset_at(log: MirroredLog, at: int) -> int:
 
 
 def _is_ambiguous(known: PositionEvidence, before: int, after: int, *, is_beginning: bool) -> bool:
-    """Whether the messages that were found could as well lie elsewhere among the known ones, as far as they go.
+    """Whether the found messages fit at another place among the known messages, too.
 
     Args:
         known: The messages on both sides of the position.
         before: How many of those before it were found.
         after: How many of those after it were found.
-        is_beginning: They were found where both logs begin: nothing was sent before.
+        is_beginning: They were found at the start of both logs: nothing was sent before.
     """
     known_all, at = (*known.applied, *known.following), len(known.applied)
     found = known_all[at - before : at + after]
     if not is_beginning and len(found) < SIDE_MAX and len({each.created_ms for each in found}) == 1:
         return True  # the same may have been sent before, at the same time
     for other in range(1 - after, len(known_all) + before):
-        first = other - before  # where the found ones would begin
+        first = other - before  # the index of the first found message
         overlap = [(each, first + number) for number, each in enumerate(found) if 0 <= first + number < len(known_all)]
         if other != at and overlap and all(each.is_copy_of(known_all[place]) for each, place in overlap):
             return True
@@ -225,7 +225,7 @@ def _find_place_without_messages(known: PositionEvidence, log: MirroredLog) -> i
         return 0
     is_read = all(offset < log.least for offset in log.offsets)
     if known.has_nothing_before and is_read and log.is_whole and (log.least or not log.end):
-        return log.least  # a checkpoint: what follows the position lies from there on
+        return log.least  # a checkpoint: the messages after the position start there
     return NotProven("Kafka had no message on either side of it when the savepoint was exported")
 
 
@@ -258,7 +258,7 @@ class MirroredPartition(msgspec.Struct, frozen=True):
 
 
 def read_checkpoints(handle: StreamHandle, source: str) -> list[OffsetSyncCheckpoint]:
-    """The checkpoints of the stream's group for a source cluster; none where there is no such topic.
+    """The checkpoints of the stream's group for a source cluster; empty without such a topic.
 
     Raises:
         KafkaError: Kafka does not answer, or the records have another form.
@@ -312,15 +312,15 @@ def _search(log: KafkaTopicLog, each: MirroredPartition, *, near: bool) -> int |
     for piece in log.read([WantedRange(each.topic, each.known.partition, start, until)]):
         offsets += map(find_offset, piece.messages)
         digests += map(make_digest, piece.messages)
-    whole = near or until == end  # a checkpoint says that it is near
+    whole = near or until == end  # by a checkpoint it is near
     return find_place(each.known, MirroredLog(first, until, start, least, tuple(offsets), tuple(digests), whole))
 
 
 class MirroredPositions(msgspec.Struct, frozen=True):
-    """Where the positions of a savepoint are in a mirrored cluster.
+    """The positions of a savepoint in a mirrored cluster.
 
     Attributes:
-        moves: The partitions that go on, in the order of topic ids here.
+        moves: The partitions that continue, in the order of topic ids here.
         obstacles: Why the others do not.
         left_out: Retired topics that this cluster does not have, or that the declaration here does not select.
     """
@@ -335,9 +335,9 @@ def find_mirrored_positions(
 ) -> MirroredPositions:
     """Find each position of a savepoint in the copies of its topics.
 
-    1. Find the topics, by the name that MirrorMaker gives them.
+    1. Find the topics, by the name from MirrorMaker.
     2. Find the places, near the checkpoints of the stream's group.
-    3. Check that the state can go on there.
+    3. Check that the state can continue there.
 
     Args:
         handle: The stream, as declared here.
@@ -347,7 +347,7 @@ def find_mirrored_positions(
         source: MirrorMaker's alias of the cluster of the export.
 
     Raises:
-        NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
+        NotTranslatable: The state of a partition cannot continue in a mirrored cluster.
         KafkaError: Kafka does not answer.
     """
     known = {TopicIdPartition(each.topic_id, each.partition): each for each in evidence}
@@ -447,7 +447,7 @@ def _describe_unproven(copy: _Copy, place: NotProven) -> Obstacle:
 
 
 def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation]) -> Iterator[Obstacle]:
-    """`Ordered` takes the offset where a producer sends no number, and its state does not tell which it is."""
+    """`Ordered` takes the offset if a producer sends no number, and its state does not record which it is."""
     lower = [each for each in moves if each.offsets.is_lowering and each.source.state is not None]
     if isinstance(handle.stream.integrity, Ordered) and lower:
         first = lower[0]

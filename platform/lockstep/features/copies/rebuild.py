@@ -1,8 +1,8 @@
 """Rebuilds lost state files, byte by byte, from an older state and Kafka's messages: docs/backup.md, decision 30.
 
 A batch's state is a function of the state before it and its messages. So the batches after the newest state that can be
-read are folded again, each over its own range, and every segment that comes out must be the one that the ledger
-describes. What is put in place is the file that was lost: no position, no row and no commit changes.
+read are folded again, each over its own range, and every resulting segment must equal the one that the ledger
+describes. Only the lost file is put in place: no position, no row and no commit changes.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ class RebuildPartition(msgspec.Struct, frozen=True, kw_only=True):
         topic: Topic name.
         topic_id: Kafka's id of the topic.
         partition: Partition number.
-        problem: What is wrong with its state.
-        from_batch: The newest batch whose state can be read; 0 for the empty state before the first one.
+        problem: The fault of its state.
+        from_batch: The newest batch whose state can be read; 0 for the empty state before the first batch.
         to_batch: The batch whose state is rebuilt.
         start: First offset to read again.
         until: First offset after those.
         batches: Batches to fold again.
-        refused: Why it cannot be rebuilt; empty where nothing is known to refuse it.
+        refused: Why it cannot be rebuilt; empty without a known reason.
     """
 
     topic: str
@@ -94,7 +94,7 @@ class RebuildPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RebuildPlan(Plan, frozen=True, kw_only=True):
-    """What a rebuild does, or has done.
+    """The plan or the result of a rebuild.
 
     Attributes:
         partitions: Those whose state cannot be read.
@@ -168,7 +168,7 @@ def prepare_rebuild(handle: StreamHandle) -> Prepared[RebuildPlan, RebuildPlan]:
         KafkaError: Kafka does not answer.
 
     The commit raises:
-        Refused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer gives
+        Refused: Kafka lacks messages, a version of a lookup is gone or was never named, or the code no longer makes
             its bytes of that time; or the stream was rewound or a session erased meanwhile.
     """
     head = handle.require_head()
@@ -183,8 +183,8 @@ def _carry_out(handle: StreamHandle, seen: Head, damages: Sequence[_Damage], pla
     """Rebuild state files.
 
     1. In a scratch folder fold each batch again; compare its segment with the ledger's length and checksum, and with
-       the file where that is whole.
-    2. Put the files in place, each at once; read all again.
+       the file if that is whole.
+    2. Put the files in place, each in one step; read all again.
     """
     if not damages:
         return plan
@@ -247,7 +247,7 @@ def _list_needed(folders: StreamFolders, head: Head) -> Iterator[tuple[LedgerRow
 
 
 def _find_problem(folders: StreamFolders, row: LedgerRow) -> str:
-    """Why the state of a row cannot be read; empty where it can."""
+    """Why the state of a row cannot be read; empty if it can."""
     try:
         for _ in read_segments(find_state_version(row), folders.state):
             pass
@@ -295,7 +295,7 @@ def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence
 
 
 def _find_gone(rows: Sequence[LedgerRow], unknown_up_to: int) -> str:
-    """Why what was read is not known any more; empty where it is."""
+    """Why the messages that were read are not known any more; empty if they are."""
     if erasure := next((row for row in rows if row.erased), None):
         return f"batch {erasure.batch} erased a session since, whose messages a rebuild would fold again"
     if unknown := next((row for row in rows if row.quarantined and row.batch <= unknown_up_to), None):
@@ -307,7 +307,7 @@ def _find_gone(rows: Sequence[LedgerRow], unknown_up_to: int) -> str:
 
 
 def _is_without_messages(before: LedgerRow | None, row: LedgerRow) -> bool:
-    """Whether a row has another state than the one before it, and no messages of which it came."""
+    """Whether the state changed in a batch without messages."""
     if row.state_bytes or row.messages or row.start != row.until or row.state_file is None:
         return False
     return before is None or read_position(before).state != read_position(row).state
@@ -322,14 +322,14 @@ def _find_start(row: LedgerRow) -> int:
 
 
 class _BatchReplay:
-    """Folds batches again, and keeps the files that come out."""
+    """Folds batches again, and keeps the resulting files."""
 
     def __init__(self, handle: StreamHandle, scratch: Path) -> None:
         self._handle, self._state = handle, handle.folders.state
         settings = handle.settings.model_copy(update={"table_root": scratch / "tables", "local_root": scratch / "hot"})
         self._folders = StreamFolders(handle.stream.name, settings.table_root)
         lookups = find_lookup_tables(handle.stream, handle.settings.table_root)
-        tuning = msgspec.structs.replace(DEFAULT_TUNING, rows_bytes=sys.maxsize)  # batches end where they ended then
+        tuning = msgspec.structs.replace(DEFAULT_TUNING, rows_bytes=sys.maxsize)  # batches end where they ended before
         job = make_job(handle.stream, settings, self._folders, tuning)
         self._job: JobSpec = msgspec.structs.replace(job, lookups=lookups)
         self.files: dict[str, bytearray] = {}
@@ -340,7 +340,7 @@ class _BatchReplay:
         for segment in () if before is None else _list_refs(self._state, before):
             self._take_file(segment)
         for row in damage.rows:
-            is_read = row.start != row.until and not row.is_loss  # what an operator gave up was not
+            is_read = row.start != row.until and not row.is_loss  # messages that an operator gave up were not
             if row.state_bytes or row.messages or is_read:
                 self._fold(before, row, undecoded.get((row.generation, row.batch), ()))
             before = row
@@ -381,7 +381,7 @@ class _BatchReplay:
             self._keep(row, result)
 
     def _find_position(self, before: LedgerRow | None, row: LedgerRow) -> Position:
-        """Where the batch began, as the engine had it."""
+        """The position at the start of the batch, as the engine had it."""
         topic = self._handle.view.topics.get(row.topic)
         position = Position(topic=row.topic, topic_id=row.topic_id, partition=row.partition, next_offset=row.start)
         if before is not None:
@@ -402,7 +402,7 @@ class _BatchReplay:
             self._refuse(row, f"folded again it has {names} {found}, not {expected}")
 
     def _keep(self, row: LedgerRow, result: RangeResult) -> None:
-        """Give the new segment the name of the lost file, and compare it with the ledger."""
+        """Name the new segment like the lost file, and compare it with the ledger."""
         ref, made = read_position(row).state, result.reached.state
         if ref is None or made is None:
             self._refuse(row, "folded again it has another state")

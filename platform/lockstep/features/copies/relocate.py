@@ -1,7 +1,7 @@
-"""Takes a savepoint out of a table root, and begins the stream with it in another root or cluster: docs/relocate.md.
+"""Exports a savepoint from a table root, and starts the stream with it in another root or cluster: docs/relocate.md.
 
 State and positions move, rows stay: a folder with a file of positions, one state file in the format of a table, and a
-manifest that is written last. The import makes a table whose first batch stands where the savepoint stood. For a
+manifest that is written last. The import makes a table whose first batch has the position of the savepoint. For a
 mirrored cluster the export has digests of the messages around each position, too (features/copies/mirror.py).
 Positions are JSON: a Parquet file of some kilobytes can decode to more than the memory of a machine.
 """
@@ -96,7 +96,7 @@ GONE = "it is gone from the export"
 
 
 class SavepointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exported savepoint is of; written last.
+    """The content of an exported savepoint; written last.
 
     Attributes:
         stream: Name of the stream.
@@ -145,7 +145,7 @@ class SavepointExport(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Partitions, those of retired topics included.
         state_bytes: Bytes of state files that are read.
         written_bytes: Bytes that were written; 0 for a plan.
-        remark: Why it cannot be imported into a mirrored cluster; empty where nothing is known against it.
+        remark: Why it cannot be imported into a mirrored cluster; empty without a known reason.
         plan_only: Nothing was written.
     """
 
@@ -185,8 +185,8 @@ class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
         topic: Topic name.
         partition: Partition number.
         position: The first offset that the next run reads.
-        exported: That offset in the cluster of the export: another one where this is a mirrored cluster.
-        log_start: First offset that Kafka still has; None where it has no such topic.
+        exported: That offset in the cluster of the export: it differs in a mirrored cluster.
+        log_start: First offset that Kafka still has; None without such a topic.
         log_end: Its high watermark; None likewise.
         expired: Offsets from the position on that Kafka no longer has.
     """
@@ -201,7 +201,7 @@ class ImportedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportPlan(Plan, frozen=True, kw_only=True):
-    """How a stream would begin with an exported savepoint.
+    """The plan of starting a stream with an exported savepoint.
 
     Attributes:
         savepoint: Name of the savepoint.
@@ -257,7 +257,7 @@ class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
     """A savepoint that was imported.
 
     Attributes:
-        plan: What it did.
+        plan: Its plan.
         published: Whether Kafka shows the positions as group offsets; the next start publishes them again.
     """
 
@@ -285,9 +285,9 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     """Copy state and positions of a savepoint to a folder; while the stream runs, too.
 
     1. Find the batch and its positions.
-    2. Copy the state: one file, whatever the number of its chains.
+    2. Copy the state: one file, for any number of chains.
     3. Write the positions, which refer to that file, and digests of the messages around them, if Kafka answers.
-    4. Write the manifest: until then the folder passes for nothing. On an error or Ctrl-C it is empty again.
+    4. Write the manifest: until then the folder does not count. On an error or Ctrl-C it is empty again.
     5. Withdraw it if the savepoint was deleted meanwhile, as an erasure does: its state has the session.
 
     Args:
@@ -298,7 +298,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
 
     Raises:
         NoTable: The stream has never run.
-        TableError: There is no such savepoint, or a ledger file is missing or damaged.
+        TableError: The savepoint does not exist, or a ledger file is missing or damaged.
         StateDamaged: A state file is missing or damaged.
         CopyDamaged: The folder has something already.
         CopyInProgress: Another process writes to it.
@@ -339,7 +339,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
 
 @contextmanager
 def _withdrawing(target: Path, stream: str) -> Iterator[None]:
-    """Withdraw an export that does not come to its end; the folder had nothing before."""
+    """Withdraw an export that does not complete; the folder had nothing before."""
     try:
         yield
     except BaseException:
@@ -368,7 +368,7 @@ def _refuse_taken(target: Path) -> None:
 def _write_export(
     handle: StreamHandle, name: str, after: Head, rows: Iterable[LedgerRow], target: Path
 ) -> tuple[tuple[CopiedFile, ...], str]:
-    """Steps 2 to 4; gives the files, and the remark."""
+    """Steps 2 to 4; returns the files, and the remark."""
     source, folders = handle.folders, StreamFolders(handle.stream.name, target / FILES)
     stamp = LedgerStamp(
         generation=FIRST_GENERATION,
@@ -402,7 +402,7 @@ def _write_export(
 
 
 def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Path) -> tuple[list[Path], str]:
-    """The file with what is known of the messages around each position; none where Kafka does not answer.
+    """The file with the evidence of the messages around each position; None if Kafka does not answer.
 
     The remark names positions without evidence: while the cluster answers, a later savepoint can still be exported.
     """
@@ -440,7 +440,7 @@ def _describe(path: Path, folder: Path) -> CopiedFile:
 
 
 class _Planned(msgspec.Struct, frozen=True):
-    """A plan, with the ledger rows of the positions and, for a mirrored cluster, where each of them goes on there."""
+    """A plan, with the ledger rows of the positions and, for a mirrored cluster, the offset of each there."""
 
     plan: ImportPlan
     manifest: SavepointManifest
@@ -474,7 +474,7 @@ def prepare_import(
     Raises:
         CopyDamaged: The export is not whole, or of another stream.
         StateTypeChanged: The declared state type cannot read its state, and there is no `migrate`.
-        NotTranslatable: The state of a partition cannot go on in a mirrored cluster.
+        NotTranslatable: The state of a partition cannot continue in a mirrored cluster.
         KafkaError: Kafka does not answer.
 
     The commit raises:
@@ -488,10 +488,10 @@ def prepare_import(
 
 
 def _carry_out(handle: StreamHandle, prepared: _Planned, cause: str) -> SavepointImported:
-    """Begin a stream with an exported savepoint.
+    """Start a stream with an exported savepoint.
 
     1. Make the tables in a folder of another name: the first batch has the state and the positions.
-    2. Give it the stream's name; until then nothing is there.
+    2. Rename it to the stream; until then nothing is there.
     3. Publish the positions; the next start does so too.
     """
     try:
@@ -501,7 +501,7 @@ def _carry_out(handle: StreamHandle, prepared: _Planned, cause: str) -> Savepoin
     except (LockstepError, DeltaError, FileNotFoundError):
         if not is_taken(handle.folders):
             raise
-        is_ours = False  # another import was faster, and has deleted the draft of this one
+        is_ours = False  # another import was faster, and has deleted the draft of this import
     if not is_ours:
         raise Refused(handle.stream.name, prepared.plan.PLAN, [_occupied(handle, prepared.manifest)])
     return SavepointImported(plan=prepared.plan, published=publish_positions(handle, rows))  # 3
@@ -552,7 +552,7 @@ def _refuse_other_state(exported: StreamFolders, manifest: SavepointManifest, ro
     """Refuse positions whose state is in files that the manifest does not name.
 
     Raises:
-        PathRefused: It names the first one.
+        PathRefused: A position has an invalid name; the error names the first.
     """
     named = {file.path for file in manifest.files}
 
@@ -614,7 +614,7 @@ def _look_at(
 
 
 def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: str) -> Iterator[Obstacle]:
-    """What is wrong with the table root, or with the cluster."""
+    """The faults of the table root, or of the cluster."""
     if is_taken(handle.folders):
         yield _occupied(handle, manifest)
     here = handle.cluster.cluster_id()
@@ -628,7 +628,7 @@ def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: s
 
 
 def _describe_findings(findings: Sequence[Finding]) -> Iterator[Obstacle]:
-    """One obstacle a kind: what Kafka has is not what the positions say. Growth is for the next run to judge."""
+    """One obstacle a kind: Kafka's messages do not match the positions. Growth is for the next run to judge."""
     kinds: dict[str, RewindReason] = {Fault.EXPIRED: RewindReason.EXPIRED, Fault.TRUNCATED: RewindReason.TRUNCATED}
     steps = {
         RewindReason.EXPIRED: "import a later savepoint, or --accept-expired to leave it to the class (strict: a halt)",
@@ -644,7 +644,7 @@ def _describe_findings(findings: Sequence[Finding]) -> Iterator[Obstacle]:
 
 
 def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> Obstacle:
-    """The root has something: what is not ours to judge, or this import, which was killed after its end."""
+    """The root has something: unknown content, or this import, which was killed after its end."""
     folder, made = handle.folders.table.parent, _find_import(handle.folders)
     what = (manifest.savepoint, manifest.table_id, manifest.batch)
     if made is not None and (made.savepoint, made.table_id, made.batch) == what:
@@ -663,7 +663,7 @@ def _find_import(folders: StreamFolders) -> Imported | None:
 
 
 def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Planned, cause: str) -> list[LedgerRow]:
-    """Make tables whose first batch is the savepoint; gives its rows."""
+    """Make tables whose first batch is the savepoint; returns its rows."""
     manifest, row_type, now = prepared.manifest, handle.stream.types.row, ledger.read_clock()
     output = open_tables(
         drafted,

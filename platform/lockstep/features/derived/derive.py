@@ -1,8 +1,8 @@
-"""Runs derived tables: Structured Streaming from the tables of streams, rebuilt where its checkpoint no longer fits.
+"""Runs derived tables: Structured Streaming from the tables of streams, rebuilt if its checkpoint no longer fits.
 
 docs/decisions/0033 has the reasons, docs/derived.md the use. A checkpoint of Structured Streaming belongs to one
-history of each source, which a note in its folder names; a rewind, a promotion or an erasure begins another one. Then,
-as where the checkpoint is lost, a new checkpoint computes all rows into a table of its own, and they replace those of
+history of each source, which a note in its folder names; a rewind, a promotion or an erasure starts another history.
+Then, or if the checkpoint is lost, a new checkpoint computes all rows into a separate table, and they replace those of
 the derived table in one commit, which names that checkpoint.
 """
 
@@ -94,7 +94,7 @@ class DerivedSource(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        version: The newest version of its table; None where it has none yet.
+        version: The newest version of its table; None if it has none yet.
         next_version: The version that the derived table reads next; None before the first run.
     """
 
@@ -104,13 +104,13 @@ class DerivedSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DerivedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of a derived table would do.
+    """The plan of a run of a derived table.
 
     Attributes:
         name: Name of the derived table.
         folder: Its table.
         sources: Its sources.
-        rebuild: Why it would be rebuilt; None where it goes on from its checkpoint.
+        rebuild: Why it would be rebuilt; None if it continues from its checkpoint.
         is_due: Whether there is anything to do.
         watermark: The watermark after the last run (UTC); None without one.
     """
@@ -144,11 +144,11 @@ class DerivedRun(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Name of the derived table.
         folder: Its table.
-        version: Version of its table; None where a source has no table yet.
+        version: Version of its table; None if a source has no table yet.
         rows: Rows of its table.
         rows_before: Rows before the run.
         sources: Its sources, as read.
-        rebuilt: Why it was rebuilt; empty where it went on from its checkpoint.
+        rebuilt: Why it was rebuilt; empty if it continued from its checkpoint.
         watermark: The watermark (UTC); None without one.
     """
 
@@ -214,7 +214,7 @@ class DeriveFailed(LockstepError):
 
 
 class CheckpointNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is noted next to a checkpoint.
+    """The note next to a checkpoint.
 
     Attributes:
         digest: Digest of the declaration.
@@ -248,7 +248,7 @@ class _QueryId(msgspec.Struct):
 
 
 class _Checkpoint:
-    """A checkpoint of Structured Streaming, as it lies in its folder. Its files are read once."""
+    """A checkpoint of Structured Streaming, as stored in its folder. Its files are read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -282,7 +282,7 @@ class _Checkpoint:
 
     @cached_property
     def _newest(self) -> _NewestBatch | None:
-        """What the newest offsets say; None where there are none, or they are torn or damaged."""
+        """The newest offsets; None if they are missing, torn or damaged."""
         lines = _read_log(self.spark / "offsets" / str(self.planned))
         try:
             offsets = tuple(decode_json(line, _Offset) for line in lines[1:])
@@ -319,7 +319,7 @@ class _Checkpoint:
 
 
 def _read_log(path: Path) -> list[bytes]:
-    """The lines of an entry of Spark's logs after its version; none where it is missing or torn."""
+    """The lines of an entry of Spark's logs after its version; empty if it is missing or torn."""
     try:
         content = find_storage(path).read(path)
     except FileNotFoundError:
@@ -328,7 +328,7 @@ def _read_log(path: Path) -> list[bytes]:
 
 
 class _Found(NamedTuple):
-    """What a run begins with: heads and versions of the sources, checkpoint in use, cause of a rebuild."""
+    """The inputs of a run: heads and versions of the sources, checkpoint in use, cause of a rebuild."""
 
     histories: tuple[SourceHistory, ...]
     checkpoint: _Checkpoint | None
@@ -349,7 +349,7 @@ def may_hold_erased(note: CheckpointNote | None, now: Sequence[SourceHistory]) -
     Asked at every rebuild: an erasure hides behind any other cause, such as a rewind of another source.
 
     Args:
-        note: The note of its checkpoint; None where it is lost.
+        note: The note of its checkpoint; None if it is lost.
         now: The history of each source.
     """
     if note is None:
@@ -360,7 +360,7 @@ def may_hold_erased(note: CheckpointNote | None, now: Sequence[SourceHistory]) -
 
 def _may_be_erased_from(noted: SourceHistory, now: SourceHistory | None) -> bool:
     """Whether a session may have been erased since from a source, or from the table that is now in its place."""
-    if now is None:  # it is no source any more: its erasures are not known
+    if now is None:  # it is not a source any more: its erasures are not known
         return True
     return now.erasure != noted.erasure or (now.table_id != noted.table_id and now.erasure > 0)
 
@@ -375,7 +375,7 @@ def choose_derived(name: str | None, known: Mapping[str, Derived]) -> tuple[Deri
 
 
 def start_session(derived: Derived, settings: Settings) -> SparkSession:
-    """The session of this process, started where there is none yet. Raises EnvironmentProblem as Spark's start does."""
+    """The session of this process, started if there is none yet. Raises EnvironmentProblem as Spark's start does."""
     from pyspark.sql import SparkSession  # heavy; only runs pay for it
 
     roots = find_module_root(derived.derive.__module__)
@@ -383,7 +383,7 @@ def start_session(derived: Derived, settings: Settings) -> SparkSession:
 
 
 def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
-    """Show what a run would do; without Spark, and without changing anything.
+    """Plan a run; without Spark, and without changing anything.
 
     Args:
         derived: The declaration.
@@ -410,16 +410,16 @@ def run_derived(
     """Bring a derived table up to its sources.
 
     1. Lock the table; of two runs the second is refused.
-    2. Look whether its checkpoint fits the history of the sources, the declaration and the table.
-    3. If so, go on from it; else compute all rows by a new checkpoint, and replace those of the table in one commit.
-    4. Look again: a source that was rewound meanwhile makes a rebuild necessary.
+    2. Check that its checkpoint fits the history of the sources, the declaration and the table.
+    3. If so, continue from it; else compute all rows by a new checkpoint, and replace those of the table in one commit.
+    4. Check again: a source that was rewound meanwhile makes a rebuild necessary.
     5. Delete checkpoints that are not in use, and files that were replaced long ago; write the position.
 
     Args:
         derived: The declaration.
         root: The table root.
-        make_session: Starts Spark; called where there is anything to do.
-        rebuild: Rebuild it, whatever its checkpoint is.
+        make_session: Starts Spark; called if there is anything to do.
+        rebuild: Rebuild it, with any checkpoint.
 
     Raises:
         DeriveInProgress: Another run writes it.
@@ -482,7 +482,7 @@ def _list_unread(derived: Derived) -> tuple[SourceHistory, ...]:
 def _find_remedy(
     derived: Derived, root: Path, found: _Found, cause: RebuildCause | None, failed: DeriveFailed
 ) -> RebuildCause:
-    """Why a rebuild may succeed where a run failed. Raises the failure where nothing says so."""
+    """Why a rebuild may succeed after a run failed. Raises the failure without such a reason."""
     if cause is None:
         now = _look(derived, root)
         remedy = None if now is None else now.cause
@@ -515,11 +515,11 @@ class _Attempt:
     def _rebuild(self, found: _Found) -> None:
         """Compute all rows by a new checkpoint, and let them replace those of the table in one commit.
 
-        1. Delete what a rebuild left that was killed.
+        1. Delete the rest of a killed rebuild.
         2. Note the history of the sources; compute the rows into a table in the folder of the checkpoint.
         3. Rows of a history that has ended meanwhile replace nothing.
-        4. Replace the rows of the derived table, naming the last batch of the query: when it goes on in the derived
-           table, Delta leaves out the batches up to that one.
+        4. Replace the rows of the derived table, naming the last batch of the query: when it continues in the derived
+           table, Delta leaves out the batches up to that batch.
         """
         _delete_others(self._folders)  # 1
         folder = self._folders.checkpoints / uuid.uuid4().hex
@@ -535,9 +535,9 @@ class _Attempt:
             self._replace_rows(_Checkpoint(folder), result)  # 4
 
     def _note_read(self, checkpoint: _Checkpoint, note: CheckpointNote, before: Sequence[SourceHistory]) -> bool:
-        """Note up to which entries the sources were read; gives False where their history has ended meanwhile.
+        """Note up to which entries the sources were read; returns False if their history has ended meanwhile.
 
-        A source goes on while Spark starts: a copy from before the newest entry that was read is another history.
+        A source continues while Spark starts: a copy from before the newest entry that was read is another history.
         """
         goes_on = not _has_changed(self._derived, self._folders.root, before)
         read = tuple(before)
@@ -561,7 +561,7 @@ class _Attempt:
             writer.option("userMetadata", USER_METADATA + done.folder.name).save(find_storage(table).uri(table))
 
     def _run_query(self, checkpoint: _Checkpoint, target: Path) -> DataFrame:
-        """Run the query up to the newest rows; gives the DataFrame of the function. Raises DeriveFailed."""
+        """Run the query up to the newest rows; returns the DataFrame of the function. Raises DeriveFailed."""
         with _raise_as_failed(self._derived.name):
             result = self._make_result()
             options = {
@@ -585,8 +585,8 @@ class _Attempt:
     def _read_source(self, stream: str) -> DataFrame:
         """The rows of a stream, past commits that change rows: after them their kinds are compared.
 
-        One batch reads them all. Of a table that is read at first, files come in the order in which they were written,
-        compacted ones last: by several batches, rows of the later ones would be late for the watermark of the first.
+        One batch reads them all. Of a table that is read at first, files are in the order in which they were written,
+        compacted ones last: in several batches, rows of the later files would be late for the watermark of the first.
         """
         table, watermark = StreamFolders(stream, self._folders.root).table, self._derived.watermark
         reader = self._session.readStream.format("delta").option("maxFilesPerTrigger", FILES_MAX)
@@ -644,14 +644,14 @@ def _look(derived: Derived, root: Path) -> _Found | None:
 def _find_unreadable(
     root: Path, checkpoint: _Checkpoint, histories: Sequence[SourceHistory], heads: Sequence[Head]
 ) -> RebuildCause | None:
-    """Why the sources do not have what a checkpoint reads next; None where they have."""
+    """Why the sources lack the versions that a checkpoint reads next; None if they have them."""
     if _is_ahead(root, checkpoint, histories):
         return RebuildCause.REPLACED
     return RebuildCause.EXPIRED if _has_expired(root, checkpoint, histories, heads) else None
 
 
 def _move_to_read(root: Path, history: SourceHistory, version: int) -> SourceHistory:
-    """The same history at the newest version that was read, where that is a later one."""
+    """The same history at the newest version that was read, if that is later."""
     entry = delta_log.read_entry(StreamFolders(history.stream, root).table, version) if version >= 0 else None
     if entry is None or version <= history.version:
         return history
@@ -677,7 +677,7 @@ def _is_ahead(root: Path, checkpoint: _Checkpoint, histories: Iterable[SourceHis
 
 
 def find_other_history(root: Path, noted: Sequence[SourceHistory], now: Sequence[SourceHistory]) -> RebuildCause | None:
-    """How the history of the sources differs from the one that a checkpoint belongs to; None where it goes on.
+    """How the history of the sources differs from that of a checkpoint; None if it continues.
 
     A query passes over commits that change rows, so that their kinds decide: heads and kinds of all versions since are
     compared. A version whose entry is gone is not: see `_has_expired`.
@@ -734,7 +734,7 @@ def _find_newest_entry(table: Path) -> Mapping[str, object] | None:
 
 
 def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
-    """Delete the checkpoints that are not in use, and what the one in use was built in; gives the latter."""
+    """Delete the checkpoints that are not in use, and the build folder of the one in use; returns the latter."""
     storage, current = find_storage(folders.checkpoints), None
     if delta_log.has_log(folders.table):
         current = _find_current(folders.table)
@@ -789,7 +789,7 @@ def _list_sources(derived: Derived, found: _Found | None) -> tuple[DerivedSource
 
 
 class _Size(NamedTuple):
-    """Version and rows of a table; -1 and 0 where there is none."""
+    """Version and rows of a table; -1 and 0 without a table."""
 
     version: int
     rows: int
@@ -807,7 +807,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def _read(path: Path, kind: type[S]) -> S | None:
-    """A small JSON file; None where it is missing or damaged."""
+    """A small JSON file; None if it is missing or damaged."""
     try:
         return decode_json(find_storage(path).read(path), kind)
     except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):

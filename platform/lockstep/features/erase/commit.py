@@ -20,9 +20,9 @@ DIGEST_CHARACTERS = 32
 
 
 def compute_session_digest(table_id: str, session: str) -> str:
-    """The digest that stands for an erased session: of the table's id and its name.
+    """The digest in place of an erased session: of the table's id and its name.
 
-    Whoever knows a name can find out that it was erased, which is what `lockstep verify` does; the name cannot be read
+    With the name, a process can find that it was erased, as `lockstep verify` does; the name cannot be read
     from it, and two tables have different digests of one name.
     """
     named = f"{table_id}\n{session}".encode("utf-8", "surrogatepass")
@@ -42,7 +42,7 @@ class ErasedName:
 
     @property
     def mark(self) -> str:
-        """The name that stands for it."""
+        """The name in its place."""
         return f"{ERASED_MARK}{self._digest}"
 
     def match(self, name: str | None) -> bool:
@@ -55,7 +55,7 @@ class ErasedName:
 
 
 class ErasureOvertaken(TableError):
-    """What an erasure was planned for has changed: a batch, or other files that hold the rows."""
+    """The basis of an erasure's plan has changed: a batch, or other files that hold the rows."""
 
 
 class ErasureCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ def finish_erasure(digest: str, batch: int) -> Proposal:
     def next_head(base: Base) -> Head:
         found = base.head.erasure
         if found is None or (found.digest, found.batch) != (digest, batch):
-            return base.head  # a later one: it began after this one was finished
+            return base.head  # a later erasure: it started after this one was finished
         return msgspec.structs.replace(base.head, erasure=msgspec.structs.replace(found, is_finished=True))
 
     return Proposal(kind=ERASE_END, next_head=next_head)

@@ -1,8 +1,8 @@
 """Erases one session of a stream: rows, state, quarantined and late messages; nothing of it can be had back.
 
-docs/decisions/0027 is the protocol, docs/erase.md the way through it. One commit takes rows and state out and raises
+docs/decisions/0027 is the protocol, docs/erase.md the way through it. One commit removes rows and state and raises
 the rewind floor to itself; the side tables follow it and can be finished by any process. What Kafka holds is not ours:
-messages before the positions are not read again, later ones are as those of any new session.
+messages before the positions are not read again, later messages are as those of any new session.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class EraseReason(StrEnum):
 
 
 class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """What an erasure removes of one partition.
+    """The data that an erasure removes from one partition.
 
     Attributes:
         topic: Topic name.
@@ -114,7 +114,7 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
         quarantined: Messages in quarantine.
         late: Messages in the late table.
         decisions: Ledger rows that name it, in decisions of operators.
-        unread: Offsets in Kafka from the position on; None where Kafka does not say.
+        unread: Offsets in Kafka from the position on; None if Kafka does not answer.
     """
 
     topic: str
@@ -130,17 +130,17 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasePlan(Plan, frozen=True, kw_only=True):
-    """What an erasure would do.
+    """The plan of an erasure.
 
     Attributes:
-        digest: The digest that stands for the session in head, log and ledger.
+        digest: The digest in place of the session in head, log and ledger.
         topic: The topic to which it is restricted; empty for all.
         last_batch: The last batch now; the erasure is the next one, and no rewind goes below it.
         rows: Rows of the table that go.
         files: Data files that are written again.
         bytes: Their bytes.
         hours: Their commit hours.
-        partitions: Where the session is.
+        partitions: The partitions of the session.
         savepoints: Savepoints, which an erasure deletes.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
         notes: What else has to be known.
@@ -194,10 +194,10 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an erasure.
 
     Attributes:
-        plan: What it did; of an erasure that had been committed before, what of it was left: no rows.
+        plan: Its plan; of an erasure that had been committed before, the rest of it: no rows.
         batch: The batch that is the erasure.
         version: Version of the output table after it.
-        messages: Messages that were taken out of quarantine and late table.
+        messages: Messages that were removed from quarantine and late table.
     """
 
     plan: ErasePlan
@@ -225,7 +225,7 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EraseRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator wants to be erased.
+    """An operator's request to erase a session.
 
     Attributes:
         session: The session.
@@ -290,8 +290,8 @@ def prepare_erasure(
 
     Args:
         folders: Folders of the stream.
-        request: The session, and what is accepted.
-        context: Exported hours, and what Kafka has.
+        request: The session, and the accepted effects.
+        context: Exported hours, and the state of Kafka.
         cause: The reason and the operator; it is stored, so it must not name the session.
 
     Raises:
@@ -316,7 +316,7 @@ def _carry_out(
 ) -> SessionErased:
     """Commit an erasure.
 
-    1. Finish an earlier erasure that was interrupted: if it is this one and left nothing to do, that is all.
+    1. Finish an earlier erasure that was interrupted: if it is this erasure and has nothing left to do, that is all.
     2. Write the data files without its rows and the state without its entries, each read back and compared.
     3. Commit both, the positions and the raised rewind floor; if a compaction replaced a file, plan again.
     4. Finish it: see `finish_erasing`.
@@ -357,9 +357,9 @@ def _make_result(prepared: _Planned, messages: int) -> SessionErased:
 
 
 def finish_erasing(folders: StreamFolders) -> int:
-    """Finish an erasure that is committed; gives the messages taken out of the side tables.
+    """Finish an erasure that is committed; returns the messages removed from the side tables.
 
-    By any process, and by housekeeping, where its own process died. Does nothing without one.
+    Any process may do so, and housekeeping does, if the eraser died. Does nothing without an erasure.
 
     1. Rewrite quarantine, late table, and the ledger of earlier batches.
     2. Make all features forget sessions.
@@ -527,7 +527,7 @@ def _find_obstacles(
 def _commit(
     folders: StreamFolders, prepared: _Planned, request: EraseRequest, context: EraseContext, cause: str
 ) -> Head:
-    """Write all files and commit them; deletes what it wrote where the commit did not land."""
+    """Write all files and commit them; deletes the files if the commit did not land."""
     output, live, made = open_table(folders), LiveFiles(folders.table), list[Path]()
     with delete_on_error(made):
         planned = _write_files(folders, prepared, request, cause, made)
@@ -652,7 +652,7 @@ def _make_row(
 def _find_erased(
     folders: StreamFolders, prepared: _Planned, written: Sequence[FileWithoutSession]
 ) -> dict[TopicIdPartition, list[ErasedRows]]:
-    """What was erased of each partition, by the batch that emitted it; one entry at least of each concerned."""
+    """The erased rows of each partition, by the batch that emitted them; at least one entry for each concerned."""
     places: dict[TopicIdPartition, list[ErasedPlaces]] = {}
     for file in written:
         for key, found in file.erased:
@@ -669,7 +669,7 @@ def _find_erased(
 
 
 class RangeEnds(msgspec.Struct, frozen=True):
-    """Where the ranges of one partition end, in order of batches: one element a range.
+    """The ends of the ranges of one partition, in order of batches: one element a range.
 
     Attributes:
         until: The offset after the range.
@@ -688,7 +688,7 @@ class RangeEnds(msgspec.Struct, frozen=True):
         return RangeEnds(ordered[:, 0], ordered[:, 1], ordered[:, 2])
 
     def find_batch(self, held: int, emitted: int, row: int) -> int:
-        """The batch that emitted a row which lies in a range: a timer emits where the range before ends."""
+        """The batch that emitted a row of a range: a timer emits at the end of the range before."""
         first = int(np.searchsorted(self.until, emitted, side="left"))
         for ended in range(first, held):
             if row < self.rows_emitted[ended]:
@@ -737,7 +737,7 @@ def _split_ends(
 def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: RangeEnds) -> Iterator[ErasedRows]:
     """Erased rows by the range whose offsets hold them and the batch that emitted them. Pure.
 
-    Both are the same but for rows that timers emitted where a range ends: the next range holds their offset.
+    Both are the same but for rows that timers emitted at the end of a range: the next range holds their offset.
     """
     starts, rows, messages = dict[tuple[int, int], int](), Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
     for part in places:

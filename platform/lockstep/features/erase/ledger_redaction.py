@@ -1,7 +1,7 @@
-"""Takes the name of an erased session out of the ledger, and counts the rows that have it.
+"""Removes the name of an erased session from the ledger, and counts the rows that have it.
 
-A mark with the digest stands for the name in decisions that the proof reads again. An error of the stream's own code
-may show any value: of the partitions of the session all of them are taken out.
+A mark with the digest replaces the name in decisions that the proof reads again. An error of the stream's own code
+may show any value: of the partitions of the session all errors are removed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REDACTED: Final = frozenset({*NAMING, _ERRORS, _REASON})
 
 
 class _Erased(msgspec.Struct, frozen=True):
-    """What is erased.
+    """The erased session.
 
     Attributes:
         name: The name of the session.
@@ -122,7 +122,7 @@ def redact_ledger(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
 
     1. Bring the ledger forward to the head, which has the row of the erasure.
     2. Rewrite each file of an earlier batch that names the session; read the new file again.
-    3. Commit; a file that another process has replaced meanwhile is looked at again.
+    3. Commit; a file that another process has replaced meanwhile is read again.
     4. Delete the replaced files, and those with the session that the ledger does not name.
 
     No position is read from these files any more: the erasure has a full set of them. Safe to call again.
@@ -200,7 +200,7 @@ def _delete_unnamed(side: Path, handle: DeltaTable, erased: _Erased) -> None:
     """Delete the files with the session that the ledger does not name: replaced ones, and those of killed batches."""
     storage = find_storage(side)
     found = storage.find_files(side, "*.parquet")
-    refresh(handle, side)  # after the list, so that what is committed meanwhile counts as named
+    refresh(handle, side)  # after the list, so that files committed meanwhile count as named
     named = set(_list_paths(handle))
     until = msgspec.structs.replace(erased.erasure, batch=erased.erasure.batch + 1)  # an overtaken batch has its number
     for path in found:

@@ -1,4 +1,4 @@
-"""Erased sessions of one partition: what the proof must not find any more, and nothing else.
+"""Erased sessions of one partition: the rows that the proof must not find any more.
 
 The ledger row of an erasure names the session by a digest, and counts its rows by batch. The digest is computed here
 again: the proof shares no code with the erasure.
@@ -48,7 +48,7 @@ class ErasedSessions:
         return end is not None and position < end
 
     def has_message(self, session: str | None, key: bytes | None, offset: int) -> bool:
-        """Whether a quarantined or late message was erased: where it has no session, its key stands for it."""
+        """Whether a quarantined or late message was erased: without a session, its key counts."""
         name = session if session is not None else (key or b"").decode("utf-8", "surrogateescape")
         return self.has_row(name, (offset, 0))
 
@@ -59,7 +59,7 @@ class ErasedSessions:
         return [each for each in sessions if each in marks or self._digest(each) in digests] if digests else []
 
     def find_mark(self, session: str) -> str | None:
-        """The name that stands for a session in the ledger; None for one that was not erased."""
+        """The name in place of a session in the ledger; None if it was not erased."""
         digest = self._digest(session) if self._ends else ""
         return MARK + digest if digest in self._ends else None
 

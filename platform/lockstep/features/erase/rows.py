@@ -49,7 +49,7 @@ class WantedSession(msgspec.Struct, frozen=True):
 
 
 class ErasedPlaces(msgspec.Struct, frozen=True):
-    """Where the erased rows of one partition were: one element a row.
+    """The places of the erased rows of one partition: one element a row.
 
     Attributes:
         emit_offset: Emit offsets.
@@ -67,8 +67,8 @@ class FileWithoutSession(msgspec.Struct, frozen=True):
 
     Attributes:
         source: The file that it replaces.
-        output: The new file, synced; None where no row is left.
-        erased: Where the erased rows were, by partition; a file may be named for several row groups.
+        output: The new file, synced; None if no row is left.
+        erased: Places of the erased rows, by partition; a file may be named for several row groups.
     """
 
     source: LiveFile
@@ -117,7 +117,7 @@ def _list_keys(rows: pa.Table) -> list[TopicIdPartition]:
 def rewrite_without(table: Path, file: LiveFile, wanted: WantedSession, by: WrittenBy) -> FileWithoutSession:
     """Write a file again without the rows of a session; read it back and compare it row by row.
 
-    1. Of each row group keep the other rows, in their order; note where the erased ones were.
+    1. Of each row group keep the other rows, in their order; note the places of the erased rows.
     2. Read the new file and compare the hash of each row with that of the row in its place.
 
     Args:
@@ -127,7 +127,7 @@ def rewrite_without(table: Path, file: LiveFile, wanted: WantedSession, by: Writ
         by: The batch that is the erasure: its label in the name tells clean-up when the file is an orphan.
 
     Raises:
-        TableError: A file cannot be read, or the new one differs; it is removed.
+        TableError: A file cannot be read, or the new file differs; it is removed.
     """
     erased: list[tuple[TopicIdPartition, ErasedPlaces]] = []
     before: list[npt.NDArray[np.uint64]] = []
@@ -168,7 +168,7 @@ def _write(
     first = next((group for group in groups if len(group)), None)
     if first is None:
         return None
-    prefix = f"{PurePosixPath(file.path).name.partition('-')[0]}-{by.label}"  # what is compacted stays so
+    prefix = f"{PurePosixPath(file.path).name.partition('-')[0]}-{by.label}"  # a compacted file stays compacted
     with DataFileWriter(table, first.schema, commit_hour=file.commit_hour, prefix=prefix) as writer:
         for group in filter(len, chain([first], groups)):
             writer.write(group)

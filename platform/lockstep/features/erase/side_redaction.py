@@ -35,7 +35,7 @@ SESSION_COLUMNS = ["batch", "topic", "session", "key"]
 
 
 def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
-    """Take the messages of an erased session out of quarantine and late table; gives their number.
+    """Remove the messages of an erased session from quarantine and late table; returns their number.
 
     What stays of a message is its place, its batch and its cause: so counts still match the ledger, and the proof knows
     that it was not applied. Files with its messages that the table does not name any more, or never did, are deleted at
@@ -43,7 +43,7 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
 
     Args:
         folders: Folders of the stream.
-        head: A head with the erasure, or a later one.
+        head: A head with the erasure, or a later head.
         erasure: The erasure; messages of later batches stay.
 
     Raises:
@@ -71,7 +71,7 @@ def _delete_unnamed(side: Path, table: DeltaTable, table_id: str, erasure: Erasu
     """
     storage = find_storage(side)
     found = storage.find_files(side, "*.parquet")
-    refresh(table, side)  # after the list, so that what is committed meanwhile counts as named
+    refresh(table, side)  # after the list, so that files committed meanwhile count as named
     named = {file.path for file in list_side_files(table)}
     until = msgspec.structs.replace(erasure, batch=erasure.batch + 1)  # a batch that it overtook has its number
     for path in found:
@@ -134,7 +134,7 @@ def _redact(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _match_rows(rows: pa.Table, table_id: str, erasure: Erasure) -> list[int]:
-    """The rows of the session, by its digest: where a message has none, its key stands for it."""
+    """The rows of the session, by its digest: without a session, a message's key counts."""
     columns = rows.select(SESSION_COLUMNS).to_pydict()
     digests: dict[str, str] = {}
     found = []

@@ -57,7 +57,7 @@ class ErasedState(msgspec.Struct, frozen=True):
     """The state of one partition without a session.
 
     Attributes:
-        segment: Its new base; None where nothing is left.
+        segment: Its new base; None if nothing is left.
         entries: Entries that were erased.
     """
 
@@ -76,10 +76,10 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
     Args:
         folder: Folder of the stream's state.
         label: Names the batch that writes it.
-        states: The states, each with what is left out of it; None for nothing.
+        states: The states, each with the entries to leave out; None for nothing.
 
     Raises:
-        StateDamaged: A file cannot be read, or the new one differs; it is removed.
+        StateDamaged: A file cannot be read, or the new file differs; it is removed.
     """
     written: list[tuple[StateVersion, ErasedState, bytes]] = []
     with StateFileWriter.open(folder, label) as writer:

@@ -1,8 +1,8 @@
 """The check `health` of a stream's table: its alarms, as Dagster shows them.
 
-The health sensor evaluates it without a run: on a change, every half hour, and after a run that left it out. Until the
-first time it shows no result, which is no pass. It may be executed by hand, and holds up nothing that comes after the
-table. After such a run the sensor gives the last results of the table's other checks again: nothing has changed them.
+The health sensor evaluates it without a run: on a change, every half hour, and after a run that left it out. Before the
+first time it shows no result, which is not a pass. It may be executed by hand, and blocks no asset after the
+table. After such a run the sensor repeats the last results of the table's other checks, which have not changed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ def make_health_evaluation(
 
     Args:
         stream: The stream.
-        facts: What is known.
+        facts: The known facts.
         alarms: The announced alarms.
         newest: The newest materialization of the table: Dagster shows a result together with the one it names.
     """
@@ -113,7 +113,7 @@ def find_newest_materialization(stream: AnyStream, instance: DagsterInstance) ->
 def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozenset[str]:
     """Names of the checks in whose place Dagster shows a run that has ended and did not execute them.
 
-    Each Materialize plans all checks of the table. Where the table's step fails, as of a halted stream, they do not
+    Each Materialize plans all checks of the table. If the table's step fails, as of a halted stream, they do not
     run: Dagster shows "Execution failed", or "Skipped" after a termination or if a run had nothing new to check,
     until each is evaluated again. A run whose step of the checks failed has executed them.
     """
@@ -149,7 +149,7 @@ def request_first_checks(
     """A run of the checks when the table has rows and no run ever planned one of them; None otherwise.
 
     Dagster counts a check without a result among those that did not pass: "0 / 9 Passed". Once requested, the run has
-    planned all checks; whatever becomes of it, the next one is that of the schedule.
+    planned all checks; after any result of it, the next run is that of the schedule.
 
     Args:
         stream: The stream, new or with a new rule.
@@ -204,7 +204,7 @@ def find_severity(alarms: Sequence[Alarm]) -> AssetCheckSeverity:
 
 
 def describe_health(facts: HealthFacts, alarms: Sequence[Alarm]) -> str:
-    """One paragraph an alarm, and one of what is unknown, as Markdown."""
+    """One paragraph an alarm, and one for the unknown, as Markdown."""
     lines = [f"{alarm.severity.value}: {alarm.problem} (next: {alarm.next_step})" for alarm in alarms]
     if facts.unknown:
         lines.append(f"unknown: {', '.join(kind.value for kind in facts.unknown)}")

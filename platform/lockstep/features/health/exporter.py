@@ -1,7 +1,7 @@
 """Prometheus exporter: the health of all declared streams, read when it is scraped.
 
 Series are bounded: some 50 for each stream, and one for each topic that it reads. Partitions have none unless they are
-asked for: 1,000 topics are 1,000 series, not tens of thousands. What is not known is absent, never zero. docs/health.md
+asked for: 1,000 topics are 1,000 series, not tens of thousands. An unknown value is absent, never zero. docs/health.md
 lists the metrics.
 """
 
@@ -56,7 +56,7 @@ class StreamMetric(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         meaning: One sentence.
-        read: Its value; None where it is unknown, or where there is none.
+        read: Its value; None if it is unknown, or missing.
     """
 
     name: str
@@ -72,7 +72,7 @@ class StreamCounter(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name, without `_total`.
         meaning: One sentence.
-        read: The figures whose growth it sums, by partition; one of the whole stream stands under `WHOLE`.
+        read: The figures whose growth it sums, by partition; that of the whole stream is under `WHOLE`.
     """
 
     name: str
@@ -234,13 +234,13 @@ LEVELS = {AlarmSeverity.WARNING: 1.0, AlarmSeverity.ERROR: 2.0}
 
 
 class StreamSnapshot(msgspec.Struct, frozen=True):
-    """One look at a stream.
+    """One snapshot of a stream.
 
     Attributes:
         health: Its health.
         seconds: Time that it took.
         counts: The counters, by name.
-        counted: The figures of each counter at the newest look that could read the table.
+        counted: The figures of each counter of the newest snapshot that could read the table.
         rates: The work of the writer; None without a live one.
     """
 
@@ -252,7 +252,7 @@ class StreamSnapshot(msgspec.Struct, frozen=True):
 
 
 def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamSnapshot:
-    """A look with its counters: those of the look before, and what has grown since."""
+    """A snapshot with its counters: those of the snapshot before, and the growth since."""
     if not look.health.facts.has_table:
         return look if before is None else msgspec.structs.replace(look, counts=before.counts, counted=before.counted)
     counted = {each.name: each.read(look.health.facts) for each in STREAM_COUNTERS}
@@ -306,7 +306,7 @@ class HealthCollector(Collector):
         handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
         try:
             health = read_health(handle)
-        except Exception as error:  # a defect of one look is not to hide the other streams
+        except Exception as error:  # a defect of one snapshot must not hide the other streams
             logger.exception("stream %s could not be looked at", stream.name)
             health = make_unreadable(stream, *describe_unreadable(error))
         seconds = time.monotonic() - began
@@ -321,7 +321,7 @@ def _read_rates(handle: StreamHandle, facts: HealthFacts) -> LiveRates | None:
 
 
 def make_metrics(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
-    """The metrics of these looks."""
+    """The metrics of these snapshots."""
     yield from (_make_gauge(metric, looks) for metric in STREAM_METRICS)
     yield from (_make_counter(counter, looks) for counter in STREAM_COUNTERS)
     desired, alarm, lag, seconds = (
@@ -400,7 +400,7 @@ def _make_counter(counter: StreamCounter, looks: Sequence[StreamSnapshot]) -> Me
 
 
 def _alarm_levels(health: Health) -> Iterator[tuple[str, float]]:
-    """The level of each kind of lockstep, none of what is unknown; and of the alarms that extensions raise."""
+    """The level of each kind of lockstep, without unknown levels; and of the alarms that extensions raise."""
     levels = dict.fromkeys((kind.value for kind in AlarmKind if kind not in health.unknown), 0.0)
     return iter((levels | {alarm.kind: LEVELS[alarm.severity] for alarm in health.alarms}).items())
 
@@ -413,7 +413,7 @@ def _topic_lags(facts: HealthFacts) -> Iterable[tuple[str, float]]:
 
 
 class ClientHandler(WSGIRequestHandler):
-    """Answers one client, on a thread of its own; one that sends nothing, or takes nothing, is left after a time."""
+    """Answers one client, on a separate thread; a client that sends nothing, or takes nothing, is left after a time."""
 
     timeout = CLIENT_SECONDS_MAX
 
@@ -442,7 +442,7 @@ def _answer_loopback_names(application: WSGIApplication) -> WSGIApplication:
 
 
 def start_exporter(collector: HealthCollector, host: str, port: int) -> WSGIServer:
-    """Serve the metrics on a thread, at /metrics, until `shutdown()`; gives the server, whose port may have been 0.
+    """Serve the metrics on a thread, at /metrics, until `shutdown()`; returns the server, whose port may have been 0.
 
     Raises:
         EnvironmentProblem: The port cannot be used.

@@ -1,7 +1,8 @@
-"""Decides which alarms of a look are announced, and when the check is evaluated. Pure: no files, no Dagster, no clock.
+"""Decides which alarms are announced, and when the check is evaluated. Pure: no files, no Dagster, no clock.
 
-An alarm is announced once two looks in a row have seen it: an election of leaders, a handover, a lost answer and a
-restart pass by unannounced. What a look could not judge stays as it was: an unknown headroom ends no alarm.
+An alarm is announced once two snapshots in a row have it: an election of leaders, a handover, a lost answer and a
+restart pass by unannounced. An alarm that a snapshot could not judge stays as it was: an unknown headroom ends no
+alarm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class RaisedAlarm(msgspec.Struct, frozen=True):
     """An announced alarm.
 
     Attributes:
-        alarm: As of the last look that could judge it.
+        alarm: As of the last snapshot that could judge it.
         since: When it was announced, in seconds since 1970 (UTC).
     """
 
@@ -39,12 +40,12 @@ class RaisedAlarm(msgspec.Struct, frozen=True):
 
 
 class HealthCursor(SensorCursor, frozen=True, kw_only=True):
-    """State of the health sensor between looks.
+    """State of the health sensor between snapshots.
 
     Attributes:
-        seen: Alarms that only the last look has seen.
+        seen: Alarms that only the last snapshot has.
         raised: Announced alarms.
-        reported: What the last evaluation said, without figures.
+        reported: The text of the last evaluation, without figures.
         reported_at: Its time, in seconds since 1970 (UTC).
         materialization: Storage id of the table's newest materialization then; Dagster shows an evaluation with it.
         waiting: Notifications that the webhook has not taken yet, oldest first.
@@ -63,13 +64,13 @@ class HealthSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        alarms: Alarms of the look.
-        unknown: Alarms that the look could neither raise nor rule out.
+        alarms: Alarms of the snapshot.
+        unknown: Alarms that the snapshot could neither raise nor rule out.
         has_run: Whether the stream has a table, readable or not.
         materialization: Storage id of the table's newest materialization; 0 without one.
         is_hidden: Whether Dagster shows a run that left the check out, in place of the last evaluation.
         notifies: Whether there is a webhook.
-        certain: Alarms of which this look is as good as two.
+        certain: Alarms for which one snapshot is enough.
     """
 
     stream: str
@@ -99,14 +100,14 @@ class HealthDecision(msgspec.Struct, frozen=True, kw_only=True):
 def decide_health(look: HealthSnapshot, cursor: HealthCursor, now: float) -> HealthDecision:
     """Decide what to announce.
 
-    1. Announce alarms that this look and the one before have seen; keep those that it could not judge.
-    2. Note what began, changed and ended for the webhook.
+    1. Announce alarms of this snapshot and the snapshot before; keep those that it could not judge.
+    2. Note the alarms that started, changed and ended for the webhook.
     3. Evaluate the check after a change, after a materialization of the table, after a run that left it out, and at
-       times; never while an alarm waits for its second look, as the check would pass.
+       times; never while an alarm waits for its second snapshot, as the check would pass.
 
     Args:
         look: Inputs.
-        cursor: Cursor of the look before.
+        cursor: Cursor of the snapshot before.
         now: Time of this machine, in seconds since 1970 (UTC).
     """
     known = {each.alarm.kind: each for each in cursor.raised}
@@ -148,7 +149,7 @@ def _is_unknown(kind: str, unknown: Collection[str]) -> bool:
 def _compare(
     stream: str, before: Iterable[RaisedAlarm], after: Iterable[RaisedAlarm], now: float
 ) -> Iterator[Notification]:
-    """The notifications of what has changed."""
+    """The notifications of changed alarms."""
     old, new = ({each.alarm.kind: each for each in raised} for raised in (before, after))
     for kind, each in new.items():
         if kind not in old:
@@ -178,7 +179,7 @@ def _note(stream: str, event: NotificationEvent, raised: RaisedAlarm, now: float
 
 
 def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[str]) -> str:
-    """Alarms, their severities and what is unknown, without figures."""
+    """Alarms, their severities and the unknown alarms, without figures."""
     alarms = sorted(f"{each.alarm.kind} {each.alarm.severity.value}" for each in raised)
     return "; ".join([*alarms, *sorted(f"{kind} unknown" for kind in unknown)]) or "healthy"
 

@@ -60,9 +60,9 @@ class HealthWatcher:
 
         self._cluster.invalidate()
         is_away = self._cluster.stays_away(OUTAGE_SECONDS)
-        # Dagster gives up a tick of 60 seconds: the question that was repeated has taken half of them.
+        # Dagster gives up a tick of 60 seconds: the repeated question has used half of them.
         seconds_max = TICK_SECONDS_MAX / 2 if is_away else TICK_SECONDS_MAX
-        # First checks wait in Dagster's queue, and hold up no alarm.
+        # First checks wait in Dagster's queue, and delay no alarm.
         starts_max = len(self._streams)
         result = poll_streams(
             context, self._streams, HealthCursor, watch, seconds_max=seconds_max, starts_max=starts_max
@@ -80,7 +80,7 @@ class OutageNotes:
         self._sent = set[tuple[NotificationEvent, AlarmSeverity]]()
 
     def send(self, note: Notification, webhook: Webhook) -> bool:
-        """Send one notification, unless it was sent for another stream; gives whether it was taken."""
+        """Send one notification, unless it was sent for another stream; returns whether it was taken."""
         if note.alarm != AlarmKind.KAFKA:
             return webhook.send(note)
         if (note.event, note.severity) in self._sent:
@@ -105,19 +105,19 @@ def observe_health(
     *,
     is_kafka_away: bool = False,
 ) -> SensorResult:
-    """Look at a stream.
+    """Evaluate the health of a stream.
 
     1. Read health, the newest materialization of the table, and which checks' last results Dagster does not show.
-    2. Decide what is announced.
-    3. Send what waits for the webhook; what it does not take waits for the next look.
-    4. Give what was decided, and the hidden results of the other checks again; request checks that never ran.
+    2. Decide which alarms are announced.
+    3. Send the waiting notifications to the webhook; those that it does not take wait for the next tick.
+    4. Return the decision, and the hidden results of the other checks again; request checks that never ran.
 
     Args:
         handle: The stream.
         instance: Dagster.
-        cursor: Cursor of the look before.
+        cursor: Cursor of the tick before.
         webhook: Takes notifications.
-        outages: Knows what was sent of an outage of Kafka.
+        outages: Knows the notifications that were sent of an outage of Kafka.
         is_kafka_away: Kafka was asked twice, and did not answer.
     """
     health, newest = read_health(handle), find_newest_materialization(handle.stream, instance)  # 1
@@ -149,7 +149,7 @@ def observe_health(
 
 
 def send_waiting(cursor: HealthCursor, webhook: Webhook, outages: OutageNotes) -> HealthCursor:
-    """Send notifications, oldest first, until the webhook does not take one; gives the cursor without those it took."""
+    """Send notifications, oldest first, until the webhook refuses one; returns the cursor without those it took."""
     for sent, note in enumerate(cursor.waiting[:NOTES_A_LOOK]):
         if not outages.send(note, webhook):
             return msgspec.structs.replace(cursor, waiting=cursor.waiting[sent:])

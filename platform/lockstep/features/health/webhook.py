@@ -25,7 +25,7 @@ SETTING = "health.secrets webhook"
 
 
 class NotificationEvent(Enum):
-    """What has happened to an alarm."""
+    """The change of an alarm."""
 
     BEGAN = "began"
     CHANGED = "changed"
@@ -42,9 +42,9 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
         stream: The stream.
         alarm: Its kind.
         severity: "warning" or "error".
-        problem: One sentence with the figures and the place; of an alarm that ended, the last one.
+        problem: One sentence with the figures and the place; of an alarm that ended, the last sentence.
         next_step: The command to run next.
-        since: When it began, in seconds since 1970 (UTC).
+        since: Its start, in seconds since 1970 (UTC).
         at: When this happened, in seconds since 1970 (UTC).
     """
 
@@ -85,7 +85,7 @@ class Webhook:
         self._seconds = 0.0
 
     def send(self, note: Notification) -> bool:
-        """Send one notification; gives whether it was taken."""
+        """Send one notification; returns whether it was taken."""
         if not self.problem and self._seconds >= SENDING_SECONDS_MAX:
             self.problem = f"it is slow: {self._seconds:.0f} s were spent on those before"
         if self.problem:
@@ -97,7 +97,7 @@ class Webhook:
 
 
 def _post_in_time(reference: str, note: Notification) -> str:
-    """As `_post`, of whose timeout each byte of an answer begins another."""
+    """As `_post`, whose timeout each byte of an answer restarts."""
     try:
         return run_within(POST_SECONDS_MAX, lambda: _post(reference, note))
     except TimeoutError:

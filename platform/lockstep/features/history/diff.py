@@ -81,7 +81,7 @@ class StreamDiff(msgspec.Struct, frozen=True, kw_only=True):
         changed: Rows that differ.
         columns: In which columns changed rows differ, the most frequent first.
         samples: Some rows that differ, in their order.
-        notes: What was not compared.
+        notes: The parts that were not compared.
         next_step: What to do with this result.
     """
 
@@ -177,7 +177,7 @@ def _open_side(folders: StreamFolders) -> _Side:
 def _find_starts(
     folders: StreamFolders, head: Head, positions: Mapping[TopicIdPartition, LedgerRow]
 ) -> dict[TopicIdPartition, int]:
-    """The first offset of each partition that was read. Batches that the ledger lacks yet may be the first ones."""
+    """The first offset of each partition that was read. Batches that the ledger lacks yet may be the first."""
     counts = " OR ".join(f"generation = {each} AND batch <= {last}" for each, last in head.valid_batches.items())
     sql = f"SELECT topic_id, partition, min(start) AS start FROM {LEDGER} WHERE {counts} GROUP BY 1, 2"  # noqa: S608
     rows = run_sql({LEDGER: delta_log.open_delta_table(folders.ledger)}, sql).to_pylist()
@@ -301,7 +301,7 @@ def find_next_step(one: Head, other: Head, *, is_equal: bool) -> str:
 
     Args:
         one: Head of one stream.
-        other: Head of the other, in either order where one of them is a shadow.
+        other: Head of the other, in either order if one of them is a shadow.
         is_equal: Whether all compared rows are equal.
     """
     for stream, shadow in ((one, other), (other, one)):
@@ -320,7 +320,7 @@ def find_next_step(one: Head, other: Head, *, is_equal: bool) -> str:
 
 
 def write_diff_page(found: StreamDiff, file: Path | None = None) -> Path:
-    """Write the differences as one HTML page that fetches nothing; gives its file.
+    """Write the differences as one HTML page that fetches nothing; returns its file.
 
     Args:
         found: The differences.

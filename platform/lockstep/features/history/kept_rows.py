@@ -32,7 +32,7 @@ def _list_obstacles(found: ShadowsFound, head: Head) -> Iterator[Obstacle]:
 
 
 def _name_shadows(found: ShadowsFound, head: Head) -> list[str]:
-    """Shadows by their tables, and by their savepoints: one that begins just now has no table yet."""
+    """Shadows by their tables, and by their savepoints: a shadow that is being started has no table yet."""
     tables = {each.name for each in found.shadows}
     names = {each.name for each in head.savepoints if each.name.startswith(PIN)}
     pins = names - set(map(make_pin, tables))

@@ -1,4 +1,4 @@
-"""Makes a shadow the stream: back to the batch from which it began, and its rows from there on, in one commit.
+"""Makes a shadow the stream: back to the batch from which it started, and its rows from there on, in one commit.
 
 docs/decisions/0028 is the protocol, docs/shadow.md the way through it. The plan is data; nothing is changed by it.
 """
@@ -95,14 +95,14 @@ class PromotedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromotionPlan(Plan, frozen=True, kw_only=True):
-    """What a promotion would do.
+    """The plan of a promotion.
 
     Attributes:
         shadow: Name of the shadow.
-        to_batch: The batch from which the shadow began: rows up to it stay as they are.
+        to_batch: The batch from which the shadow started: rows up to it stay as they are.
         last_batch: The last batch of the stream now.
         batch: The last batch afterwards.
-        generation: The generation that begins.
+        generation: The new generation.
         rows_gone: Rows of the stream after `to_batch`, which go.
         rows_added: Rows of the shadow, which replace them.
         quarantined: Messages of the shadow's quarantine and late table, which count from then on.
@@ -159,7 +159,7 @@ class Promoted(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a promotion.
 
     Attributes:
-        plan: What it did.
+        plan: Its plan.
         version: Version of the output table after it.
         published: Whether Kafka shows the positions as group offsets; the next start publishes them again.
     """
@@ -205,7 +205,7 @@ class _Prepared(msgspec.Struct, frozen=True):
 
     @property
     def plan(self) -> PromotionPlan:
-        """What it would do."""
+        """Its plan."""
         if self.planned is None:
             raise ValueError("not planned yet")
         return self.planned
@@ -242,9 +242,9 @@ def prepare_promotion(
 
     Raises:
         NoTable: The stream has never run.
-        NotAShadow: It is no shadow of the stream.
-        Refused: A session was erased since it began.
-        NotRewindable: The batch from which it began may be deleted.
+        NotAShadow: It is not a shadow of the stream.
+        Refused: A session was erased since its start.
+        NotRewindable: The batch from which it started may be deleted.
         KafkaError: Kafka does not answer.
 
     The commit raises:
@@ -263,7 +263,7 @@ def _carry_out(handle: StreamHandle, prepared: _Prepared, cause: str) -> Promote
 
     1. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
        refers to the copies.
-    2. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour where the
+    2. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour if the
        hour was closed meanwhile.
     3. Bring the side tables up to it, as the next start would.
     4. Publish the positions; the next start does so too.
@@ -282,7 +282,7 @@ def _prepare(handle: StreamHandle, name: str) -> _Prepared:
 
 @contextmanager
 def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[None]:
-    """Refuse a shadow that is dropped within the block, whatever error that causes; its name may begin again there.
+    """Refuse a shadow that is dropped within the block, on any error of that; its name may start again there.
 
     Raises:
         Refused: It is not there any more.
@@ -341,10 +341,10 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
 
 
 def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
-    """Refuse to bring back a session that the stream has erased since the shadow began.
+    """Refuse to bring back a session that the stream has erased since the shadow started.
 
     Raises:
-        Refused: It has; or the shadow has erased one, whose digest is that of its own table.
+        Refused: It has; or the shadow has erased one, whose digest is by its own table.
     """
     name, problem = shadow.stream, ""
     if head.erasure is not None and origin.batch < head.erasure.batch:
@@ -387,7 +387,7 @@ def _make_plan(
 
 
 def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
-    """A position with which the shadow began, with the address of the same state in the stream's own folder."""
+    """A position from the shadow's start, with the address of the same state in the stream's own folder."""
     return msgspec.structs.replace(
         row,
         state_file=None if held is None else held.state_file,
@@ -405,7 +405,7 @@ def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
 def _compare(
     view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], reached: Mapping[TopicIdPartition, LedgerRow]
 ) -> Iterable[PromotedPartition]:
-    """Forgotten partitions are among both: what one of them has read of a deleted topic counts as well."""
+    """Forgotten partitions are among both: their reads of a deleted topic count as well."""
     for key, row in sorted(now.items(), key=lambda item: (item[1].topic, item[1].partition)):
         shadow_at = reached[key].until if key in reached else row.joined_at
         if shadow_at == row.until or (key not in reached and row.until == row.joined_at):
@@ -490,7 +490,7 @@ def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence
 def _check_code(
     handle: StreamHandle, own: StreamFolders, origin: Origin, reached: Mapping[TopicIdPartition, LedgerRow]
 ) -> tuple[tuple[str, ...], list[Obstacle]]:
-    """Whether the deployed code is the shadow's, and whether it can go on from what the shadow wrote."""
+    """Whether the deployed code is the shadow's, and whether it can continue the shadow's tables."""
     stream, name, found = handle.stream, own.stream, list[Obstacle]()
     step = f"deploy the code of {name} for {stream.name}, then promote"
     if digest_code(stream) != origin.code_digest:
@@ -531,7 +531,7 @@ def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head
 def _copy_all(
     handle: StreamHandle, prepared: _Prepared, hour: str, cause: str, made: list[Path]
 ) -> tuple[PromotionCommit, list[LedgerRow]]:
-    """Copy everything, and note each file as it is made; gives the commit, and the positions after it."""
+    """Copy everything, and note each file as it is made; returns the commit, and the positions after it."""
     folders, own, plan, head = handle.folders, prepared.folders, prepared.plan, prepared.head
     label, now = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label, ledger.read_clock()
     rows, needs = _copy_positions(folders, prepared, label, now, cause)
@@ -590,7 +590,7 @@ def _copy_positions(
 
 
 def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
-    """The ledger of the shadow with batches and generation of the stream; its first one has the stream's own state."""
+    """The ledger of the shadow with batches and generation of the stream; its first batch has the stream's state."""
     counts, plan, accepted = prepared.shadow.valid_batches, prepared.plan, prepared.shadow.lost.accepted_batch
     for rows in ledger.iterate_rows(prepared.folders.ledger, last_batch=prepared.shadow.batch):
         yield [
@@ -610,7 +610,7 @@ def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
 
 
 def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
-    """The table of a shadow right after its last batch, whatever a run of it has committed since."""
+    """The table of a shadow right after its last batch, without later commits of its runs."""
     return delta_log.open_delta_table(own.table, version=shadow.batch_version)
 
 

@@ -41,9 +41,9 @@ class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         table: Folder of the output table.
         seen: The head of the stream for which it was planned.
-        target: The head right after the batch from which the shadow began.
+        target: The head right after the batch from which the shadow started.
         shadow: The head of the shadow.
-        generation: The generation that begins.
+        generation: The new generation.
         batch: Its last batch.
         commit_hour: The hour of all of its rows.
         files: The copied data files, already synced.
@@ -74,13 +74,13 @@ class PromotionCommit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def promotion(self) -> Promotion:
-        """What the head says of it."""
+        """The promotion as the head records it."""
         first = self.seen.batch + FIRST_BATCH
         return Promotion(shadow=self.shadow.stream, to_batch=self.target.batch, first=first, batch=self.batch)
 
 
 def commit_promotion(planned: PromotionCommit) -> Proposal:
-    """Go back to the batch from which a shadow began, and add the shadow's rows: one commit; the stream is stopped.
+    """Go back to the batch from which a shadow started, and add the shadow's rows: one commit; the stream is stopped.
 
     The commit raises:
         Fenced: Another run, a rewind or another promotion claimed the table since it was planned.
@@ -181,7 +181,7 @@ def _find_fields(planned: PromotionCommit) -> list[Field]:
 
 
 def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> SchemaChange:
-    """What the columns of a shadow add to those of the rows that stay.
+    """The columns that a shadow adds to those of the rows that stay.
 
     Raises:
         TableError: A column of these rows is of another type in the shadow, or missing there.

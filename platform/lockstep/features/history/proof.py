@@ -1,6 +1,6 @@
-"""What the first batch of a shadow, or of an imported savepoint, took over, compared with its digest.
+"""The state and positions that the first batch of a shadow or an imported savepoint inherited, against its digest.
 
-That of a shadow is compared with the stream that it is a shadow of, too, which has the same table root.
+Those of a shadow are also compared with the shadowed stream, in the same table root.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lockstep.verify.report import ViolationKind, Violations
 
 
 def check_origin(folders: StreamFolders, stored: StoredTables, violations: Violations) -> None:
-    """Compare the state and the positions that a first batch took over with the digest of the head.
+    """Compare the state and the positions that a first batch inherited with the digest of the head.
 
     1. From the stream's own tables, while they contain the state of that batch.
     2. Of a shadow: from those of the stream that it is a shadow of, while they do.
@@ -59,7 +59,7 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
 
 
 def _read_source(source: StreamFolders, origin: Origin) -> Mapping[TopicIdPartition, LedgerRow] | None:
-    """The positions of the batch in its own table; None where that is another table, or has cleaned the batch up."""
+    """The positions of the batch in its own table; None if that is another table, or has cleaned the batch up."""
     if not delta_log.has_log(source.table):
         return None
     try:
@@ -74,7 +74,7 @@ def _read_source(source: StreamFolders, origin: Origin) -> Mapping[TopicIdPartit
 
 
 def _read_positions(source: StreamFolders, now: Head, batch: int) -> Mapping[TopicIdPartition, LedgerRow]:
-    """The positions of a batch, from the newest full set at it on; from the first batch, where its entry is gone."""
+    """The positions of a batch, from the newest full set at it on; from the first batch, if its entry is gone."""
     version = next((each.version for each in now.savepoints if each.batch == batch), None)
     entry = None if version is None else delta_log.read_entry(source.table, version)
     head = entry.head if entry is not None else delta_log.find_head_of_batch(source.table, batch)
@@ -88,7 +88,7 @@ def _section(row: LedgerRow) -> SegmentRef | None:
 
 
 def _with_position(row: LedgerRange, theirs: LedgerRow | None) -> LedgerRange:
-    """The shadow's row with what the stream has of the same partition; a topic taken up later has no state there."""
+    """The shadow's row with the stream's values of the same partition; a topic added later has no state there."""
     if theirs is None:
         return row
     return msgspec.structs.replace(

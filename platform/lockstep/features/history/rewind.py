@@ -80,7 +80,7 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
         partition: Partition number.
         position: Its position now.
         back_to: Its position afterwards.
-        log_start: First offset that Kafka still has; None where it has no such topic, or does not show it.
+        log_start: First offset that Kafka still has; None if it does not have or show the topic.
         read_again: Offsets that the next run reads again.
         expired: Those of them that Kafka no longer has.
     """
@@ -96,19 +96,19 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewindPlan(Plan, frozen=True, kw_only=True):
-    """What a rewind would do.
+    """The plan of a rewind.
 
     Attributes:
         to_batch: The batch to which it goes back.
         to_at: When that batch was committed (UTC).
         last_batch: The last batch now.
-        generation: The generation that begins with it.
+        generation: The generation that starts with it.
         batches: Batches that count now and would not any more.
-        rows: Rows of the table that go; negative where a rewind to an undone batch brings rows back.
+        rows: Rows of the table that go; negative if a rewind to an undone batch restores rows.
         quarantined: Messages of these batches in the quarantine and in the late table, which no longer count.
-        restores_undone: An earlier rewind undid the target: it comes back.
+        restores_undone: An earlier rewind undid the target: it is restored.
         decisions: What operators accepted since the target; the next run may ask again.
-        topics: Topics that were taken up since; they are read again from their first position.
+        topics: Topics that were added since; they are read again from their first position.
         partitions: Partitions whose position changes.
         read_again: Offsets that the next run reads again.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
@@ -163,7 +163,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a rewind.
 
     Attributes:
-        plan: What it did.
+        plan: Its plan.
         batch: The batch that is the rewind.
         version: Version of the output table after it.
         published: Whether Kafka shows the positions as group offsets; the next start publishes them again.
@@ -206,12 +206,12 @@ def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
     Args:
         folders: Folders of the stream.
         head: The head now.
-        to: A batch number; a time (UTC unless it says otherwise): the last batch by then; TOPIC/PARTITION@OFFSET: the
+        to: A batch number; a time (UTC unless it has a zone): the last batch by then; TOPIC/PARTITION@OFFSET: the
             last batch before that message; or the name of a savepoint.
 
     Raises:
-        NotRewindable: There is no such batch, or its files may be deleted.
-        TableError: There is no such savepoint.
+        NotRewindable: The batch does not exist, or its files may be deleted.
+        TableError: The savepoint does not exist.
         LockstepError: The text is none of these, or the message was not read.
     """
     if to.isdecimal():
@@ -302,7 +302,7 @@ def prepare_rewind(
         handle: The stream.
         to: The target, as `find_target` takes it.
         cause: The reason and the operator.
-        accept_expired: Rewind although Kafka no longer has all messages: their rows go, and do not come again.
+        accept_expired: Rewind although Kafka no longer has all messages: their rows are removed, and not read again.
 
     Raises:
         NoTable: The stream has never run.
@@ -375,7 +375,7 @@ def find_common_batch(head: Head, target: Head) -> int:
 
 
 class _RewoundBatches:
-    """What the ledger says of the batches that count after a batch, file by file: a month of them needs no memory.
+    """The ledger's facts on the batches that count after a batch, read file by file: a month of them needs no memory.
 
     Attributes:
         batches: Their numbers.
@@ -406,7 +406,7 @@ class _RewoundBatches:
 
 
 class RewoundRows(msgspec.Struct, frozen=True):
-    """What a batch has of the partitions, as a rewind to it would have them.
+    """The partitions as of a batch, as after a rewind to it.
 
     Attributes:
         placed: The positions: see `make_rewound_rows`.
@@ -450,7 +450,7 @@ def make_rewound_rows(
 ) -> Iterable[LedgerRow]:
     """The positions after a rewind, before they have the stamp of its batch. Pure.
 
-    Topics that were taken up since the target keep their first position, so that an offset that expired since is found
+    Topics that were added since the target keep their first position, so that an offset that expired since is found
     missing; partitions that a known topic got since do not: their growth is judged again. A topic that was retired
     since, without a message, stays retired.
 
@@ -469,7 +469,7 @@ def make_rewound_rows(
 def make_unplaced_rows(
     held: Mapping[TopicIdPartition, LedgerRow], since: Mapping[TopicIdPartition, LedgerRow]
 ) -> Iterable[LedgerRow]:
-    """What a rewind gives no position, and the next run reads again all the same: what known topics got since. Pure.
+    """Partitions without a position after a rewind that the next run reads again: new partitions of known topics. Pure.
 
     Args:
         held: The newest row of each partition as of the target.
@@ -547,7 +547,7 @@ def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple
 
 
 def _try_read_chain(folders: StreamFolders, segment: SegmentRef) -> tuple[SegmentRef, ...] | StateDamaged:
-    """The chain of a segment, with itself; or what is wrong with it."""
+    """The chain of a segment, with itself; or its fault."""
     try:
         return (*read_header(folders.state, segment).chain, segment)
     except StateDamaged as error:
@@ -596,16 +596,16 @@ def count_rows(folders: StreamFolders, version: int | None) -> int:
 
 
 def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, cause: str) -> Head:
-    """Commit a rewind; gives the head after it.
+    """Commit a rewind; returns the head after it.
 
-    1. Bring the side tables up to the head: a batch follows only after they hold the last one.
+    1. Bring the side tables up to the head: a batch follows only after they hold the last batch.
     2. Write the positions of the target as the ledger file of the rewind.
-    3. Commit: claim, batch and restored table in one; for a later hour where its hour was closed since.
+    3. Commit: claim, batch and restored table in one; for a later hour if its hour was closed since.
     4. Bring the side tables up to it, as the next start would.
 
     Args:
         folders: Folders of the stream.
-        prepared: The plan; its obstacles are not looked at.
+        prepared: The plan; its obstacles are not checked.
         cause: The reason and the operator.
 
     Raises:

@@ -161,7 +161,7 @@ def drop_savepoint(name: str, cause: str) -> Proposal:
     """Keep the batch of a savepoint no longer than others.
 
     The commit raises:
-        TableError: There is no savepoint of that name.
+        TableError: No savepoint has that name.
     """
 
     def next_head(base: Base) -> Head:

@@ -1,4 +1,4 @@
-"""Savepoints: batches that stay restorable, whatever housekeeping deletes around them."""
+"""Savepoints: batches that stay restorable, while housekeeping deletes around them."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def drop_named_savepoint(folders: StreamFolders, name: str, *, who: str, why: st
 
     Raises:
         NoTable: The stream has never run.
-        TableError: There is no savepoint of that name.
+        TableError: No savepoint has that name.
     """
     output = open_table(folders)
     find_savepoint(output.base().head, name)

@@ -1,6 +1,6 @@
-"""Shadows: a stream of its own with new code, that began with the state and the positions of another one's batch.
+"""Shadows: a separate stream with new code, that started with the state and the positions of another stream's batch.
 
-docs/decisions/0028 says what is taken over and why; docs/shadow.md is the way through it.
+docs/decisions/0028 lists the inherited parts, with reasons; docs/shadow.md is the way through it.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowPlan(Plan, frozen=True, kw_only=True):
-    """How a shadow would begin.
+    """The plan of a shadow's start.
 
     Attributes:
         name: Name of the shadow: its tables, and its consumer group.
-        from_batch: The batch whose state and positions it takes over.
+        from_batch: The batch whose state and positions it inherits.
         last_batch: The last batch of the stream now.
-        partitions: The partitions that it takes over, and those that its topics got since, which it reads from their
+        partitions: The inherited partitions, and newer partitions of its topics, which it reads from their
             first offset.
         to_read: Offsets up to the positions of the stream.
         state_bytes: Bytes of state files that are read for the copy.
@@ -132,9 +132,9 @@ class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Its name.
         stream: The stream that it is a shadow of.
-        from_batch: The batch of that stream with which it began.
+        from_batch: The batch of that stream from which it started.
         begun_at: When (UTC).
-        code: Where its declaration is; empty for `assets/`.
+        code: The place of its declaration; empty for `assets/`.
         batch: Its last batch.
         desired: Its desired state.
         cause: The reason and the operator.
@@ -161,7 +161,7 @@ class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowCodeChanged(LockstepError):
-    """The code of a shadow is not what it began with: its rows would be those of two folds.
+    """The code of a shadow differs from its code at the start: its rows would be those of two folds.
 
     Attributes:
         name: Name of the shadow.
@@ -176,7 +176,7 @@ class ShadowCodeChanged(LockstepError):
 
 
 class NotAShadow(LockstepError):
-    """A stream that is no shadow of the other one.
+    """A stream that is not a shadow of the other.
 
     Attributes:
         name: The stream.
@@ -201,7 +201,7 @@ def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
         name: The name of the shadow.
 
     Raises:
-        LockstepError: There is no such code, or it declares several other streams.
+        LockstepError: The code does not exist, or declares several other streams.
         DeclarationError: The name is not one.
     """
     known = load_streams(code)
@@ -223,7 +223,7 @@ def find_shadow(name: str, settings: Settings) -> AnyStream | None:
     """The declaration of a shadow that is not in `assets/`, from the code that its table names; None for no shadow.
 
     Raises:
-        ShadowCodeChanged: It is not what the shadow began with.
+        ShadowCodeChanged: It differs from the shadow's code at the start.
         LockstepError: It cannot be loaded.
     """
     head = try_read_head(StreamFolders(name, settings.table_root))
@@ -237,7 +237,7 @@ def find_shadow(name: str, settings: Settings) -> AnyStream | None:
 
 
 class ShadowsFound(msgspec.Struct, frozen=True):
-    """What a table root has of shadows of some streams.
+    """The shadows of some streams in a table root.
 
     Attributes:
         shadows: The shadows, by name.
@@ -378,13 +378,13 @@ def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who:
 def prepare_shadow(
     source: StreamHandle, name: str, start: str, *, code: str = "", who: str = "", why: str = ""
 ) -> Prepared[ShadowPlan, ShadowShown]:
-    """Plan a shadow; changes nothing. `lockstep run` runs it once it has begun.
+    """Plan a shadow; changes nothing. `lockstep run` runs it once it is started.
 
     Args:
         source: The stream, with the code of the shadow: its declaration under the stream's own name.
         name: Name of the shadow.
         start: The batch, as `find_target` takes it.
-        code: Where the declaration is; empty where `assets/` declares the shadow under its name.
+        code: The place of the declaration; empty if `assets/` declares the shadow under its name.
         who: The operator.
         why: The reason.
 
@@ -402,11 +402,11 @@ def prepare_shadow(
 
 
 def _carry_out(source: StreamHandle, planned: _PlannedShadow, code: str, who: str, why: str) -> ShadowShown:
-    """Begin a shadow.
+    """Start a shadow.
 
     1. Keep the batch of the stream with a savepoint, so that a promotion finds it.
     2. Create the tables; copy the state into a file that nothing refers to yet.
-    3. Commit its first batch: the positions, with the copied state. Killed before, it is begun again.
+    3. Commit its first batch: the positions, with the copied state. If killed before, repeat the start.
     4. Bring its ledger up to it, as its next start would.
     """
     name = planned.plan.name
@@ -429,14 +429,14 @@ def _keep_batch(folders: StreamFolders, name: str, batch: int, who: str) -> None
 
 
 def _keep_origin(folders: StreamFolders, name: str, who: str) -> None:
-    """Keep the batch with which the shadow of a name began: of two beginnings the one that lost may keep another."""
+    """Keep the batch from which the shadow of a name started: of two starts, the loser may keep another batch."""
     own = try_read_head(StreamFolders(name, folders.root))
     if own is not None and own.origin is not None and own.origin.stream == folders.stream:
         _keep_batch(folders, name, own.origin.batch, who)
 
 
 def make_pin(name: str) -> str:
-    """Name of the savepoint that keeps the batch with which a shadow began; no two shadows share one.
+    """Name of the savepoint that keeps the batch from which a shadow started; no two shadows share one.
 
     A long name is cut and ends with a digest, after a dot, which no name of a shadow has.
     """
@@ -520,7 +520,7 @@ class ShadowDropPlan(Plan, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name.
-        batch: Its last batch; 0 if it was only begun.
+        batch: Its last batch; 0 after an incomplete start.
     """
 
     PLAN: ClassVar[str] = "the deletion of the shadow"
@@ -540,7 +540,7 @@ class ShadowDropped(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         stream: The stream that it was a shadow of.
-        batch: Its last batch; 0 where it was only begun.
+        batch: Its last batch; 0 after an incomplete start.
     """
 
     name: str
@@ -574,10 +574,10 @@ def drop_shadow(stream: str, name: str, settings: Settings, *, who: str) -> Shad
 def prepare_drop(stream: str, name: str, settings: Settings, *, who: str) -> Prepared[ShadowDropPlan, ShadowDropped]:
     """Plan the deletion of a shadow: its tables, its state, its consumer group and the savepoint of its start.
 
-    Also what a beginning left that was killed before its commit: the savepoint, and tables with a copy of the state.
+    Also the rest of a start that was killed before its commit: the savepoint, and tables with a copy of the state.
     A kill leaves a whole shadow or none that is seen, and the savepoint goes last. Safe to
-    repeat. What a killed deletion leaves is deleted by housekeeping, and by an erasure; in an object store by repeating
-    it, and no other shadow of the name begins before.
+    repeat. Housekeeping and an erasure delete the rest of a killed deletion; in an object store, repeat
+    it, and no other shadow of the name starts before.
 
     Raises:
         NotAShadow: It is none: a stream is never deleted by this.
@@ -609,7 +609,7 @@ def prepare_drop(stream: str, name: str, settings: Settings, *, who: str) -> Pre
 
 
 def _is_unfinished(head: Head | None, owner: StreamFolders, name: str) -> bool:
-    """Whether a shadow was only begun, or its deletion ended before the savepoint was deleted."""
+    """Whether the start of a shadow is incomplete, or its deletion ended before the savepoint was deleted."""
     return (head is None or not (head.epoch or head.batch)) and has_pin(owner, name)
 
 
@@ -632,6 +632,6 @@ def has_pin(folders: StreamFolders, name: str) -> bool:
 
 
 def release_pin(folders: StreamFolders, name: str, who: str) -> None:
-    """Delete the savepoint that kept the beginning of a shadow, where there is one."""
+    """Delete the savepoint that kept the start of a shadow, if it exists."""
     if has_pin(folders, name):
         drop_named_savepoint(folders, make_pin(name), who=who, why=f"shadow {name} is gone")

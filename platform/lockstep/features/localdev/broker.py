@@ -47,7 +47,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "share.coordinator.state.topic.min.isr": "1",
         "share.coordinator.state.topic.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # After a kill -9 a new process waits until the old one's session has ended (9 s by default).
+        # After a kill -9 a new process waits until the old process's session has ended (9 s by default).
         "broker.session.timeout.ms": "4000",
         # An idle node takes 1.0 instead of 1.7 CPU s a minute.
         "broker.heartbeat.interval.ms": "1500",
@@ -112,7 +112,7 @@ def make_log_settings(levels: Mapping[str, str]) -> str:
 
 
 def to_properties(settings: Mapping[str, str]) -> str:
-    """Settings as a Java properties file, in which a backslash begins an escape."""
+    """Settings as a Java properties file, in which a backslash starts an escape."""
     return "".join("{}={}\n".format(name, value.replace("\\", "\\\\")) for name, value in settings.items())
 
 
@@ -212,7 +212,7 @@ class Broker:
             listeners: Listeners in addition to the plain one, each by its name and security protocol
                 ("SASL_SSL"); `settings` secure them: "listener.name.<name>.ssl.keystore.location".
             log_levels: Levels of single loggers of Kafka: "kafka.request.logger" at DEBUG shows every request.
-            port: Port for clients; another one is chosen when it is in use.
+            port: Port for clients; another port is chosen if it is in use.
             detached: Whether it outlives this process; otherwise the kernel kills it with this thread.
             java_options: Further options of its JVM; by default it maps the archive of classes, if there is one.
 
@@ -317,7 +317,7 @@ class Broker:
         self.stop()
 
     def _launch(self) -> None:
-        """Start the process and wait for it; stop it again if it does not come up."""
+        """Start the process and wait for it; stop it again if it does not get ready."""
         self.spawn(make_cluster_id())
         try:
             self.wait_until_it_answers()

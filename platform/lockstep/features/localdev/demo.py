@@ -2,7 +2,7 @@
 
 python -m lockstep.features.localdev.demo REPOSITORY
 
-All its files are in REPOSITORY/.demo. A second run continues where the first one ended.
+All its files are in REPOSITORY/.demo. A second run continues at the end of the first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def wait_for_uncommitted_file(table: Path, process: subprocess.Popen[bytes], *, 
     Args:
         table: The output table.
         process: The writer; None is returned when it ends first.
-        after: Look only after this many batches are committed.
+        after: Wait until this many batches are committed.
 
     Returns:
         The name of the file, at a moment at which it was not committed.
@@ -218,7 +218,7 @@ def _platform(repository: Path, folder: Path) -> Iterator[LocalPlatform]:
 
 
 def _produce(platform: LocalPlatform, book: str, *, days: int) -> int:
-    """Produce messages that the topic lacks; gives the number of new messages."""
+    """Produce messages that the topic lacks; returns the number of new messages."""
     topic = f"{STREAM}.{book}"
     messages = to_sent(read_recorded_days(platform.repository / RECORDINGS, book)[:days]).messages
     there = count_produced(platform.servers().kafka, topic)

@@ -8,9 +8,9 @@ At intervals a new topic appears. It is fed with one session and then stays idle
 
 python -m lockstep.features.localdev.feed REPOSITORY --speed 30
 
-The settings give Kafka's address. It ends at SIGTERM. While Kafka does not answer, messages wait for it, in order.
+The settings have Kafka's address. It ends at SIGTERM. While Kafka does not answer, messages wait for it, in order.
 When it refuses one, or is away until the queue is full, it is unknown which of the last messages were written: the
-sessions end there, and new ones begin.
+sessions end there, and new sessions start.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class FeedPlan(msgspec.Struct, frozen=True, kw_only=True):
         run: Distinguishes the sessions of this feed from those of all others.
         messages_per_second: Of all topics together.
         taken: Existing topics.
-        new_topic_seconds: Time until the first new topic, and between later ones.
+        new_topic_seconds: Time until the first new topic, and between later topics.
     """
 
     recordings: Mapping[str, Sequence[Recorded]]
@@ -123,7 +123,7 @@ def _session(topic: str, messages: Sequence[Recorded], which: str) -> Iterator[t
 
 
 def _new_topics(plan: FeedPlan) -> Iterator[Iterator[tuple[str, bytes, bytes]]]:
-    """One session each on a topic of its own, named after a recording and a number not yet taken."""
+    """One session each on a separate topic, named after a recording and a number not yet taken."""
     taken = {*plan.taken, *plan.recordings}
     for original, messages in cycle(plan.recordings.items()):
         topic = next(name for number in count(2) if (name := f"{original}_{number}") not in taken)

@@ -1,4 +1,4 @@
-"""Rotates the logs of the live platform: a log past its limit is set aside, and the previous one is deleted.
+"""Rotates the logs of the live platform: a log past its limit is set aside, and the previous log is deleted.
 
     python -m lockstep.features.localdev.log_rotation FOLDER...
 
@@ -20,7 +20,7 @@ POLL_SECONDS = 30.0
 
 
 def rotate(folder: Path, limit_bytes: int = LIMIT_BYTES) -> list[Path]:
-    """Rotate the logs of a folder that are too large; gives those."""
+    """Rotate the logs of a folder that are too large; returns those."""
     large = [path for path in sorted(folder.glob("*.log")) if path.stat().st_size > limit_bytes]
     for path in large:
         draft = path.with_name(f"{path.name}.draft")

@@ -124,7 +124,7 @@ class LocalPlatform:
     Attributes:
         repository: The folder that holds `definitions.py`.
         folder: All its files; delete it to start over.
-        detached: Whether its processes outlive this one; otherwise the kernel kills them with this thread.
+        detached: Whether its processes outlive this process; otherwise the kernel kills them with this thread.
         settings: Environment variables of its processes in addition to `environment`.
     """
 
@@ -247,7 +247,7 @@ class LocalPlatform:
 
         Args:
             ready: The condition.
-            not_yet: What is missing.
+            not_yet: The missing part, for the text.
             say: Receives a line now and then.
 
         Raises:
@@ -453,7 +453,7 @@ def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]
 def start_streams(platform: LocalPlatform) -> Iterator[str]:
     """Request the start of each stream that is not stopped, held or halted, and wait until all of these write.
 
-    The supervisors start them, a few at a time, and go on if this process does not.
+    The supervisors start them, a few at a time, and continue if this process ends.
 
     Raises:
         LockstepError: Some are slow. Nothing is ended.
@@ -565,7 +565,7 @@ def start_platform(repository: Path, speed: float) -> None:
     2. Start the missing ones of Kafka, the feed and Dagster, then the keeper.
     3. Let the supervisors start streams; those that are stopped, held or halted stay so.
 
-    An interrupt of a first start ends what it has started.
+    An interrupt of a first start ends the processes that it has started.
     """
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")

@@ -1,6 +1,6 @@
 """Child and detached processes.
 
-Dagster starts processes of its own, these start Java, and that starts Python again; a killed process leaves orphaned
+Dagster starts processes, these start Java, and that starts Python again; a killed process leaves orphaned
 children behind. All of them keep the environment of their start. So a variable there marks the processes of the
 platform, never a name, and never a pid alone, which may be reused by another process: psutil compares the start time
 of a process before it sends a signal.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Run by a bare interpreter in the child, before the command: PR_SET_PDEATHSIG is 1 and survives exec. The
 # check of the parent closes the gap in which it died before the call to prctl. `preexec_fn` would do the
-# same in a copy of the parent, where it can deadlock as soon as there are threads.
+# same in a copy of the parent, where it can deadlock as soon as it has threads.
 _TIE = """
 import ctypes, os, signal, sys
 owner = int(sys.argv[1])
@@ -58,14 +58,14 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interrupt_by_signals() -> Iterator[None]:
-    """Any signal that ends a command raises `KeyboardInterrupt`, also where a shell's `&` had them ignored."""
+    """Any signal that ends a command raises `KeyboardInterrupt`, also if a shell's `&` had them ignored."""
     with _handling(signal.default_int_handler):
         yield
 
 
 @contextlib.contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Ignore these signals: a second Ctrl-C would leave behind what is being deleted."""
+    """Ignore these signals: a second Ctrl-C would stop the deletion midway."""
     with _handling(signal.SIG_IGN):
         yield
 
@@ -101,7 +101,7 @@ def start_child(
     Args:
         command: The command and its arguments.
         folder: Its working folder.
-        log: Where its output and errors go, appended.
+        log: The file for its output and errors, appended.
         environment: Variables in addition to those of this process.
     """
     tied = ["-c", _TIE, str(os.getpid()), *command]
@@ -111,7 +111,7 @@ def start_child(
 def start_detached(
     command: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str] = NO_CHANGE
 ) -> subprocess.Popen[bytes]:
-    """Start a process in its own session that survives the end of this one, and of its terminal.
+    """Start a process in its own session that survives the end of this process, and of its terminal.
 
     It handles every signal, even those that this process ignores. Arguments as of `start_child`.
     """
@@ -192,7 +192,7 @@ def list_platform_processes(folder: Path) -> list[psutil.Process]:
 
 
 def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
-    """End all processes of the platform, whatever state they are in; within 30 s.
+    """End all processes of the platform, in any state; within 30 s.
 
     1. Ask processes that no other one manages, and those that a server started, to end: the feed, and the runs,
        which end their own Java at a batch boundary (a stream's own bound for that is 20 s).
@@ -232,7 +232,7 @@ def _end(
         if not left:
             return
         for process in left:
-            if process not in asked:  # once: a second signal would break off what the first one ends in order
+            if process not in asked:  # once: a second signal would break off the orderly end after the first
                 asked.add(process)
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(number)

@@ -132,7 +132,7 @@ class SentMessages:
         """Pass one message to the client; waits while its queue is full, as it is when Kafka is away for long.
 
         Raises:
-            KafkaError: This message or one before it was refused; none after that one was or will be written.
+            KafkaError: This message or one before it was refused; no later message was or will be written.
         """
         self._topic = topic
         deadline = time.monotonic() + FLUSH_TIMEOUT_S
@@ -149,7 +149,7 @@ class SentMessages:
         return self._taken
 
     def abandon(self, seconds: float) -> None:
-        """Wait a moment for acknowledgements, then give up, whatever is missing."""
+        """Wait a moment for acknowledgements, then give up, even if some are missing."""
         self._producer.flush(seconds)
         self._producer.purge()
 
@@ -180,7 +180,7 @@ class SentMessages:
     def _check(self, *, late: bool) -> None:
         if self._refusal is None and not late:
             return
-        self._producer.purge()  # else it would go on sending what is queued behind the refused message
+        self._producer.purge()  # else it would send the messages queued behind the refused message
         written = f"topic {self._topic}: only {self._taken} messages written"
         raise _failed(self._settings, written, self._refusal, FLUSH_TIMEOUT_S)
 

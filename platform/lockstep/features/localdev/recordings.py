@@ -6,7 +6,7 @@ snapshot per book, depth differences, best-price tickers. Links of a difference:
 * futures (they carry `pu`): `pu` equals the `u` of the previous difference;
 * spot: `U` equals the `u` of the previous difference + 1.
 
-The trap in every such recording: REST answers slower than the socket, so the snapshot lies AFTER
+The trap in every such recording: REST answers slower than the socket, so the snapshot is AFTER
 differences it already contains (stale) and, on futures, after some it does not contain. Hence two
 correct ways to load one:
 
@@ -18,7 +18,7 @@ correct ways to load one:
 The file of the second day has no snapshot: alone it must be refused; after the first day's (one
 call with both paths, or produced after it) it continues over midnight without a break.
 
-Other than in `recordings`, the snapshot lies first, so a recording is loaded as it was received.
+Other than in `recordings`, the snapshot is first, so a recording is loaded as it was received.
 Values are the bytes of the recording, untouched. `book` is the key, which is the session, and the
 last part of the topic's name. To play a recording again as a new session, give it a new `book`:
 `msgspec.structs.replace(message, book="xmr_usd-2")`.
@@ -60,7 +60,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
         kind: Snapshot, difference or best-price ticker.
         value: The raw JSON bytes as the exchange sent them.
         received_ns: When the collector received it, in ns since 1970 UTC.
-        last_id: The last update of the exchange that it reflects: `u`, or `lastUpdateId`; 0 where the
+        last_id: The last update of the exchange that it reflects: `u`, or `lastUpdateId`; 0 if the
             exchange has no numbers.
         first_id: The first update that a difference reflects: `U`; None for other kinds.
         previous_id: `pu`, futures' differences only: the `u` of the previous difference.
@@ -143,7 +143,7 @@ def read_recorded_days(folder: Path, book: str) -> tuple[Path, ...]:
 
 
 def to_received(paths: Sequence[Path]) -> tuple[Recorded, ...]:
-    """Snapshot and differences in the order in which they came, tickers left out.
+    """Snapshot and differences in the order of their arrival, tickers left out.
 
     Raises:
         RecordingError: A line is not of a recording.
@@ -202,7 +202,7 @@ def _recorded(book: str, received_ns: int, value: bytes) -> Recorded | None:
             book=book, kind=RecordedKind.SNAPSHOT, value=value, received_ns=received_ns, last_id=message.snapshot_id
         )
     channel = message.stream.split("@")[1] if "@" in message.stream else message.stream
-    if channel == "trade":  # whole recordings have them; they are no evidence about the book
+    if channel == "trade":  # whole recordings have them; they prove nothing about the book
         return None
     return Recorded(
         book=book,

@@ -1,6 +1,6 @@
 """A bug of a user in a scratch copy of the streams, and the declared rule that finds it: the end of `make demo`.
 
-The copy is a code location of its own, whose stream has another name and another table root: the demo's stream, its
+The copy is a separate code location, whose stream has another name and another table root: the demo's stream, its
 table, its checks and its consumer group stay as they are. One run of Dagster reads one topic of the demo into the
 copy's table, and checks it.
 """
@@ -46,7 +46,7 @@ class SeededBug(msgspec.Struct, frozen=True):
 
 
 class CaughtBug(msgspec.Struct, frozen=True):
-    """What a check has found.
+    """The findings of a check.
 
     Attributes:
         result: The result of the rule.
@@ -62,7 +62,7 @@ class CaughtBug(msgspec.Struct, frozen=True):
 
 
 def open_scratch(folder: Path, kafka: str) -> LocalPlatform:
-    """The platform of the copy: code, tables and Dagster of its own in a folder; Kafka is another's.
+    """The platform of the copy: separate code, tables and Dagster in a folder; Kafka is another's.
 
     Args:
         folder: The folder.
@@ -73,7 +73,7 @@ def open_scratch(folder: Path, kafka: str) -> LocalPlatform:
 
 
 def copy_with_bug(repository: Path, scratch: LocalPlatform, topic: str) -> SeededBug:
-    """Copy the code location, give its stream another name and one topic, and put the bug into its fold.
+    """Copy the code location with another name and one topic for its stream, and put the bug into its fold.
 
     1. Copy the code and the settings of Dagster; tables and state of an earlier demo stay.
     2. Name the stream, and the topic that it reads.

@@ -17,12 +17,12 @@ POLL_SECONDS, PROGRESS_SECONDS = 2.0, 15.0
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """A look at a stream.
+    """The observed state of a stream.
 
     Attributes:
         epoch: The epoch that holds the table; 0 without a table.
         pulse: Its heartbeat; None without one.
-        failure: The newest failure of a run, empty without one; the supervisor starts another one.
+        failure: The newest failure of a run, empty without one; the supervisor starts another run.
     """
 
     epoch: int
@@ -31,7 +31,7 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class StreamWaits:
-    """Streams that are to write, and the first look at each."""
+    """Streams that are to write, and the first state of each."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.left = list(names)
@@ -39,7 +39,7 @@ class StreamWaits:
         self._reported: dict[str, str] = {}
 
     def note(self, name: str, state: StreamState) -> Iterator[str]:
-        """Take a look at a stream; gives a line for each change that a person wants to know."""
+        """Note the state of a stream; yields a line for each change that a person wants to know."""
         first = self._first.setdefault(name, state)
         if _writes(first, state):
             self.left.remove(name)
@@ -69,11 +69,11 @@ def await_streams(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """Wait for streams; gives a line for each that writes, and one now and then for those that do not.
+    """Wait for streams; yields a line for each that writes, and a line now and then for those that do not.
 
     Args:
         names: The streams.
-        look: Looks at one of them.
+        look: Reads the state of one of them.
         check: Raises if the wait is in vain, for example because a server has ended.
         clock: Monotonic seconds.
         sleep: Waits.

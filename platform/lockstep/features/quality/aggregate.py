@@ -1,6 +1,6 @@
 """One Spark aggregate of matching versions.
 
-Rows, ledger ranges and what is known of the time before go through one shuffle, by topic id and partition, and are
+Rows, ledger ranges and facts from earlier checks go through one shuffle, by topic id and partition, and are
 sorted by offset; `partitions.py` measures them so. The user's rules are columns of the rows, true where a row violates
 them.
 """
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 _OPTIONS: Final = {
-    # With it every shuffle is a job of its own, and there is nothing to adapt: the keys are partitions.
+    # With it every shuffle is a separate job, and it has nothing to adapt: the keys are partitions.
     "spark.sql.adaptive.enabled": "false",
     # The aggregate reads every file: data skipping only costs a job over the log.
     "spark.databricks.delta.stats.skipping": "false",
@@ -148,15 +148,15 @@ def summarize(
     """Measure all partitions that have rows or ledger ranges.
 
     Takes two Spark jobs for a whole table (its files, the aggregate), one for an increment, and one or two for the
-    samples of all violated rules, besides Delta's jobs to read a log for the first time; where a rule
+    samples of all violated rules, besides Delta's jobs to read a log for the first time; if a rule
     raises, one for each rule, and all of them again. Leaves nothing cached.
 
     Args:
         spark: A session with Delta's extensions, as `prepare_session` configures it; its options remain unchanged.
         folders: The stream.
         versions: The versions to measure.
-        rules: The user's rules; those that are no condition on rows are passed over.
-        increment: What was added since an earlier check; None for the whole table.
+        rules: The user's rules; rules that are not conditions on rows are skipped.
+        increment: The additions since an earlier check; None for the whole table.
         removed: The column that is null in the row of a removed key, which rules about values pass over.
     """
     from pyspark.errors import PySparkException
@@ -179,7 +179,7 @@ def summarize(
 
 @dataclass(frozen=True)
 class _Events:
-    """What a check measures: the rows that it reads, and what belongs to them."""
+    """The input of a check: the rows that it reads, with their context."""
 
     session: SparkSession
     folders: StreamFolders
@@ -227,7 +227,7 @@ def _name_place(measured: MeasuredPartition, names: Row) -> MeasuredPartition:
 def _join_references(
     session: SparkSession, root: Path, rows: DataFrame, rules: Iterable[Rule]
 ) -> tuple[DataFrame, dict[str, str]]:
-    """The rows with a column for each `References`, true where the key is there; why some have none, by rule."""
+    """The rows with a column for each `References`, true if the key is there; why some have none, by rule."""
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import broadcast, col, lit
 
@@ -276,13 +276,13 @@ def _find_raising(rows: DataFrame, violations: Iterable[tuple[Rule, Column]]) ->
 
 
 def _describe(error: Exception) -> str:
-    """What Spark or Java says first; a failed job says it last."""
+    """The first line of Spark's or Java's message; of a failed job its last part."""
     text = str(getattr(error, "java_exception", "") or error).strip().partition("\n")[0]
     return text.rpartition(" executor driver): ")[2] or type(error).__name__
 
 
 def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> DataFrame:
-    """Rows, ledger ranges, and what is known of the time before."""
+    """Rows, ledger ranges, and facts from earlier checks."""
     session, versions, increment = events.session, events.versions, events.increment
     ledger = _load_ledger(session, events.folders.ledger, versions, increment)
     retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
@@ -423,9 +423,9 @@ def compile_rules(
 
 
 def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, str]]:
-    """The type of each condition, and why some have none; all at once, and one by one only where that fails.
+    """The type of each condition, and why some have none; all together, and one by one only if that fails.
 
-    Each stands with the other columns, as it will: an aggregate has a type, and no value of a row.
+    Each is beside the other columns, as in the query: an aggregate has a type, and no value of a row.
     """
     from pyspark.errors import PySparkException
 
@@ -495,7 +495,7 @@ last line break, no `^` of many lines at the end of the text, and in two escapes
 
 
 def _make_bound(bound: Bound, kind: DataType, rounding: str) -> Column:
-    """A bound as the nearest value of the column's own type inside the range; null where there is none.
+    """A bound as the nearest value of the column's type inside the range; null without one.
 
     Left to Spark, both sides become one type, which rounds: decimals of more than 38 digits, integers next to doubles.
     """
@@ -553,7 +553,7 @@ def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
     """Count the nulls of the NOT NULL provenance columns, file by file, from the log.
 
     Spark cannot: the columns are declared NOT NULL, so it evaluates `is null` to false without
-    reading, and reads a null as zero or fails. The log's counts come from the Parquet footers.
+    reading, and reads a null as zero or fails. The log's counts are those of the Parquet footers.
     """
     actions = pa.table(delta_log.open_delta_table(table, version=version).get_add_actions(flatten=True))
     required = [f"null_count.{field.name}" for field in make_provenance_schema() if not field.nullable]
@@ -598,7 +598,7 @@ def _load_files(session: SparkSession, table: Path, version: int, actions: Itera
 def open_rows(
     spark: SparkSession, folders: StreamFolders, versions: TableVersions, increment: Increment | None
 ) -> Iterator[tuple[SparkSession, DataFrame]]:
-    """The rows of a check, in a session with options of its own; afterwards Delta's cached logs are discarded."""
+    """The rows of a check, in a session with separate options; afterwards Delta's cached logs are discarded."""
     session = spark.newSession()
     for name, value in _OPTIONS.items():
         session.conf.set(name, value)

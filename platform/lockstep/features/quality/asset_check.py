@@ -108,7 +108,7 @@ def find_checked_version(
 ) -> AssetMaterialization | None:
     """The materialization of the checked version; None when no evidence shows that the table is up to date.
 
-    A never-ending run only observes the table, as each materialization would make the check look outdated.
+    A never-ending run only observes the table, as each materialization would make the check seem outdated.
     So the check materializes, in one run with its result, the version it has checked: if that
     version was not materialized before, or the ledger's own materialization shows that there is no lag.
     """
@@ -199,9 +199,9 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
 def make_check_result(
     result: "RuleResult", checked: "Checked", shared: "Mapping[str, RawMetadataValue]", table: AssetKey
 ) -> AssetCheckResult | None:
-    """A rule's result as Dagster shows it; None where there was nothing to check, which Dagster shows as skipped.
+    """A rule's result as Dagster shows it; None without anything to check, which Dagster shows as skipped.
 
-    A check that crashed is an error, whatever the severity of its rule.
+    A check that crashed is an error, for any severity of its rule.
     """
     from lockstep.features.quality.rules import RuleOutcome
 

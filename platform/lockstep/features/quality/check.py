@@ -1,4 +1,4 @@
-"""Checks what was added to a stream since the last check, or all of it, and stores the result with its tables."""
+"""Checks the additions to a stream since the last check, or all of it, and stores the result with its tables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ RULES: Final = (*(rule.id for rule in judge_partitions()), PROOF_NOT_NULL.id)
 
 
 class RowTraits(msgspec.Struct, frozen=True):
-    """What class and transform of a stream say about its rows.
+    """The properties of a stream's rows by its class and transform.
 
     Attributes:
         removed: The column that is null in the row of a removed key: rules about values pass over such a row.
@@ -76,7 +76,7 @@ NO_TRAITS: Final = RowTraits()
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """What a check read.
+    """The rows that a check read.
 
     Attributes:
         full: The whole table, not an increment.
@@ -110,7 +110,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Name of the stream.
         versions: The checked versions.
-        coverage: What was read.
+        coverage: The rows that were read.
         partitions: The measurements of the whole table, in order of topic and partition: those of the last full check
             and of all increments since. Forgotten partitions that break no rule are one sum.
         results: One a rule: the built-in ones in the order of `RULES`, then the user's. Built-in rules are judged by
@@ -170,7 +170,7 @@ def check_table(
 
 
 def find_traits(stream: AnyStream) -> RowTraits:
-    """What class and transform say about the rows of a stream."""
+    """The properties of a stream's rows by its class and transform."""
     return RowTraits(
         removed=stream.transform.removal_column(),
         unordered_because=stream.integrity.unordered_because,
@@ -186,13 +186,13 @@ def check_stream(
     full: bool = False,
     keep: bool = True,
 ) -> Checked:
-    """Check what a stream has committed since the last check, also while a writer runs, and store the result.
+    """Check the commits of a stream since the last check, also while a writer runs, and store the result.
 
-    1. Find matching versions of table and ledger, and what was added since the last check.
+    1. Find matching versions of table and ledger, and the additions since the last check.
     2. Count the nulls of the provenance columns, from the log.
     3. Measure the partitions; not where provenance is null, because Spark would misread it.
     4. Judge each rule.
-    5. Store the result under `<table root>/<stream>/quality`, and what the next check continues from: unless a rule
+    5. Store the result under `<table root>/<stream>/quality`, and the start of the next check: unless a rule
        could not be judged, so that the next check reads the same rows again.
 
     Args:
@@ -317,7 +317,7 @@ def _merge_ends(
 
 
 def _find_standing(results: Iterable[RuleResult], before: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
-    """Results, some without evidence in an increment: there a violation stands, and a pass is not repeated."""
+    """Results, some without evidence in an increment: there a violation persists, and a pass is not repeated."""
     known = {result.rule: result for result in before}
     return tuple(_find_standing_one(result, known.get(result.rule)) for result in results)
 
@@ -331,7 +331,7 @@ def _find_standing_one(result: RuleResult, before: RuleResult | None) -> RuleRes
 
 
 def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions, *, keep: bool) -> Checked:
-    """The result where nothing was added, which is not stored; the next check goes on from this version."""
+    """The result without additions, which is not stored; the next check continues from this version."""
     if keep:  # the log keeps its entries for a month only
         keep_state(folders, msgspec.structs.replace(state, versions=versions))
         _forget_if_erased(folders, versions)
@@ -393,11 +393,11 @@ class CheckHistoryEntry(msgspec.Struct, frozen=True):
 
 
 class LastCheck(msgspec.Struct, frozen=True):
-    """What a check leaves for people.
+    """The stored result of a check, for people.
 
     Attributes:
         checked: Its result.
-        history: The checks so far by their time, but this one last, also where the clock has moved back.
+        history: The checks so far by their time, but this check last, also if the clock has moved back.
         great_expectations: The results of Great Expectations.
     """
 
@@ -425,9 +425,9 @@ def read_last_check(folders: StreamFolders) -> LastCheck | None:
 def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judged]) -> None:
     """Replace the last result atomically; of two checks at once the points of both stay in the history.
 
-    1. Write the point of this check to a file of its own.
+    1. Write the point of this check to a separate file.
     2. Write the result with the points of the result before and of all these files, until no file has been added since:
-       whoever writes last has seen all.
+       the last writer has read all.
     3. Delete the files of points that have been in results for long.
     """
     path, point = make_result_path(folders), _make_point(folders, checked)
@@ -450,7 +450,7 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
 
 
 def forget_sessions(folders: StreamFolders) -> None:
-    """Take out of the stored result all that names sessions, and make the next check read the whole table."""
+    """Remove all names of sessions from the stored result, and make the next check read the whole table."""
     find_storage(folders.root).delete(make_state_path(folders))
     path, last = make_result_path(folders), read_last_check(folders)
     if last is None:

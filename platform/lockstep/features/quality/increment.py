@@ -1,8 +1,8 @@
-"""What a check reads: the files that were added since the last one, or the whole table, with the reason.
+"""The input of a check: the files that were added since the last check, or the whole table, with the reason.
 
-The log says which files a commit added, and its kind what it did to rows. Compactions add no rows, and retention drops
-only old ones. An erasure, a commit of another tool, a replaced or rewound table, other rules, or files and entries that
-are gone make a check read everything.
+The log lists the files that a commit added, and its kind shows its effect on rows. Compactions add no rows, and
+retention drops only old rows. An erasure, a commit of another tool, a replaced or rewound table, other rules, or files
+and entries that are gone make a check read everything.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class TableVersions(msgspec.Struct, frozen=True):
         batch: Number of the last batch that both hold; 0 before the first.
         retired: Number of the last batch whose rows were dropped by retention; 0 for none.
         table_id: Delta's id of the output table.
-        valid: The last batch that counts of each generation, the current one last.
-        token: The token of the table version's entry; empty where it is gone, or an older release checked it.
+        valid: The last batch that counts of each generation, the current generation last.
+        token: The token of the table version's entry; empty if it is gone, or an older release checked it.
     """
 
     table: int
@@ -63,8 +63,8 @@ class TableVersions(msgspec.Struct, frozen=True):
 def find_matching_versions(folders: StreamFolders) -> TableVersions:
     """The newest versions that match.
 
-    The ledger follows the table, by one batch at most. Where that one is missing, the result is
-    the table's version before it; so there is nothing to wait for.
+    The ledger follows the table, by one batch at most. If that batch is missing, the result is
+    the table's version before it; so nothing needs a wait.
 
     Raises:
         TableError: The tables are further apart, or the table has a foreign writer.
@@ -96,7 +96,7 @@ def _read_token(table: Path, version: int) -> str:
 
 
 class CheckState(msgspec.Struct, frozen=True):
-    """What a check leaves for the next one.
+    """The state that a check leaves for the next check.
 
     Attributes:
         versions: The checked versions.
@@ -143,7 +143,7 @@ class AddedFile(msgspec.Struct, frozen=True):
         action: The log's line that added it.
         path: Relative to the table.
         size: Bytes.
-        rows: Rows; None where the log does not count them.
+        rows: Rows; None if the log does not count them.
         nulls: Its nulls by column, as far as they are counted.
     """
 

@@ -1,4 +1,4 @@
-"""Measures partitions from their events: ledger ranges, rows, and what is known of the time before. Pure.
+"""Measures partitions from their events: ledger ranges, rows, and facts from earlier checks. Pure.
 
 Runs on the executors, on Arrow batches in the order of Spark's sort. Each row then has the range that covers it,
 whether the row before has its coordinates, and the newest number of its session. Ranges are compared with their rows
@@ -71,7 +71,7 @@ class SessionEnd(msgspec.Struct, frozen=True, array_like=True):
         sequence: The producer's number.
         at: Emit offset of the row.
         number: Number of its message among those of the partition that emitted rows at their own offset, 0 for the
-            last one, else negative.
+            last, else negative.
         is_own: Whether its emit offset is that of its message, which was not buffered.
     """
 
@@ -89,7 +89,7 @@ class MeasuredPartition(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         place: Hash of its topic id and number.
-        summary: All of them; without topic id where it has rows only.
+        summary: All of them; without topic id if it has rows only.
         ends: The last numbered row of each session that has rows, the newest first.
     """
 
@@ -106,7 +106,7 @@ def summarize_partitions(
     Args:
         batches: Events with the columns of `ORDER`, sorted by these, and `topic_id`, `topic`, `partition`, `session`,
             `sequence`, `event_time` (microseconds since 1970, UTC), `restarts` (whether a snapshot made the row),
-            `values` (a list of integers) and `violated` (a list of masks, null where a row violates no rule).
+            `values` (a list of integers) and `violated` (a list of masks, null if a row violates no rule).
         rules: Ids of the user's rules, in the order of their bits.
         ends_max: Session ends of a partition, at most.
     """
@@ -225,17 +225,17 @@ class _Events:
         return cls(*(part[name].to_numpy() for name in ("kind", "at", "row_number", "offset")))
 
     def join(self, later: _Events) -> _Events:
-        """These and later ones."""
+        """These and later events."""
         return _Events(*(np.concatenate(pair) for pair in zip(self._columns, later._columns, strict=True)))
 
     @property
     def last(self) -> _Events:
-        """The last one."""
+        """The last event."""
         return _Events(*(column[-1:] for column in self._columns))
 
     @property
     def own(self) -> Flags:
-        """Whether the offset is that of the row's message, which was not buffered and is no timer's."""
+        """Whether the offset is that of the row's message, which was not buffered and is not a timer's."""
         found: Flags = self.offset == self.at
         return found
 
@@ -248,7 +248,7 @@ class _Ranges:
     """The ledger ranges of a partition, compared with the rows that they cover.
 
     A range covers the offsets that no earlier range covers, so each offset belongs to one range. Rows that timers
-    emitted while a partition was idle belong to an empty range, and a later range covers their offset: where there are
+    emitted while a partition was idle belong to an empty range, and a later range covers their offset: if there are
     any, or a session was erased, rows are compared by partition.
     """
 
@@ -351,7 +351,7 @@ class _Sessions:
     """The numbers of the sessions of a partition.
 
     A snapshot restarts the numbers, so its rows are not compared with the rows before. A snapshot may also emit no row:
-    a restart is excluded only if every offset between two rows has rows of its own. Those of timers and of released
+    a restart is excluded only if every offset between two rows has rows. Those of timers and of released
     messages are not: they belong to earlier offsets. If the first of the two rows was released, its own emit offset may
     be the snapshot's.
     """
@@ -363,7 +363,7 @@ class _Sessions:
         self._is_numbered, self._has_rows = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
 
     def add(self, events: _Events, part: pa.RecordBatch, numbers: Integers) -> None:
-        """Compare rows that follow; those before the increment come first."""
+        """Compare rows that follow; those before the increment are first."""
         chosen = events.kind >= END
         if not chosen.any():
             return

@@ -1,4 +1,4 @@
-"""The report of a stream's quality: one page for people, of what the last check and housekeeping stored."""
+"""The report of a stream's quality: one page for people, of the stored results of the last check and housekeeping."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Equation(msgspec.Struct, frozen=True):
-    """What was read, and everything that became of it.
+    """The messages that were read, and their outcomes.
 
     Attributes:
-        total: What was read.
-        parts: What it consists of.
-        unexplained: What no part explains, summed without the sign batch by batch.
+        total: The messages that were read.
+        parts: Its parts.
+        unexplained: The unexplained rest, summed without the sign batch by batch.
     """
 
     total: Term
@@ -109,7 +109,7 @@ def write_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) ->
 
 
 def build_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> QualityReport:
-    """Collect what is stored about a stream; needs neither Spark nor Kafka.
+    """Collect the stored facts about a stream; needs neither Spark nor Kafka.
 
     Raises:
         NoTable: The stream has never run.

@@ -44,7 +44,7 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         skipped: Messages of kind SKIP.
         dropped: Messages neither applied nor stored.
         quarantined: Messages in quarantine, not applied.
-        released: Messages buffered by an earlier batch, and applied or quarantined by this one.
+        released: Messages buffered by an earlier batch, and applied or quarantined by this batch.
         buffered: Messages buffered for a later batch.
         late: Messages in the late table.
         timer_rows: Times that a timer, the end of an idle session or a late message emitted rows.
@@ -60,10 +60,10 @@ class PartitionSummary(msgspec.Struct, frozen=True, kw_only=True):
         unexplained_messages: Messages read that are neither in the table nor counted under a
             cause (or the other way round), summed batch by batch.
         numbered_rows: Rows that carry the producer's sequence.
-        sequence_falls: Times a session's sequence fell where no session can have restarted.
-        sequence_restarts: Times it fell or was repeated after a message without rows, where the
+        sequence_falls: Times a session's sequence fell although no session can have restarted.
+        sequence_restarts: Times it fell or was repeated after a message without rows, when the
             session may have ended and restarted.
-        sequence_repeats: Times two consecutive messages of a session carried the same number where
+        sequence_repeats: Times two consecutive messages of a session carried the same number although
             no session can have restarted.
         first_event_time_us: Smallest event time, microseconds since 1970 (UTC).
         last_event_time_us: Largest event time, microseconds since 1970 (UTC).

@@ -1,4 +1,4 @@
-"""Checks a table from the command line, with a Spark of its own."""
+"""Checks a table from the command line, with a separate Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check(stream: AnyStream, settings: Settings, folders: StreamFolders, *, full: bool) -> Checked:
-    """Check what was added to a table since the last check, or all of it, and write the report; also while it grows.
+    """Check the additions to a table since the last check, or all of it, and write the report; also while it grows.
 
     Args:
         stream: The declaration, with its rules.

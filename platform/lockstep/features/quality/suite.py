@@ -1,7 +1,7 @@
 """Judges measured places with Great Expectations: one expectation per rule, a value object as result.
 
-Surprises of its version 1.24 that are handled here: results come in another order than the suite (rules
-are found by their id in `meta`); a crashed expectation looks like a failed one with other fields; nulls
+Surprises of its version 1.24 that are handled here: results are in another order than the suite (rules
+are found by their id in `meta`); a crashed expectation resembles a failed one with other fields; nulls
 are excluded from column checks, so a column of nulls passes (counts are built as integers, which cannot
 be null); importing it takes seconds and 300 MB (so it is imported on use).
 """
@@ -66,7 +66,7 @@ def list_not_judged(rules: Sequence[SummaryRule[P]], reason: str) -> Judged:
 def validate(
     columns: Mapping[str, str], breaks: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, Mapping[str, Any]], msgspec.Raw]:
-    """Validate with Great Expectations that there are no breaks, in one column per rule.
+    """Validate with Great Expectations the absence of breaks, in one column per rule.
 
     Args:
         columns: The column of each rule, by rule id.
@@ -163,7 +163,7 @@ def _without_verdict(rule: SummaryRule[P], outcome: RuleOutcome, observed: int |
 
 
 def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int) -> dict[str, Judged]:
-    """Judge the user's own expectations on rows, each with Spark jobs of its own; times without a zone are UTC.
+    """Judge the user's own expectations on rows, each with separate Spark jobs; times without a zone are UTC.
 
     Args:
         rules: The rules.
@@ -186,7 +186,7 @@ def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int
 
 @contextmanager
 def _in_utc() -> Iterator[None]:
-    """Let UTC be the local time of this process: Spark gives times to Python, and takes them, in local time."""
+    """Let UTC be the local time of this process: Spark exchanges times with Python in local time."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()
@@ -199,7 +199,7 @@ def _in_utc() -> Iterator[None]:
 
 
 def _to_utc(value: object) -> object:
-    """An argument whose times are UTC, without a zone as those that Spark gives: Python compares no other ones."""
+    """An argument whose times are UTC, without a zone as those of Spark: Python compares no others."""
     if isinstance(value, list | tuple):
         return [_to_utc(each) for each in value]
     if isinstance(value, datetime) and value.utcoffset() is not None:

@@ -124,7 +124,7 @@ def read_present_load(cluster: ClusterAdmin, view: ClusterView, topics: Collecti
 
 
 def share_load(present: PresentLoad, view: ClusterView, topics: Collection[str]) -> dict[TopicNamePartition, float]:
-    """The share of each partition: of the present load, or of all messages in Kafka where there is none."""
+    """The share of each partition: of the present load, or of all messages in Kafka without any load."""
     weights = present.partitions or {
         TopicNamePartition(topic.name, number): float(ends.stable_end - ends.start)
         for topic in view.topics.values()
@@ -138,7 +138,7 @@ def share_load(present: PresentLoad, view: ClusterView, topics: Collection[str])
 
 
 def take_samples(handle: StreamHandle, shares: Mapping[TopicNamePartition, float]) -> Sampled:
-    """Read the newest messages of each partition; where no session begins there, its oldest.
+    """Read the newest messages of each partition; if no session starts there, its oldest.
 
     Args:
         handle: The stream.
@@ -201,12 +201,12 @@ def _oldest(view: ClusterView, place: TopicNamePartition, count: int) -> Range:
 
 
 class _ReadPart(msgspec.Struct, frozen=True):
-    """What was read of one partition.
+    """The messages that were read of one partition.
 
     Attributes:
         whole: Its whole sessions.
         room_bytes: Bytes that it may have in the sample.
-        unread_bytes: Size of the first message without room; 0 where the range was read to its end.
+        unread_bytes: Size of the first message without room; 0 if the range was read to its end.
     """
 
     whole: WholeSessions
@@ -283,7 +283,7 @@ def create_copies(
         stream: Name of the stream.
         partitions: Partitions of each topic.
         timeout_seconds: Timeout of a request.
-        message_bytes_max: Bytes of the largest message; the topics take it, whatever the brokers take by default.
+        message_bytes_max: Bytes of the largest message; the topics accept it, also if the brokers' default is lower.
 
     Raises:
         Refused: Kafka forbids it, or one exists.
@@ -308,13 +308,13 @@ def create_copies(
             refused[name] = error.args[0]
     if refused:
         delete_copies(admin, created, timeout_seconds)
-        # One that exists first: whoever deletes by name after any other error would delete another one's topics.
+        # An existing topic first: deleting by name after any other error would delete topics of another test.
         name = min(refused, key=lambda each: refused[each].code() != ClientError.TOPIC_ALREADY_EXISTS)
         raise explain_refusal(admin, stream, name, refused[name])
 
 
 def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | Refused:
-    """Why a topic was not created; names the rights where they are missing."""
+    """Why a topic was not created; names missing rights."""
     if error.code() == ClientError.TOPIC_ALREADY_EXISTS:
         return refuse_load_test(stream, f"another one has created topic {name}", "wait for its end")
     if error.code() in _FORBIDDEN:
@@ -331,7 +331,7 @@ _FORBIDDEN = (
 
 
 def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: float) -> None:
-    """Delete topics and wait until they are gone; missing ones are no error.
+    """Delete topics and wait until they are gone; missing topics are not an error.
 
     Raises:
         KafkaError: Kafka did not delete them.

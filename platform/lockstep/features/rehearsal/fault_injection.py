@@ -1,6 +1,6 @@
 """Injects the faults of a game day into a local platform, on processes that it started itself.
 
-Processes are found by what the platform recorded (pid and start time) and by the heartbeats of the runs in its own
+Processes are found by the platform's records (pid and start time) and by the heartbeats of the runs in its own
 tables, never by name alone.
 """
 
@@ -86,7 +86,7 @@ class FaultInjector:
         """Inject a fault and end it; what should recover by itself is left to recover.
 
         Returns:
-            What was done.
+            A description of the fault.
 
         Raises:
             LockstepError: It could not be done, or a command of an operator failed.
@@ -192,7 +192,7 @@ class FaultInjector:
         return f"topic {topic} with {count} messages, read to its end by {fault.stream}"
 
     def _send_poison(self, fault: PlannedFault) -> str:
-        """A message of a session of its own; where it halts the stream, an operator resumes it as proposed."""
+        """A message of a separate session; if it halts the stream, an operator resumes it as proposed."""
         topic = self._topic_of(fault.stream)
         key = f"poison.{self.seed}.{fault.number}".encode()
         before = self._position(fault.stream, topic)

@@ -45,7 +45,7 @@ class PlannedFault(msgspec.Struct, frozen=True):
     Attributes:
         number: From 1.
         kind: What happens.
-        stream: The stream concerned; for the others its index is drawn, too, so that a seed gives one plan.
+        stream: The stream concerned; for the others its index is drawn, too, so that a seed has one plan.
         outage_seconds: Duration of an outage; 0 for other kinds.
         calm_seconds: Pause before it.
     """
@@ -61,7 +61,7 @@ def plan_faults(seed: int, streams: Sequence[str]) -> Iterator[PlannedFault]:
     """Faults without end: every kind once in random order, then every kind again in another order.
 
     Args:
-        seed: The same seed gives the same faults.
+        seed: The same seed has the same faults.
         streams: Names of the streams.
     """
     chance, number = random.Random(seed), 0  # noqa: S311  # no secret
@@ -85,7 +85,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fault: The fault.
-        at_seconds: When it began, since the start of the game day.
+        at_seconds: Its start, since the start of the game day.
         lasted_seconds: Until it was ended, or its commands had.
         what: What exactly was done.
         recovered_seconds: For each stream, from its end to the commit of a message that was sent after it.
@@ -101,7 +101,7 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def slowest_seconds(self) -> float | None:
-        """The stream that took longest; None where one did not recover."""
+        """The stream that took longest; None if a stream did not recover."""
         return None if self.problem else max(self.recovered_seconds.values(), default=0.0)
 
 

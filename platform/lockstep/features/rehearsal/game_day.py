@@ -1,10 +1,10 @@
-"""Game day: a live platform of its own, random faults, and a proof of every stream at the end.
+"""Game day: a separate live platform, random faults, and a proof of every stream at the end.
 
     python -m lockstep.features.rehearsal.game_day REPOSITORY --minutes 5 --seed 7
 
 Its files are in REPOSITORY/.gameday/platform; its processes carry that folder in their environment and listen on
-loopback. Both are gone at its end, also after Ctrl-C; what a killed one has left is ended by the next. The page stays,
-and after a failure the files, with the logs that explain it, until the next one.
+loopback. Both are gone at its end, also after Ctrl-C; the next game day ends the rest of a killed one. The page stays,
+and after a failure the files, with the logs that explain it, until the next game day.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GameDay:
     Attributes:
         injector: Injects the faults.
         seed: Their seed.
-        minutes: No fault begins after that.
+        minutes: No fault starts after that.
     """
 
     injector: FaultInjector
@@ -200,7 +200,7 @@ def run_game_day(repository: Path, minutes: float, seed: int) -> GameDayResult:
     platform = LocalPlatform(repository, folder, settings=SMALL_STREAMS)
     with hold_folder_lock(repository / FOLDER), interrupt_by_signals():
         _remove(folder)
-        has_failed = True  # whatever ends it
+        has_failed = True  # for any end
         try:
             for step in start_live(platform, SPEED):
                 SAY.print(f"[bold]>[/bold] {step}")

@@ -65,7 +65,7 @@ def parse_rates(stream: str, text: str) -> tuple[WantedRate, ...]:
     """Rates such as "1x,10x" or "500/s,5000/s", lowest first by each kind as given.
 
     Raises:
-        Refused: One of them is no rate above zero.
+        Refused: A rate is not above zero.
     """
     found: list[WantedRate] = []
     for part in text.replace(" ", "").split(","):
@@ -85,9 +85,9 @@ class PresentLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         per_second: Messages a second in the busiest minute.
-        mean_per_second: The same over the whole time looked at.
+        mean_per_second: The same over the whole examined time.
         partitions: Messages a second in that minute, by partition; the busiest first, those without any left out.
-        seconds: The time looked at.
+        seconds: The examined time.
     """
 
     per_second: float
@@ -256,7 +256,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         driver_cores: Of the driver and its JVM.
         task_cores: Of the Python workers.
         task_slots: Cores that the tasks may use.
-        machine_share: Share of this machine's CPU in use, whoever used it.
+        machine_share: Share of this machine's CPU in use, by any process.
         commit_share: Share of the batch time that the commits took.
         hottest_share: Share of the task CPU of the partition with the most.
         full_batches_share: Share of the batches that hold as many messages as `Limits.batch_messages` allows.
@@ -310,7 +310,7 @@ class Sustainable(msgspec.Struct, frozen=True):
     """The highest sustainable rate.
 
     Attributes:
-        per_second: Messages a second; 0 where no stage was sustained.
+        per_second: Messages a second; 0 if no stage was sustained.
         is_bound: Whether it is the limit: a higher rate was tried. Otherwise the highest rate that was tried.
         limit: What limits it.
         sentence: The same for people.
@@ -325,7 +325,7 @@ class Sustainable(msgspec.Struct, frozen=True):
 def find_sustainable(loads: Sequence[tuple[str, Load]], present_per_second: float, *, failed: str = "") -> Sustainable:
     """The highest sustainable rate of stages, by their labels, lowest rate first.
 
-    Above a rate that was too high stands what the stream committed there: with a backlog it works as fast as it can.
+    At a rate that was too high, the committed rate counts: with a backlog, a stream works as fast as it can.
 
     Args:
         loads: Label and load of each stage that ended.

@@ -23,7 +23,7 @@ LAPS = {
 
 
 def list_plan_facts(plan: LoadPlan) -> list[tuple[str, object]]:
-    """Name and value of what a load test is about to do."""
+    """Names and values of a load test's plan."""
     minutes = plan.present_seconds / 60
     return [
         ("stream", plan.stream),

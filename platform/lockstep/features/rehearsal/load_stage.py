@@ -1,4 +1,4 @@
-"""One stage of a load test: the stream, the producer and the observer, each a process of its own, at one rate."""
+"""One stage of a load test: the stream, the producer and the observer, each a separate process, at one rate."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
         load: The figures by which it is judged.
         sent: Report of the producer.
         committed: Messages committed in the end.
-        lag_messages: Messages sent and not committed when the last one was sent.
-        drain_seconds: From the last message sent to the last one committed; None where the stream did not drain.
-        latency_p50_seconds: Event to visible in Delta, median; None where nothing was committed in time.
+        lag_messages: Messages sent and not committed when the last was sent.
+        drain_seconds: From the last message sent to the last commit; None if the stream did not drain.
+        latency_p50_seconds: Event to visible in Delta, median; None if nothing was committed in time.
         latency_p99_seconds: The same, 99th percentile.
         latency_max_seconds: The same, maximum.
         cpu_seconds_per_million_messages: Of the stream: driver, JVM and workers.
         usage: CPU and memory of the stream's processes.
-        machine_cores: Cores of this machine in use, whoever used them.
+        machine_cores: Cores of this machine in use, by any process.
         batches: The committed batches.
         files: Data files.
         file_bytes_median: Size of a data file.
@@ -175,7 +175,7 @@ class Stage:
 
     @contextmanager
     def run_process(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a Python program; at the end of the block, or before what it writes is deleted, it is gone."""
+        """Run a Python program; it is gone at the end of the block, or before its output is deleted."""
         roots = [str(root) for root in find_import_roots(self.stream)]
         environment = {"PYTHONPATH": ":".join([*roots, *filter(None, sys.path)])}
         command = [sys.executable, *arguments]
@@ -237,7 +237,7 @@ class Stage:
             time.sleep(POLL_SECONDS)
 
     def _drain(self, stream: subprocess.Popen[bytes], measured: Measured) -> bool:
-        """Wait for the commit of the last message; False where it does not come."""
+        """Wait for the commit of the last message; False if it does not arrive."""
         deadline = time.monotonic() + max(DRAIN_SECONDS_MIN, DRAIN_SHARE * self.plan.seconds)
         while count_committed(self.folder) < measured.sent.messages:
             if stream.poll() is not None or time.monotonic() > deadline:
@@ -349,7 +349,7 @@ class StageProof(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What was seen while messages were sent.
+    """The measurements while messages were sent.
 
     Attributes:
         began_ns: Time before the first message, in nanoseconds since 1970.
@@ -369,7 +369,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def describe_unsent(sent: SentReport, wanted: int) -> str:
-    """What ended the producer early; empty where nothing did."""
+    """Why the producer ended early; empty if it did not."""
     if not sent.failure:
         return ""
     return f"the producer of the test sent {sent.messages:,} of {wanted:,} messages: {sent.failure}"
@@ -386,9 +386,9 @@ def count_task_slots(spark: SparkSettings) -> int:
 
 
 def add_reported_tasks(measured: Measured, reports: list[BatchReport], committed_per_second: float) -> Measured:
-    """What was seen, with the CPU time of tasks on a cluster, whose processes are not below the driver.
+    """The measurements, with the CPU time of tasks on a cluster, whose processes are not below the driver.
 
-    By message it is that of all batches: a batch may begin before the measured part, or end after it.
+    By message it is that of all batches: a batch may start before the measured part, or end after it.
 
     Args:
         measured: With the usage of the driver and its JVM.
@@ -477,7 +477,7 @@ def compute_commit_rate(ledger: list[LedgerRow], seen: dict[int, int], measured:
 
 
 def count_lag(ledger: list[LedgerRow], seen: dict[int, int], measured: Measured) -> int:
-    """Messages sent and not committed when the last one was sent."""
+    """Messages sent and not committed when the last was sent."""
     committed = sum(row.messages for row in ledger if seen.get(row.batch, 2**63) <= measured.until_ns)
     return measured.sent.messages - committed
 

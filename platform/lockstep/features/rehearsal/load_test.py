@@ -1,7 +1,7 @@
 """The load test of a stream: its own declaration over copies of its messages, at multiples of the present rate.
 
-The stream's table, topics and consumer group are never written. What a load test creates has names of its own: topics
-that begin with `PREFIX`, the consumer group and the tables of a stream `loadtest_<name>`, and a folder `.loadtest`.
+The stream's table, topics and consumer group are never written. A load test creates objects with separate names: topics
+that start with `PREFIX`, the consumer group and the tables of a stream `loadtest_<name>`, and a folder `.loadtest`.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ DISK_FACTOR = 3
 
 
 class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load test does.
+    """The plan of a load test.
 
     Attributes:
         stream: Name of the stream.
         topics: Topics copied.
         partitions: Partitions copied.
-        present_per_second: Messages a second in the busiest minute of the time looked at.
+        present_per_second: Messages a second in the busiest minute of the examined time.
         mean_per_second: The same over all of it.
-        present_seconds: The time looked at.
+        present_seconds: The examined time.
         laps: How the sample is repeated.
         sample_messages: Messages of the sample.
         sample_bytes: Their bytes; the producer keeps them in memory.
         skipped: Messages read and not copied: of sessions without beginning, undecodable, or behind a fault.
         left_out: Partitions that could not be copied; the others take their load.
         trigger: The trigger of the test, as source text.
-        trigger_replaced: Whether the stream itself has another one.
+        trigger_replaced: Whether the stream itself has another trigger.
         stages: The stages.
         disk_bytes_max: Estimate of the disk of the largest stage: Kafka, table and state.
         scratch: Folder of the tables; deleted at the end.
@@ -113,7 +113,7 @@ class LoadTestResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a load test.
 
     Attributes:
-        plan: What was planned.
+        plan: Its plan.
         stages: The stages, lowest rate first.
         sustainable: The highest sustainable rate and what limits it.
         cores: Cores of this machine.
@@ -133,7 +133,7 @@ class LoadTest:
 
     Attributes:
         handle: The stream.
-        plan: What it does.
+        plan: Its plan.
         sampled: The messages.
         partition_counts: Partitions of each real topic.
     """
@@ -155,7 +155,7 @@ class LoadTest:
         return self.handle.settings.table_root / FOLDER / self.handle.stream.name
 
     def run(self, say: Callable[[str], None]) -> LoadTestResult:
-        """Run all stages up to the first that is not sustained; deletes whatever it has created, however it ends.
+        """Run all stages up to the first that is not sustained; deletes everything that it has created, for any end.
 
         Raises:
             Refused: Kafka forbids the topics, or another load test of the stream runs.
@@ -179,7 +179,7 @@ class LoadTest:
         )
 
     def _run_stages(self, stages: list[StageResult], created: set[str], say: Callable[[str], None]) -> tuple[str, str]:
-        """Add the results up to the first stage that is not sustained; gives label and error of one that failed."""
+        """Add the results up to the first stage that is not sustained; returns label and error of a failed stage."""
         for number, plan in enumerate(self.plan.stages, 1):
             try:
                 stages.append(self._run_stage(number, plan, created, say))
@@ -192,7 +192,7 @@ class LoadTest:
         return "", ""
 
     def _run_stage(self, number: int, plan: StagePlan, created: set[str], say: Callable[[str], None]) -> StageResult:
-        """One stage with topics, tables and files of its own.
+        """One stage with separate topics, tables and files.
 
         1. Create the topics and the producer's order.
         2. Run it.
@@ -243,7 +243,7 @@ class LoadTest:
         )
 
     def _delete_all(self, created: set[str]) -> str:
-        """Delete folders, group, and topics that a stage could not delete, as while Kafka was away; says what is left.
+        """Delete folders, group, and topics that a stage could not delete, as while Kafka was away; names the rest.
 
         The figures of the stages stay: they are not measured again for a topic.
         """
@@ -275,7 +275,7 @@ def prepare_load_test(
         topics_max: Only the topics with the most messages; None for all.
 
     Raises:
-        Refused: It cannot be done; says why.
+        Refused: It cannot be done; the error names the reason.
         NeedsFileSystem: The tables are in an object store.
         KafkaError: The cluster did not answer.
     """
@@ -350,7 +350,7 @@ def make_tested(stream: AnyStream) -> AnyStream:
 
 
 def choose_trigger(trigger: Trigger) -> Trigger:
-    """The trigger of the test: the stream's own, if it gives enough batches in a stage."""
+    """The trigger of the test: the stream's own, if it makes enough batches in a stage."""
     if isinstance(trigger, Every) and trigger.seconds <= TRIGGER_SECONDS_MAX:
         return trigger
     return Every(seconds=TRIGGER_SECONDS)
@@ -405,7 +405,7 @@ def _find_lack_of_disk(plan: LoadPlan, settings: Settings) -> Iterator[Obstacle]
 
 
 def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
-    """Delete topics, consumer group and folders of load tests of a stream; gives the names of the topics.
+    """Delete topics, consumer group and folders of load tests of a stream; returns the names of the topics.
 
     Raises:
         KafkaError: Kafka did not delete them.
@@ -420,7 +420,7 @@ def delete_leftovers(handle: StreamHandle) -> tuple[str, ...]:
 def delete_folders(handle: StreamHandle) -> None:
     """Delete the scratch folders of load tests of a stream; the folder that all streams share only while it is empty.
 
-    A test of another stream may begin in it at any moment.
+    A test of another stream may start in it at any moment.
     """
     for root in (handle.settings.table_root, handle.settings.local_root):
         find_storage(root).delete_folder(root / FOLDER / handle.stream.name)

@@ -1,4 +1,4 @@
-"""Runs a stream of a load test as `lockstep run` does, until SIGTERM. A program of its own.
+"""Runs a stream of a load test as `lockstep run` does, until SIGTERM. A separate program.
 
     python -m lockstep.features.rehearsal.loaded_stream FOLDER
 
@@ -28,8 +28,8 @@ class StreamFailure(msgspec.Struct, frozen=True):
     """The error that ended a run.
 
     Attributes:
-        problem: What is wrong.
-        next_step: What to do.
+        problem: The problem.
+        next_step: The next step.
     """
 
     problem: str

@@ -1,7 +1,7 @@
 """Samples of real messages that can be sent again: whole sessions, in order, legal in every lap. Pure.
 
-A payload cannot be rewritten whatever its decoder. Three ways are tried, in the order of `Laps`: other message keys,
-where the transform takes its sessions from them; the same sessions from their snapshots on, where the class accepts
+A payload cannot be rewritten for any decoder. Three ways are tried, in the order of `Laps`: other message keys,
+if the transform takes its sessions from them; the same sessions from their snapshots on, if the class accepts
 that; a single lap otherwise. Which one holds is decided by the stream's own `envelope` and gate on two laps.
 """
 
@@ -127,7 +127,7 @@ def keep_whole_sessions(compiled: CompiledStream, topic: str, messages: Sequence
 
 
 def choose_laps(compiled: CompiledStream, samples: Sequence[tuple[str, Sequence[CopiedMessage]]]) -> Laps:
-    """The first way of sending these samples twice in which the second lap is judged as the first one.
+    """The first way of sending these samples twice in which the second lap is judged as the first.
 
     Args:
         compiled: The compiled stream.
@@ -214,5 +214,5 @@ def _extract(
 ) -> Envelope | None:
     try:
         return envelope(decode_message(record.source, compiled), record)
-    except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: whatever they raise, it cannot be copied
+    except Exception:  # noqa: BLE001  # the user's decoder and `envelope`: on any error of theirs, it cannot be copied
         return None

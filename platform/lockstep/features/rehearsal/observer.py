@@ -1,6 +1,6 @@
 """Watches a Delta table's log from outside and records when each version could first be read.
 
-A program of its own, so that the measured run does not share its interpreter. It polls for the next
+A separate program, so that the measured run does not share its interpreter. It polls for the next
 entry 200 times a second, as a reader that polls the log does; an entry appears whole or not at all.
 Standard library only.
 

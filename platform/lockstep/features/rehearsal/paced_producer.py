@@ -1,11 +1,11 @@
-"""Sends samples again at a steady rate, lap after lap. A program of its own; its CPU time is measured by itself.
+"""Sends samples again at a steady rate, lap after lap. A separate program; its CPU time is measured by itself.
 
 Kafka's timestamp of a message (CreateTime) is the time at which it was passed to the client. Each partition has its
 own pace; a partition's messages are sent in order by one idempotent producer, so the n-th one has offset n.
 
     python -m lockstep.features.rehearsal.paced_producer FOLDER
 
-FOLDER holds `send.msgpack` (a `SendOrder`); it begins when the file `go` is there, and writes `sent.json` and
+FOLDER holds `send.msgpack` (a `SendOrder`); it starts when the file `go` is there, and writes `sent.json` and
 `times.npz`. SIGTERM ends it early, with its report.
 """
 

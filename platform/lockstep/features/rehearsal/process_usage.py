@@ -16,7 +16,7 @@ DRIVER, JVM, WORKERS = "driver", "jvm", "workers"
 
 
 def find_role(process: psutil.Process) -> str:
-    """The role of a process of a run, by its command. Raises psutil.Error where it has just ended."""
+    """The role of a process of a run, by its command. Raises psutil.Error if it has just ended."""
     if process.name() == "java":
         return JVM
     return WORKERS if any("worker_daemon" in part for part in process.cmdline()) else DRIVER

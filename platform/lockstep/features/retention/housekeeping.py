@@ -83,7 +83,7 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
         planned_only: Nothing was deleted.
         rewind_floor: Oldest batch to which a rewind may go.
         steps: In order; a failed step does not stop the next.
-        growth: Files and bytes of the stream after it, with a forecast; None where they could not be measured.
+        growth: Files and bytes of the stream after it, with a forecast; None if they could not be measured.
     """
 
     stream: str
@@ -145,7 +145,7 @@ def run_housekeeping(
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs and dead runs, and drafts of killed processes.
     6. Run the steps that features add.
-    7. Measure what is left, for `lockstep status` and the asset.
+    7. Measure the remaining files, for `lockstep status` and the asset.
 
     Args:
         folders: Folders of the stream.
@@ -229,7 +229,7 @@ def _try_to_drop(step: str, drop: Callable[[bool], tuple[int, int]], plan_only: 
 
 
 def _drop_rows(folders: StreamFolders, stream: AnyStream, keep: timedelta, plan_only: bool) -> tuple[int, int]:  # noqa: FBT001  # passed on
-    """Drop rows past the retention, and exported where that is declared."""
+    """Drop rows past the retention, and exported if that is declared."""
     find_exported = _find_limit(folders, stream)
     if plan_only:
         plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
@@ -310,7 +310,7 @@ def _live(table: DeltaTable) -> set[str]:
 
 
 def _write_checkpoints(tables: Iterable[Path]) -> list[Path]:
-    """Write due log checkpoints: the writer does it as it runs, but a stopped stream may lack its last one."""
+    """Write due log checkpoints: the writer does so as it runs, but a stopped stream may lack its last one."""
     for table in tables:
         versions = delta_log.list_versions(table)
         if versions and is_due(table, versions[-1]):
@@ -345,7 +345,7 @@ def _recent(side: Path) -> int:
 
 
 def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[int] = frozenset()) -> Iterator[Path]:
-    """Log entries and checkpoints that are not needed to load a pinned version, `needed_from()` or any later one.
+    """Log entries and checkpoints that are not needed to load a pinned version, `needed_from()` or any later version.
 
     Drafts of entries, which killed processes left, too.
 
@@ -408,7 +408,7 @@ def _attempt(
     Args:
         step: Its name.
         due: Finds the files to delete.
-        after: What is done after them.
+        after: The action after them.
         plan_only: Change nothing.
     """
     files = size = 0

@@ -1,4 +1,4 @@
-"""Retention of quarantine and late table: drops the messages of old batches, while the stream goes on.
+"""Retention of quarantine and late table: drops the messages of old batches, while the stream continues.
 
 The head of the output table names the last batch concerned before a file is removed. So a proof knows at every moment
 which messages need not be there, and a retention that is killed in between is completed by the next one.
@@ -67,8 +67,8 @@ class QuarantineRetentionPlan(Plan, frozen=True, kw_only=True):
     Attributes:
         before_hour: Messages of batches committed before it are dropped, "YYYY-MM-DDTHH" UTC; empty before the first.
         batch: The last batch whose messages are dropped; 0 for none.
-        tables: What is dropped from each table.
-        dropped_before: What was dropped earlier.
+        tables: The messages dropped from each table.
+        dropped_before: The messages dropped earlier.
     """
 
     PLAN: ClassVar[str] = "the retention of quarantine and late table"
@@ -128,8 +128,8 @@ class QuarantineRetained(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a retention of quarantine and late table.
 
     Attributes:
-        plan: What was dropped.
-        retention: What the head says after it; None while nothing was ever dropped.
+        plan: The dropped messages.
+        retention: Its record in the head; None while nothing was ever dropped.
     """
 
     plan: QuarantineRetentionPlan
@@ -148,7 +148,7 @@ class _Overtaken(TableError):
 
 
 def plan_quarantine_retention(folders: StreamFolders, keep: timedelta) -> QuarantineRetentionPlan:
-    """What a retention of quarantine and late table would drop now; as `drop_old_messages`. Changes nothing.
+    """The plan of a retention of quarantine and late table now; as `drop_old_messages`. Changes nothing.
 
     Raises:
         NoTable: The stream has never run.
@@ -216,7 +216,7 @@ def drop_old_messages(
 def find_last_old_batch(ledger: Iterable[LedgerFile], before_hour: str) -> int:
     """The last batch of those committed before an hour; 0 for none. Pure.
 
-    Batches after the first one of that hour or a later hour stay: a clock that went back makes none of them older.
+    Batches after the first of that hour or a later hour stay: a clock that went back makes none of them older.
     """
     last = 0
     for file in sorted(ledger, key=lambda file: file.name.first):
@@ -262,7 +262,7 @@ def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRete
     live = {side: list_side_files(table) for side, table in tables.items()}
     ledger = list_live_files(delta_log.open_delta_table(folders.ledger))
     last_old = min(find_last_old_batch(ledger, before_hour), head.batch)
-    # The entry of the newest retention may be lost with a disk: the tables themselves know what they dropped.
+    # The entry of the newest retention may be lost with a disk: the tables themselves record their drops.
     removed = (table.transaction_version(transactions.DROPPED) or 0 for table in tables.values())
     files = [file for of_side in live.values() for file in of_side]
     batch = max(find_last_dropped_batch(files, last_old), head.quarantine_dropped_up_to, *removed, 0)

@@ -1,6 +1,6 @@
-"""Retention: drops the rows of whole closed hours, by a commit of its own kind over which the stream goes on.
+"""Retention: drops the rows of whole closed hours, by a commit of a separate kind, while the stream continues.
 
-What is dropped is written in the head: the hour, the last batch concerned, when, why and by whom. So proofs and checks
+The head records the drop: the hour, the last batch concerned, when, why and by whom. So proofs and checks
 know which rows of the ledger have none in the table any more. The files are deleted by housekeeping, once no rewind can
 go back to them.
 """
@@ -50,7 +50,7 @@ class RetentionPlan(Plan, frozen=True, kw_only=True):
         hours: Number of hours.
         rows: Rows.
         bytes: Bytes.
-        dropped_before: What was dropped earlier.
+        dropped_before: The rows dropped earlier.
     """
 
     PLAN: ClassVar[str] = "the retention"
@@ -86,8 +86,8 @@ class Retained(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a retention.
 
     Attributes:
-        plan: What was dropped; nothing, without files.
-        retention: What the head says after it; None while nothing was ever dropped.
+        plan: The dropped rows; none without files.
+        retention: Its record in the head; None while nothing was ever dropped.
     """
 
     plan: RetentionPlan
@@ -105,7 +105,7 @@ class _Overtaken(TableError):
 def find_oldest_hour(head: Head, clock_hour: str, keep: timedelta) -> str:
     """The first hour whose rows stay; empty before the first batch. Pure.
 
-    Counted from the hour of the newest batch, or the clock's where that is earlier: one clock that is off, on whatever
+    Counted from the hour of the newest batch, or the clock's if that is earlier: one wrong clock, on any
     machine, drops nothing that is younger.
     """
     newest = min(head.hour, clock_hour)
@@ -115,7 +115,7 @@ def find_oldest_hour(head: Head, clock_hour: str, keep: timedelta) -> str:
 
 
 def plan_retention(folders: StreamFolders, keep: timedelta, *, exported: frozenset[str] | None = None) -> RetentionPlan:
-    """What a retention would drop now; as `drop_old_rows`. Changes nothing.
+    """The plan of a retention now; as `drop_old_rows`. Changes nothing.
 
     Raises:
         NoTable: The stream has never run.
@@ -149,13 +149,13 @@ def drop_old_rows(
     1. Plan: the live files of the hours before.
     2. Find the last batch that they hold: rows of it and of all before it are dropped.
     3. Commit, if on the base these are still the live files of the hours, all exported; else again from 1. An erasure
-       takes hours back from an export, and so does whoever prepares one: their rows are then in the table alone.
+       withdraws hours from an export, and so does its preparation: their rows are then in the table alone.
 
     Args:
         folders: Folders of the stream.
         keep: How long rows stay, in whole hours, counted from the newest batch.
         cause: Why, and who.
-        find_exported: Hours that are exported now, where the stream declares an export: no other is dropped.
+        find_exported: Hours that are exported now, if the stream declares an export: no other is dropped.
         shown: The plan that was shown: its hours, not those that are older now.
 
     Raises:

@@ -32,7 +32,7 @@ def list_droppable_files(table: DeltaTable, last_batch: int) -> tuple[SideTableF
 def find_last_unrepeatable(side: Path, files: Sequence[SideTableFile]) -> int:
     """The last batch of some files with a message of which a fold does not find out again why it was quarantined.
 
-    0 for none. The last one of a file that is damaged or gone.
+    0 for none. For a file that is damaged or gone, its last batch.
     """
     return max(find_storage(side).map_files(partial(_find_last_unrepeatable, side), files), default=0)
 

@@ -39,7 +39,7 @@ _ORDER = ["batch", "topic_id", "partition"]
 def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
     """State files that nothing can need any more. Safe in parallel with a writer.
 
-    1. Bring the ledger forward to the head: the state of a batch missing in it would look unreferenced.
+    1. Bring the ledger forward to the head: the state of a batch missing in it would seem unreferenced.
     2. Collect the files that are reachable from the ledger.
     3. Take the others, except those of a batch that can be committed after this head: they are in flight.
 
@@ -59,9 +59,9 @@ def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
 
 
 def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool = False) -> Head:
-    """Raise the rewind floor to the oldest batch of the last `keep_seconds`; gives the head after it.
+    """Raise the rewind floor to the oldest batch of the last `keep_seconds`; returns the head after it.
 
-    They count back from this machine's clock, or from a day after the newest batch where that is earlier: a clock
+    They count back from this machine's clock, or from a day after the newest batch if that is earlier: a clock
     that is days ahead would otherwise end every rewind.
 
     Args:
@@ -86,7 +86,7 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
 
 
 def _newest_batch_at(folders: StreamFolders, head: Head) -> float:
-    """When the newest batch was committed, by the storage's clock; infinity where its entry was cleaned up."""
+    """When the newest batch was committed, by the storage's clock; infinity if its entry was cleaned up."""
     entry = delta_log.make_entry_path(folders.table, head.batch_version)
     found = find_storage(entry).get_status(entry)
     return found.modified_at if found is not None else math.inf
@@ -110,9 +110,9 @@ def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
 def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
     """The segment of every partition ever read, as of the head, the floor, each rewind since and each savepoint.
 
-    As of the first batch of a promotion, too: there a proof begins.
+    As of the first batch of a promotion, too: there a proof starts.
 
-    Where the log has no entry of such a batch, the ledger is read from its first batch.
+    If the log has no entry of such a batch, the ledger is read from its first batch.
     """
     rows = list(ledger.read_positions(folders, head).values())
     first = 0 if head.promotion is None or head.promotion.first <= head.rewind_floor else head.promotion.first
