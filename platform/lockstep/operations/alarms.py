@@ -316,7 +316,7 @@ def _judge_clock(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
 
 
 def _judge_loss(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
-    """Lost states that nobody has accepted: of every stream that has run, in any state."""
+    """Lost states that no operator has accepted: of every stream that has run, in any state."""
     lost = facts.lost
     if not lost.open:
         return

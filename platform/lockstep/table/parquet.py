@@ -169,7 +169,7 @@ class ColumnStatistics:
     def _floats(self, path: FieldPath, values: pa.ChunkedArray[Any] | pa.Array[Any]) -> None:
         if values.null_count == len(values):
             return
-        found: Any = pc.min_max(values).as_py()  # ignores NaN beside a number
+        found: Any = pc.min_max(values).as_py()  # ignores NaN next to a number
         highest = math.nan if _has_nan(values) else found["max"]
         self._minima[path] = min(self._minima.get(path, math.nan), found["min"], key=_nan_last)
         self._maxima[path] = max(self._maxima.get(path, -math.inf), highest, key=_nan_last)

@@ -249,7 +249,7 @@ class LossSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sessions: Number of states.
         messages: Their messages, as far as they are known.
-        open_sessions: The states whose loss nobody has accepted.
+        open_sessions: The states whose loss no operator has accepted.
         open_messages: Their messages.
         last_batch: The newest batch with one of these; 0 without any.
         listed: The open ones by batch and partition, the first 1,000.
@@ -305,7 +305,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        status: Proven if every invariant is; violated if one is; lost if all are proven and nobody has accepted the
+        status: Proven if every invariant is; violated if one is; lost if all are proven and no operator accepted the
             loss of a state.
         version: Version of the output table that was proven.
         generation: The lineage of batches.

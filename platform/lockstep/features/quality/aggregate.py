@@ -425,7 +425,7 @@ def compile_rules(
 def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, str]]:
     """The type of each condition, and why some have none; all together, and one by one only if that fails.
 
-    Each is beside the other columns, as in the query: an aggregate has a type, and no value of a row.
+    Each is next to the other columns, as in the query: an aggregate has a type, and no value of a row.
     """
     from pyspark.errors import PySparkException
 
