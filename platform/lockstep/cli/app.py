@@ -40,8 +40,8 @@ EXIT_CODES = {
     FAILED: "an error, which names the next step",
     WRONG_ARGUMENTS: "wrong arguments",
     INTEGRITY_LOST: "integrity was lost: the stream is halted, or `verify` found a violation",
-    NOT_PROVEN: "`verify` found no violation, and could not prove everything, or a loss that no one has accepted",
-    KAFKA_AWAY: "Kafka did not answer for as long as the command waits; what was committed before stays",
+    NOT_PROVEN: "`verify` found no violation, and could not prove everything, or an unaccepted loss",
+    KAFKA_AWAY: "Kafka did not answer for as long as the command waits; earlier commits stay",
 }
 
 SHORT_EXIT_CODES = (

@@ -100,7 +100,7 @@ def start(
 
     Sets its desired state to running. The host of its group starts it; without a host the stream's job is launched,
     which needs DAGSTER_HOME, workspace.yaml in this folder, and Dagster's daemon. Exit code 1, with the reason, when
-    the run fails or does not begin.
+    the run fails or does not start.
     """
     settings = load_settings_or_exit()
     who = getpass.getuser()
@@ -279,8 +279,8 @@ def resume(  # noqa: PLR0913  # an option a kind
     suggested: Annotated[
         bool, typer.Option("--suggested", help="For every other finding, the option that `lockstep status` proposes.")
     ] = False,
-    topic: Annotated[Several, typer.Option(help="TOPIC: of halted topics resume this one; by default all.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what each option does and costs; resume nothing.")] = False,
+    topic: Annotated[Several, typer.Option(help="TOPIC: resume only this halted topic; by default all.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Show effect and cost of each option; resume nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Resume a halted stream or topic, once the cause is found.

@@ -135,7 +135,7 @@ def try_(
     """Fold the first messages of a stream, and write nothing.
 
     Shows verdicts, rows and cost, under each integrity class.
-    Exit code 1 where the declared class would halt the stream.
+    Exit code 1 if the declared class would halt the stream.
     """
     from lockstep.operations.inspect.trial import try_stream
 
@@ -168,7 +168,7 @@ def plan(
 ) -> None:
     """Show the bins of the next batch; or which partitions a restart would add, keep and refuse, and why.
 
-    Exit code 1 where a run would be refused.
+    Exit code 1 if a run would be refused.
     """
     from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 

@@ -38,7 +38,7 @@ quarantine = make_group("quarantine", Panel.MAINTAIN, "List, show and export mes
 Cause = Annotated[str | None, typer.Option(help="Only of this cause.")]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
 Session = Annotated[str | None, typer.Option(help="Only of this session.")]
-Since = Annotated[int | None, typer.Option(metavar="BATCH", min=0, help="Only of this batch and later ones.")]
+Since = Annotated[int | None, typer.Option(metavar="BATCH", min=0, help="Only of this batch and later batches.")]
 
 
 @register_command("quarantine list order_books --cause undecodable", Panel.MAINTAIN, name="list", within=quarantine)
@@ -52,7 +52,7 @@ def list_quarantine(
     limit: Annotated[int | None, typer.Option(min=1, help=f"Most groups; {GROUPS_SHOWN} for the table.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what is in quarantine: by topic, partition, cause and session, the largest group first."""
+    """List the messages in quarantine: by topic, partition, cause and session, the largest group first."""
     from lockstep.operations.quarantine import list_quarantine
 
     most = limit if limit is not None or as_json else GROUPS_SHOWN

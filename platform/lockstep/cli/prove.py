@@ -45,7 +45,7 @@ def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
 
     Every offset, every row and every state is compared.
     Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 3 violated, 4 not proven, or proven with
-    lost states that no one has accepted.
+    unaccepted lost states.
     """
     found = _proof(stream)
     print_answer(found, _shown, as_json=as_json)
@@ -158,7 +158,7 @@ def losses(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the states that were lost and that no one has accepted; accept them.
+    """List the lost states that are not accepted yet; accept them.
 
     A state is lost when it is discarded and neither a snapshot replaces it nor a row emits it: its messages were
     accepted, and no row has them. `lockstep verify` ends with 4 until the loss is accepted. Works while the stream

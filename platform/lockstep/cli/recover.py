@@ -32,9 +32,9 @@ class Reset(msgspec.Struct, frozen=True):
 
 @register_command("reset order_books", Panel.RECOVER)
 def reset(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
-    """Allow a stream whose table was deleted to begin again, where `Topics(start=...)` says; else a start refuses.
+    """Let a stream whose table was deleted start again, as `Topics(start=...)` declares; else a start refuses.
 
-    Deletes the positions that were published to Kafka, nothing else; refused while there is a table.
+    Deletes the positions that were published to Kafka, nothing else; refused while the table exists.
     """
     from lockstep.operations.lifecycle import reset_new
 

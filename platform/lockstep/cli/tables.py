@@ -56,7 +56,7 @@ def query(
     version: Annotated[int | None, typer.Option(min=0, help="A version of the table; with TABLE.")] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(parser=parse_time, metavar="TIME", help="The rows as of a time, UTC where it has no zone."),
+        typer.Option(parser=parse_time, metavar="TIME", help="The rows as of a time, UTC without a zone."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help=f"Most rows; {TABLE_ROWS} for the table, else all.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,  # noqa: FBT002  # a flag

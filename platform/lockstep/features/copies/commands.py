@@ -36,7 +36,7 @@ def export_savepoint(  # an option a question
     plan: Annotated[bool, typer.Option("--plan", help="Show how much would be copied.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy state and positions of a savepoint to a folder, to begin the stream with it in another table root.
+    """Copy state and positions of a savepoint to a folder, to start the stream with it in another table root.
 
     Works while the stream runs. Rows are not copied: `lockstep backup` copies all.
     """
@@ -66,9 +66,10 @@ def import_savepoint(  # noqa: PLR0913  # an option a question
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a stream with an exported savepoint, in a table root that has nothing of it, all at once; then stopped.
+    """Start a stream with an exported savepoint, in a table root that has nothing of it, in one step; then stopped.
 
-    The next run goes on with its state, from its positions. Two roots of one stream do not know of each other: run one.
+    The next run continues with its state, from its positions. Two roots of one stream do not know of each other: run
+    one.
     """
     from lockstep.features.copies.relocate import prepare_import
 
@@ -92,7 +93,7 @@ def backup(  # an option a question
 ) -> None:
     """Copy a stream while it runs: rows, ledger, quarantine, late table and state as of one batch.
 
-    The second backup to the same folder copies what is new; the earlier one holds until the new one is whole.
+    A second backup to the same folder copies only new files; the earlier backup is valid until the new one is whole.
     """
     from lockstep.features.copies.backup import make_backup
 
@@ -128,8 +129,8 @@ def rebuild(
 ) -> None:
     """Rebuild lost or damaged state files from an older state and Kafka's messages, byte by byte.
 
-    Each batch since that state is folded again, and must give the state that the ledger describes. Refused where Kafka
-    no longer has the messages, or where the code folds otherwise than then; nothing is changed then.
+    Each batch since that state is folded again, and must yield the state that the ledger describes. Refused if Kafka
+    no longer has the messages, or if the code now folds otherwise; then nothing is changed.
     """
     from lockstep.features.copies.rebuild import prepare_rebuild
 

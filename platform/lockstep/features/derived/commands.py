@@ -34,14 +34,14 @@ T = TypeVar("T")
 def derive(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a derived table; all by default.")] = None,
     *,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Compute all rows again, whatever is there.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what is unread, and what would be rebuilt.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Compute all rows again, also if current.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the unread versions and the pending rebuilds.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring derived tables up to the tables of their streams. Dagster does so by the schedule of each.
 
     A table whose source was rewound, promoted or erased from, or whose checkpoint is lost, is rebuilt: readers see the
-    old rows until the new ones replace them, all at once. Without a name, a table that fails leaves the others their
+    old rows until the new rows replace them in one commit. Without a name, a table that fails leaves the others their
     turn; exit code 1 follows.
     """
     from lockstep.features.derived.derive import choose_derived, plan_derived, run_derived, start_session

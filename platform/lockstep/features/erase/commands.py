@@ -32,7 +32,7 @@ def erase(  # noqa: PLR0913  # an option a decision
         typer.Option("--drop-state", help="Erase it although it has state, which its next message would continue."),
     ] = False,
     drop_savepoints: Annotated[
-        bool, typer.Option("--drop-savepoints", help="Delete all savepoints: they keep what is erased.")
+        bool, typer.Option("--drop-savepoints", help="Delete all savepoints: they keep the erased data.")
     ] = False,
     plan: PlanOnly = False,
     yes: Yes = False,
@@ -41,7 +41,7 @@ def erase(  # noqa: PLR0913  # an option a decision
     """Erase one session: rows, state, quarantined and late messages. No rewind, savepoint or time travel has it back.
 
     All other rows stay as they are, in their order, which is proven before the commit. Housekeeping deletes the old
-    files: lockstep housekeeping STREAM does so at once. Kafka is not changed. Exit code 1 where something refuses it.
+    files: lockstep housekeeping STREAM does so immediately. Kafka is not changed. Exit code 1 if something refuses it.
     """
     from lockstep.features.erase.erase import EraseRequest, prepare_erasure, read_context
 

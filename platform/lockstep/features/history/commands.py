@@ -60,7 +60,7 @@ def rewind(  # an option a question
 ) -> None:
     """Go back to an earlier batch: rows, state, positions, ledger and quarantine, in one commit; then stopped.
 
-    A rewind can be taken back by another one, to a batch that it undid. Exit code 1, with the reason, where something
+    Another rewind reverses it, to a batch that it undid. Exit code 1, with the reason, if something
     that it needs is gone.
     """
     from lockstep.features.history.rewind import prepare_rewind
@@ -148,7 +148,7 @@ def begin_shadow(  # an option a question
     start: Annotated[
         str,
         typer.Option(
-            "--from", help="The batch with whose state and positions it begins, as `lockstep rewind --to` takes it."
+            "--from", help="The batch whose state and positions it inherits, as `lockstep rewind --to` takes it."
         ),
     ],
     code: Annotated[
@@ -160,12 +160,12 @@ def begin_shadow(  # an option a question
     name: ShadowName = None,
     why: Annotated[
         str, typer.Option(callback=require_reason, help="Reason, stored with the shadow.")
-    ] = "begun by hand",
+    ] = "started by hand",
     *,
-    plan: Annotated[bool, typer.Option("--plan", help="Show where it would begin.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show where it would start.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a shadow: new code with its own tables, from the state and positions of a batch.
+    """Start a shadow: new code with its own tables, from the state and positions of a batch.
 
     The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `verify` and
     the others take the shadow's name; `lockstep shadow promote` makes it the stream.
@@ -236,10 +236,10 @@ def promote(  # noqa: PLR0913  # an option a question
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a shadow the stream: rows up to its beginning stay, its own replace the later ones, in one commit; stopped.
+    """Make a shadow the stream: rows up to its start stay, its rows replace the later rows, in one commit; stopped.
 
     Deploy the code of the shadow for the stream first. The shadow stays until `lockstep shadow drop STREAM`. A
-    promotion is taken back by `lockstep rewind`. Exit code 1, with the reason, where something does not agree.
+    rewind reverses a promotion. Exit code 1, with the reason, if something does not agree.
     """
     from lockstep.features.history.promote import prepare_promotion
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @register_command("check order_books --full", Panel.MAINTAIN)
 def check(
     stream: StreamName,
-    full: Annotated[bool, typer.Option("--full", help="The whole table, not what was added.")] = False,  # noqa: FBT002  # a flag
+    full: Annotated[bool, typer.Option("--full", help="The whole table, not only the additions.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Check what was added to a table since its last check, by the built-in rules and its own. Dagster does every hour.
+    """Check the additions to a table since its last check, by built-in and declared rules. Dagster does so every hour.
 
     Exit code 1 when a critical rule failed or a check crashed.
     """

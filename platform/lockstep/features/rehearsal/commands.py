@@ -53,15 +53,15 @@ def loadtest(  # noqa: PLR0913  # an option a decision
     topics: Annotated[
         int | None, typer.Option("--topics", min=1, help="Only the N topics with the most messages.")
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what it would do; create nothing.")] = False,
-    clean: Annotated[bool, typer.Option("--clean", help="Delete what a killed load test left behind.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the plan; create nothing.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete the rest of a killed load test.")] = False,
     report: Annotated[Path | None, typer.Option("--report", help="Write an HTML page with the figures.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Load a copy of a stream with copies of its messages: the highest sustainable rate, and what limits it.
 
-    The stream's table, topics and consumer group are not touched; what is created is deleted at the end, also after
-    Ctrl-C. Exit code 1 where a rate was not sustained.
+    The stream's table, topics and consumer group are not touched; everything created is deleted at the end, also after
+    Ctrl-C. Exit code 1 if a rate was not sustained.
     """
     from lockstep.features.rehearsal.load_report import write_load_report
     from lockstep.features.rehearsal.load_test import delete_leftovers, hold_test_lock, prepare_load_test

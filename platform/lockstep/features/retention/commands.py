@@ -60,7 +60,7 @@ def expire(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the rows of whole closed hours that are older; the stream goes on. `Stream(retention=...)` does so hourly.
+    """Drop the rows of whole closed hours that are older; the stream continues. `Stream(retention=...)` does so hourly.
 
     Housekeeping deletes the files once no rewind can go back to them (`rewind_hours`). With --quarantine, old
     messages of quarantine and late table go instead, for good: `Stream(quarantine_retention=...)` does so hourly.
