@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, filterfalse
 from pathlib import Path
@@ -472,30 +471,35 @@ class PartitionState(Generic[S]):
         """
         return [*self._changed_sessions(), *self.reserved.changes()]
 
-    def check_storable(self, session: str) -> None:
-        """Refuse the state of a session in memory that cannot be stored.
+    def check_storable(self, session: str) -> int:
+        """Refuse the state of a session in memory that cannot be stored; returns the bytes that it encoded for that.
 
         Raises:
             StateNotOfItsType: It contains a value that its type cannot hold.
         """
         entry = self.entries.get(session)
-        if entry is not None:
-            self._schema.encode(session, entry.gate, entry.state)
+        if entry is None:
+            return 0
+        try:
+            encoded = self._schema.encode(session, entry.gate, entry.state)
             self._schema.examine(session, entry.state)
-            if self._schema.tables:
-                deque(self._row_changes(session, entry, b""), maxlen=0)
+            rows = self._row_changes(session, entry, b"") if self._schema.tables else ()
+            return len(encoded) + sum(len(value or b"") for _, value in rows)
+        except StateNotOfItsType as error:
+            self._name_sessions(error, frozenset((session,)))
+            raise
 
     def _changed_sessions(self) -> list[Change]:
         try:
             return self._encode_sessions()
         except StateNotOfItsType as error:
-            if error.is_of_value:
-                where, unstorable = self.version, filterfalse(self._is_storable, self.entries)
-                error.partition, error.sessions = (
-                    TopicIdPartition(where.topic_id, where.partition),
-                    frozenset(unstorable),
-                )
+            self._name_sessions(error, frozenset(filterfalse(self._is_storable, self.entries)))
             raise
+
+    def _name_sessions(self, error: StateNotOfItsType, sessions: frozenset[str]) -> None:
+        if error.is_of_value:
+            error.partition = TopicIdPartition(self.version.topic_id, self.version.partition)
+            error.sessions = sessions
 
     def _is_storable(self, session: str) -> bool:
         try:

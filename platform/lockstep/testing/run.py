@@ -141,10 +141,14 @@ def make_lookup_rows(
 def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R] | None:
     """Fold everything as one range, without a file; None where more is rejected than one range may hold."""
     notes, without = Recorder[R](made, topic), Exclusions()
-    first, kept = _Pass[S, R].settle(made, notes, log, without)
-    while (unstorable := kept.find_unstorable()) - without.unstorable:
-        without = msgspec.structs.replace(without, unstorable=without.unstorable | unstorable)
-        first, kept = _Pass[S, R].settle(made, notes, log, without)
+    while True:
+        try:
+            first, kept = _Pass[S, R].settle(made, notes, log, without)
+            break
+        except StateNotOfItsType as error:
+            if error.sessions <= without.unstorable:
+                raise
+            without = msgspec.structs.replace(without, unstorable=without.unstorable | error.sessions)
     if isinstance(first.fold.outcome, BufferFull):
         return None
     folded = [notes.folded(message.at) for message in kept.log]
@@ -192,19 +196,27 @@ class _Pass(Generic[S, R]):
     def settle(
         cls, made: CompiledStream, notes: Recorder[R], log: Sequence[InLog], without: Exclusions
     ) -> tuple[Self, Self]:
-        """The last pass over all messages, and the one over those before its violation."""
+        """The last pass over all messages, and the one over those before its violation.
+
+        Raises:
+            StateNotOfItsType: A state cannot be stored.
+        """
         first = cls(made, notes, log, without)
         while isinstance(failed := first.fold.outcome, MessageFailed):
             first = cls(made, notes, log, first.without.with_failed(failed))
-        return first, first if first.finding is None else cls(made, notes, log[: first.finding.offset], first.without)
+        kept = first if first.finding is None else cls(made, notes, log[: first.finding.offset], first.without)
+        kept.check_states()
+        return first, kept
 
-    def find_unstorable(self) -> frozenset[str]:
-        """Sessions whose states have values that cannot be stored."""
-        try:
-            self._state.changed()
-        except StateNotOfItsType as error:
-            return error.sessions
-        return frozenset()
+    def check_states(self) -> None:
+        """Refuse states that cannot be stored.
+
+        Raises:
+            StateNotOfItsType: There are such states; names all sessions with values that cannot be stored.
+        """
+        self._state.changed()
+        for session in self._state.entries:
+            self._state.check_storable(session)
 
     def states(self) -> dict[str, S]:
         """The states of all open sessions, saved and recovered."""

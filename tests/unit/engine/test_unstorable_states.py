@@ -6,10 +6,28 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from lockstep import FuzzyWindow, NoIntegrity, Once, Ordered, Sequence, SessionStart, Strict, Suspend
+from lockstep import (
+    Envelope,
+    FuzzyWindow,
+    NoIntegrity,
+    Once,
+    Ordered,
+    Record,
+    Sequence,
+    SessionStart,
+    Stream,
+    Strict,
+    Suspend,
+    Topics,
+    Transform,
+)
+from lockstep.engine.executor.state_checks import BYTES_PER_MESSAGE
+from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.local_store_pool import MemoryBudget
+from lockstep.state.store import PartitionState
 from lockstep.testing import RunResult, SentMessage, run
 from tests.support.unstorable_stream import (
     AFTER_YEAR_9999,
@@ -105,6 +123,72 @@ def test_it_is_found_when_states_move_to_the_disk_within_a_batch(monkeypatch: py
     ran = run(histories(NoIntegrity()), *sent, split=100)
     assert rejected(ran) == [(seq, "state not storable") for seq in sorted(bad)]
     assert ran.states["p31"].values == {31: 31, 97: 97}
+
+
+GROWN = [Measured(seq, 2**60) for seq in range(205)]
+"""They leave a state of 3 kB, which is checked after each third message at last."""
+
+
+@pytest.mark.parametrize("at", [*range(190, 194), 199])
+@pytest.mark.parametrize("repairs", [[], [Measured(0, 1)] * 5])
+def test_of_a_large_state_the_message_to_blame_is_found_too(at: int, repairs: list[Measured]) -> None:
+    """Also if a later message repairs the state."""
+    sent = [*GROWN[:at], Measured(0, LARGE), *GROWN[at + 1 : at + 4], *repairs]
+    ran = run(histories(NoIntegrity()), *sent, key="p")
+    assert rejected(ran) == [(at, "state not storable")]
+
+
+@pytest.mark.parametrize("at", [190, 191, 199])
+def test_of_a_large_state_a_strict_stream_halts_before_the_message_to_blame(at: int) -> None:
+    ran = run(histories(STRICT), *GROWN[:at], Measured(at, LARGE), *GROWN[at + 1 :], key="p")
+    assert ran.finding is not None
+    assert (ran.finding.cause, ran.finding.offset) == ("state not storable", at)
+
+
+def test_checks_of_a_state_cost_what_its_messages_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    check = PartitionState[object].check_storable
+
+    def measure(state: PartitionState[object], session: str) -> int:
+        sizes.append(check(state, session))
+        return sizes[-1]
+
+    monkeypatch.setattr(PartitionState, "check_storable", measure)
+    run(histories(NoIntegrity()), *GROWN, key="p").or_raise()
+    assert max(sizes) > 2 * BYTES_PER_MESSAGE
+    assert sum(sizes) < 1.5 * BYTES_PER_MESSAGE * len(GROWN)
+
+
+class Pair(msgspec.Struct):
+    """Two lists, of the last values."""
+
+    left: list[int]
+    right: list[int]
+
+
+class ShareList(Transform[Measured, Pair, Seen]):
+    """Leaves one list in two places with its last message."""
+
+    def envelope(self, message: Measured, record: Record) -> Envelope:
+        """The session is the key."""
+        return Envelope(record.key_text, sequence=message.seq)
+
+    def on_snapshot(self, message: Measured, record: Record, previous: Pair | None) -> Pair:
+        """A large state."""
+        return Pair(list(range(10_000)), [])
+
+    def on_update(self, state: Pair, message: Measured, record: Record) -> list[Seen]:
+        """Share the list if the message has a value."""
+        if message.value:
+            state.right = state.left
+        return []
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_of_a_large_state_one_object_in_two_places_is_found_too(at: int) -> None:
+    stream = Stream(name="pairs", topics=Topics(pattern="pairs"), transform=ShareList(), integrity=NoIntegrity())
+    with pytest.raises(StateNotOfItsType, match=r"state\.left and state\.right are one list"):
+        run(stream, *(Measured(seq, int(seq == at)) for seq in range(10)), key="p")
 
 
 class Timed(KeepHistory):

@@ -16,6 +16,7 @@ from lockstep.engine.executor.losses import END_RAISED, LossCounter, name_error
 from lockstep.engine.executor.rejects import Exclusions, VerdictHandler
 from lockstep.engine.executor.row_buffer import RowBuffer, make_origin
 from lockstep.engine.executor.sessions import Sessions
+from lockstep.engine.executor.state_checks import StateChecks
 from lockstep.integrity.base import PartitionTime, find_event_time, to_microseconds
 from lockstep.integrity.suspension import mark_suspended
 from lockstep.integrity.verdict import AnyGate, Judgement
@@ -198,6 +199,7 @@ class DeferredEvents:
         self.timing: EventTimers | None = None
         self.losses = losses
         self.without = Exclusions()
+        self.checks: StateChecks | None = None
         self.subject: Record | None = None
         self.timer_of: str | None = None
 
@@ -471,8 +473,8 @@ class DeferredEvents:
             self._emission.flush()
 
     def _check_storable(self, session: str) -> None:
-        if self.compiled.examines_states or session in self.without.unstorable:
-            self._sessions.check_storable(session)
+        if self.checks is not None:
+            self.checks.check(session)
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""

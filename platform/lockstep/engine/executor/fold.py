@@ -25,6 +25,7 @@ from lockstep.engine.executor.outcome import FoldCompleted, FoldOutcome, FoldSto
 from lockstep.engine.executor.rejects import CRASHES_WORKER, Exclusions, Message, VerdictHandler
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowBuffer, RowRoom, make_origin
 from lockstep.engine.executor.sessions import Sessions, check_session
+from lockstep.engine.executor.state_checks import StateChecks
 from lockstep.engine.executor.update_run import UpdateRun
 from lockstep.errors import EnvironmentProblem, StateError, Violation
 from lockstep.folds.removals import AbsentRemovals, count_removals
@@ -164,9 +165,10 @@ class RangeFold:
         self._judges_panics = judges_panics
         self._compiled, self._position, self._state = compiled, position, state
         self._without = without or Exclusions()
-        self._examines = compiled.examines_states or bool(self._without.unstorable)
+        self._checks: StateChecks | None = None
         self._noted: list[str] = []
-        if self._examines:
+        if compiled.examines_states or self._without.unstorable:
+            self._checks = StateChecks(state, self._without.unstorable, examines_all=compiled.examines_states)
             self._compiled = replace(compiled, envelope=self._note_session)
         self.outcome: FoldOutcome = FoldCompleted()
         self.time = PartitionTime(position.watermark_us, latest_us)
@@ -179,12 +181,13 @@ class RangeFold:
         self.losses = LossCounter(compiled, position, state, self.sessions)
         self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission, self.losses)
         self._applying.timing, self._applying.without = self._timing, self._without
+        self._applying.checks = self._checks
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
-        if compiled.columns is not None and self._timing is None and not self._examines:
+        if compiled.columns is not None and self._timing is None and self._checks is None:
             self.chunks = ChunkFold(ColumnRange(compiled.columns, position, state, self.sessions, self.emission))
         self._updates: UpdateRun | None = None
-        if compiled.plain_updates is not None and self._timing is None and not self._examines:
+        if compiled.plain_updates is not None and self._timing is None and self._checks is None:
             self._updates = UpdateRun(compiled.plain_updates, position, state, self.sessions, self.emission)
         self._bind_loop()
 
@@ -249,10 +252,10 @@ class RangeFold:
             self._guarded(lambda: self._undecodable(self._record_of(messages[0]), CRASHES_WORKER))
         elif first in self._without.refused:
             self._guarded(lambda: self._leave_out(messages[0], self._without.refused[first]))
-        elif self._examines:
+        elif self._checks is not None:
             for message in messages:
                 if isinstance(self.outcome, FoldCompleted):
-                    self._guarded(partial(self._fold_checked, message))
+                    self._guarded(partial(self._fold_checked, message, self._checks))
         else:
             self._guarded(lambda: self._fold_chunk(messages))
 
@@ -292,13 +295,12 @@ class RangeFold:
         if place < len(messages):
             self._fold(messages[place:], self._decode)
 
-    def _fold_checked(self, message: Message) -> None:
+    def _fold_checked(self, message: Message, checks: StateChecks) -> None:
         """Fold one message, and refuse it if the state of its session cannot be stored after it."""
         self._noted.clear()
         self._fold([message], self._decode)
         for session in self._noted:
-            if self._compiled.examines_states or session in self._without.unstorable:
-                self.sessions.check_storable(session)
+            checks.check(session)
 
     def _note_session(self, message: object, record: Record) -> Envelope:
         envelope = self._applying.compiled.envelope(message, record)

@@ -8,18 +8,15 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from lockstep.engine.executor.compiled_stream import CompiledStream
-from lockstep.errors import Violation
 from lockstep.integrity.base import PartitionTime
 from lockstep.integrity.gate_states import GateState, OpenSnapshot
 from lockstep.integrity.suspension import is_snapshot_open, is_suspended
 from lockstep.integrity.verdict import AnyGate, Verdict
 from lockstep.model.position import Position
 from lockstep.model.record import Envelope, Record
-from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.store import PartitionState
 from lockstep.state.timers import MessageBuffer
-from lockstep.table.quarantine import NOT_STORABLE
 
 DIGEST_BYTES = 8
 
@@ -114,20 +111,6 @@ class Sessions:
             self.remove(session)
         elif isinstance(entry.gate, OpenSnapshot):
             entry.gate = entry.gate.inner
-
-    def check_storable(self, session: str) -> None:
-        """Refuse the message that has just been applied to a session, if the state cannot be stored after it.
-
-        Raises:
-            Violation: A value of the state is beyond what can be stored.
-            StateNotOfItsType: The fold left an object of another type there: no message is to blame.
-        """
-        try:
-            self._state.check_storable(session)
-        except StateNotOfItsType as error:
-            if not error.is_of_value:
-                raise
-            raise Violation("a state that can be stored", error.reason, NOT_STORABLE) from error
 
     def is_suspended(self, session: str, entry: SessionEntry[object]) -> bool:
         """Whether a session waits for its next snapshot."""
