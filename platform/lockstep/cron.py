@@ -14,8 +14,8 @@ def find_cron_problem(expression: str) -> str:
     """Reason why a text is not a cron expression of five fields; empty without one. Dagster checks names of days."""
     fields = expression.split()
     if len(fields) != len(_RANGES):
-        return "is no cron expression of five fields"
+        return "is not a cron expression of five fields"
     for field, (least, most) in zip(fields, _RANGES, strict=True):
         if any(not least <= int(number) <= most for number in _NUMBER.findall(field)):
-            return f"is no cron expression: {field!r} is not from {least} to {most}"
+            return f"is not a cron expression: {field!r} is not from {least} to {most}"
     return ""

@@ -186,7 +186,7 @@ def _reach_only(options: dict[str, str]) -> dict[str, str]:
         if not name.endswith(".pem") and not value.isprintable():
             raise ValueError(f"option {name!r} holds control characters")
         if name.endswith(".location") and not Path(value).is_absolute():
-            raise ValueError(f"option {name!r} is no absolute path, and tasks run in other folders")
+            raise ValueError(f"option {name!r} is not an absolute path, and tasks run in other folders")
     return options
 
 

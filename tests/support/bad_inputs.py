@@ -238,7 +238,7 @@ INPUTS: Mapping[str, tuple[Bad, ...]] = {
     ),
     "topic name of 200 characters": (good(update(), topic="long."),),
     "foreign data": (
-        Bad(b"\x00\x00\x00\x01\x02" + update(), found="begins like a schema registry's frame of schema id 258"),
+        Bad(b"\x00\x00\x00\x01\x02" + update(), found="resembles a schema registry's frame of schema id 258"),
         Bad(b"\x89PNG\r\n\x1a\n" + bytes(range(256)), found="malformed"),
         Bad(b"2026-01-31 09:00:00 INFO started", found="got `int`"),
         Bad(b'{"level": "info"}', found="missing required field `type`"),

@@ -82,7 +82,7 @@ _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict
 """What a user can do about an error of the file system."""
 _JVM_ENDED: Final = EnvironmentProblem(
     "Spark's JVM ended under this command: it was killed, or had too little memory",
-    next_step="repeat the command; a run goes on after the last committed batch",
+    next_step="repeat the command; a run continues after the last committed batch",
 )
 
 
@@ -219,7 +219,7 @@ def register_command(
 
     def add(command: F) -> F:
         if (called := name or command.__name__) in taken:
-            raise LockstepError(f"the command {called} is there already", next_step="give one of them another name")
+            raise LockstepError(f"the command {called} is there already", next_step="rename one of them")
         register(_name_its_stream(command))
         return command
 
@@ -257,13 +257,13 @@ def parse_time(text: str) -> datetime:
         moment = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T09:30:00Z (UTC without a zone)") from None
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T09:30:00Z (UTC without a zone)") from None
 
 
 def require_reason(why: str | None) -> str | None:
     """The text of `--why`: it is kept for good, and shown to those who ask what happened."""
     if why is not None and not why.strip():
-        raise typer.BadParameter("is empty; say why, for those who read it later")
+        raise typer.BadParameter("is empty; name the reason for later readers")
     return why
 
 

@@ -324,7 +324,7 @@ def _plan_or_resume(  # the options of the command
         try:
             preview = plan_resume(folders, accepted, suggested=suggested, topics=topics, costs=costs)
         except KafkaError as error:
-            print_note(f"what the options cost is unknown: {error.problem}")
+            print_note(f"the cost of the options is unknown: {error.problem}")
             preview = plan_resume(folders, accepted, suggested=suggested, topics=topics)
         print_answer(preview, _resume_preview, as_json=as_json)
         return

@@ -480,7 +480,7 @@ def _history(found: History) -> RenderableType:
         )
         for event in found.events
     )
-    begins = f"the log begins at version {found.first_version}" if found.is_complete else "older events were left out"
+    begins = f"the log starts at version {found.first_version}" if found.is_complete else "older events were left out"
     return make_lines(
         style_text(f"{found.stream}: {begins}"),
         make_grid(("time (UTC)", "event", "epoch", "batch", "version", "detail"), rows),

@@ -39,7 +39,7 @@ def init(
 
 
 def _project(found: CreatedProject) -> RenderableType:
-    kept = [f"{name} is yours and stays; see `lockstep init NEW-FOLDER` for what it lacks" for name in found.kept]
+    kept = [f"{name} is yours and stays; see `lockstep init NEW-FOLDER` for its missing lines" for name in found.kept]
     return make_lines(
         make_grid(("file",), ((name,) for name in found.files)),
         *map(style_text, kept),
@@ -64,8 +64,8 @@ def _renewed_project(found: RenewedProject) -> RenderableType:
     rows += [(name, "yours, kept; a new project has other lines") for name in found.kept]
     if not rows:
         return style_text(f"{found.folder}: all files are those of this release")
-    step = "next: compare what was kept with the files of `lockstep init NEW-FOLDER`, then dagster definitions validate"
-    return make_lines(make_grid(("file", "what was done"), rows), style_text(step))
+    step = "next: compare the kept files with those of `lockstep init NEW-FOLDER`, then dagster definitions validate"
+    return make_lines(make_grid(("file", "action"), rows), style_text(step))
 
 
 @register_command("settings", Panel.INSTALLATION)

@@ -194,7 +194,7 @@ def _check_watermark(derived: Derived) -> None:
         schema = make_table_schema(source.types.row)
         times = [name for name, kind in zip(schema.names, schema.types, strict=True) if kind == TIMESTAMP]
         if watermark.column not in times:
-            problem, right = f"is no time column of {source.name}", f"one of {', '.join(times)}"
+            problem, right = f"is not a time column of {source.name}", f"one of {', '.join(times)}"
             raise DeclarationError("Watermark.column", watermark.column, problem, right)
 
 

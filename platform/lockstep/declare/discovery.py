@@ -168,16 +168,16 @@ def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise
-        step = "give the folder of a checkout (with assets/), a file (assets/order_books.py), or the name of a module"
+        step = "name the folder of a checkout (with assets/), a file (assets/order_books.py), or the name of a module"
         raise SettingsError(f"no code at {code!r}", next_step=step) from None
 
 
 def _require_package(code: str, folder: Path) -> None:
     if (folder / PACKAGE).is_dir():
         return
-    step = f"give the folder that holds {PACKAGE}/, a file in it, or the name of a module"
+    step = f"name the folder that holds {PACKAGE}/, a file in it, or the name of a module"
     if folder.name == PACKAGE:
-        step = f"give the folder that holds {PACKAGE}/: {folder.parent}"
+        step = f"name the folder that holds {PACKAGE}/: {folder.parent}"
     raise SettingsError(f"{code!r} is a folder without {PACKAGE}/", next_step=step)
 
 

@@ -75,7 +75,7 @@ class EnvelopeFields(Declaration):
         for member in members:
             struct: Any = member
             if not isinstance(struct, type) or not issubclass(struct, msgspec.Struct):
-                problem = "has messages that are no Struct, which have no fields"
+                problem = "has messages that are not Structs and so have no fields"
                 raise DeclarationError(declared, member, problem, f"{transform}.envelope, a method")
             types = {each.name: each.type for each in msgspec.structs.fields(struct)}
             for part, kinds in _KINDS.items():
@@ -85,7 +85,7 @@ class EnvelopeFields(Declaration):
         for part in ("snapshot", "end"):
             kind = getattr(self, part)
             if kind is not None and kind not in members:
-                problem = f"is no message type of {transform}"
+                problem = f"is not a message type of {transform}"
                 raise DeclarationError(f"{declared}.{part}", kind.__name__, problem, "a type of its messages")
 
 
@@ -101,7 +101,7 @@ _KINDS: Mapping[str, frozenset[type]] = {
 def _check_field(part: str, message: str, name: str, types: Mapping[str, object], kinds: frozenset[type]) -> None:
     """Refuse a field that is not there, or of another type than a part of an envelope. Raises DeclarationError."""
     if name not in types:
-        raise DeclarationError(part, name, f"is no field of {message}", f"one of {', '.join(types)}")
+        raise DeclarationError(part, name, f"is not a field of {message}", f"one of {', '.join(types)}")
     may_be_unset = UnsetType in list_members(types[name])  # no member of the type, for msgspec
     if may_be_unset or not _find_kinds(inspect.type_info(types[name])) <= kinds:
         problem = f"is of type {format_type(types[name])} in {message}"

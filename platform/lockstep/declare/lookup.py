@@ -39,7 +39,7 @@ class LookupNotBound(EnvironmentProblem):
 
     def __init__(self, lookup: str) -> None:
         super().__init__(
-            f"lookup {lookup} was read where no version of its table is pinned: outside of on_snapshot, on_update, "
+            f"lookup {lookup} was read while no version of its table was pinned: outside of on_snapshot, on_update, "
             "on_timer, on_late and on_end, or in a stream that does not declare it",
             next_step=f"declare it: Stream(lookups=(...)); in a test: run(..., lookups={{{lookup!r}: [...]}}); "
             "envelope, watermark and deadline depend on message and state alone",
@@ -82,10 +82,10 @@ class Lookup(Declaration, Generic[R]):
         _check_row(self.row)
         if self.key not in self.row.__struct_fields__:
             fields = ", ".join(self.row.__struct_fields__)
-            raise DeclarationError("Lookup.key", self.key, f"is no field of {self.row.__name__}", f"one of {fields}")
+            raise DeclarationError("Lookup.key", self.key, f"is not a field of {self.row.__name__}", f"one of {fields}")
         check_field_types(self)
         if self.rows_max < 1:
-            raise DeclarationError("Lookup.rows_max", self.rows_max, "is no number of rows", "for example 1_000_000")
+            raise DeclarationError("Lookup.rows_max", self.rows_max, "is not a number of rows", "for example 1_000_000")
 
     def get(self, key: object) -> R | None:
         """The row of a key in the version that is pinned for this batch; None without a row.
@@ -163,7 +163,7 @@ def find_path_problem(path: object) -> tuple[str, str] | None:
     """Why a value is not a folder of a table, and a right value; None if it is one."""
     instead = "'/data/instruments', or 'customers/derived' under the table root"
     if not isinstance(path, str) or not PurePath(path).parts:
-        return "is no folder", instead
+        return "is not a folder", instead
     if "://" in path:
         return "is an address, and tables are read from folders", instead
     return ("leaves the table root", instead) if ".." in PurePath(path).parts else None

@@ -10,4 +10,4 @@ NAME = re.compile(r"(?=.{1,63}\Z)[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 Words are joined by single underscores. What is made of a name adds one word, or two underscores and a word: so two
 names never meet in what is made of them.
 """
-NO_NAME = "is no lower-case name of words with single underscores in between, of at most 63 characters"
+NO_NAME = "is not a lower-case name of words with single underscores in between, of at most 63 characters"

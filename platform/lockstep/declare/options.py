@@ -83,7 +83,9 @@ class GroupOffsets(Declaration):
         """Refuse an empty name."""
         given = cast("object", self.group)  # users need no checker
         if not isinstance(given, str) or not given:
-            raise DeclarationError("GroupOffsets.group", self.group, "is no consumer group", 'GroupOffsets("old-job")')
+            raise DeclarationError(
+                "GroupOffsets.group", self.group, "is not a consumer group", 'GroupOffsets("old-job")'
+            )
 
 
 StartingOffsets = Earliest | FirstSnapshot | Latest | FromTime | GroupOffsets
@@ -197,7 +199,7 @@ def _check_expression(field: str, value: str) -> None:
         raise DeclarationError(field, value, f"is not a regular expression of RE2: {error}", step) from error
     if matches_nothing:
         raise DeclarationError(
-            field, value, "matches the empty name, so it would match anything", r"give a prefix: r'sensors\..+'"
+            field, value, "matches the empty name, so it would match anything", r"use a prefix: r'sensors\..+'"
         )
 
 
@@ -495,7 +497,7 @@ class Export(Declaration):
         for name in ("columns", "partition_by"):
             named = cast("object", getattr(self, name))  # users need no checker
             if isinstance(named, str) or not isinstance(named, Sequence):
-                raise DeclarationError(f"Export.{name}", named, "is no tuple of names", "for example ('_topic',)")
+                raise DeclarationError(f"Export.{name}", named, "is not a tuple of names", "for example ('_topic',)")
         if not isinstance(self.codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
             raise DeclarationError("Export.codec", self.codec, "is not one of Codec", "Codec.ZSTD")
         rows = cast("object", self.row_group_rows)  # as above
@@ -503,7 +505,9 @@ class Export(Declaration):
             raise DeclarationError("Export.row_group_rows", rows, "is not a positive whole number", "1_000_000")
         check_field_types(self)
         if self.folder and not self.folder.startswith(("/", "s3://")):
-            raise DeclarationError("Export.folder", self.folder, "is no absolute path", "for example '/archive/orders'")
+            raise DeclarationError(
+                "Export.folder", self.folder, "is not an absolute path", "for example '/archive/orders'"
+            )
         if len(set(self.partition_by)) < len(self.partition_by) or "commit_hour" in self.partition_by:
             problem = "names a column twice, or commit_hour, which every dataset is divided by"
             raise DeclarationError("Export.partition_by", self.partition_by, problem, "for example ('_topic',)")

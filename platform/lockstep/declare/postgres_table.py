@@ -136,7 +136,7 @@ def _check_key(name: str, columns: dict[str, Column], value: type[msgspec.Struct
         return
     if name not in columns:
         right = f"fields of {value.__name__}, or of {', '.join(SESSION_COLUMNS)}"
-        raise DeclarationError("PostgresTable.key", name, f"is no field of {value.__name__}", right)
+        raise DeclarationError("PostgresTable.key", name, f"is not a field of {value.__name__}", right)
     column = columns[name].type
     if column.nullable or column.kind.value in _NO_KEYS:
         problem = "is optional" if column.nullable else f"is of the kind {column.kind.value}, which is no key"

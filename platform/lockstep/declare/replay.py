@@ -79,7 +79,7 @@ def _read_row_types(kind: type, state: object) -> tuple[object, object]:
         pair = get_args(next(iter(get_args(listed)), None))
         if len(pair) == 2:  # noqa: PLR2004  # key and value
             return pair[0], pair[1]
-        problem, instead = "does not say the types of key and value", "annotate it as Iterable[tuple[Key, Value]]"
+        problem, instead = "does not declare the types of key and value", "annotate it as Iterable[tuple[Key, Value]]"
         raise DeclarationError(f"{kind.__name__}.list_rows", listed, problem, instead)
     if get_origin(state) in {dict, Mapping, MutableMapping, MapState} and len(get_args(state)) == 2:  # noqa: PLR2004
         return cast("tuple[object, object]", get_args(state))
@@ -94,7 +94,9 @@ def _check_key(kind: type, columns: tuple[str, ...], key: object, fields: Mappin
         raise DeclarationError(f"{kind.__name__}.key", columns, problem, "a field of the row for each part of the key")
     for name, part in zip(columns, parts, strict=True):
         if name not in fields:
-            raise DeclarationError(f"{kind.__name__}.key", name, "is no field of the row", f"one of {_listed(fields)}")
+            raise DeclarationError(
+                f"{kind.__name__}.key", name, "is not a field of the row", f"one of {_listed(fields)}"
+            )
         if _members(fields[name]) != _members(part) or _has_none(fields[name]) is not _has_none(part):
             problem = f"is of type {fields[name]} in the row, and of type {part} in the key of the state"
             raise DeclarationError(f"{kind.__name__}.key", name, problem, "declare both of one type")
@@ -111,7 +113,7 @@ def _split_key(key: object, columns: int) -> tuple[object, ...]:
 
 def _check_removed(kind: type, columns: tuple[str, ...], removed: str, fields: Mapping[str, object]) -> None:
     if removed not in fields or removed in columns:
-        problem = "is part of the key" if removed in columns else "is no field of the row"
+        problem = "is part of the key" if removed in columns else "is not a field of the row"
         others = [name for name in fields if name not in columns]
         raise DeclarationError(f"{kind.__name__}.removed", removed, problem, f"one of {_listed(others)}")
     if not _has_none(fields[removed]):

@@ -65,10 +65,10 @@ class Scope(enum.Enum):
 ID = re.compile(r"[a-z][a-z0-9_]{0,62}")
 BUILT_IN: Mapping[str, str] = {
     "completeness": "Every offset is in one ledger range, and every message is in the table or counted under a cause.",
-    "rows_match_ledger": "The table holds as many rows of each batch as the ledger says were written.",
+    "rows_match_ledger": "The table holds as many rows of each batch as the ledger records.",
     "no_duplicates": "No two rows have the same topic id, partition, emit offset and row number.",
     "sequence": "The producer's numbers never fall inside a session, and none is used by two messages.",
-    "proof_not_null": "Every row says where it came from: no proof column is null.",
+    "proof_not_null": "Every row names its source: no proof column is null.",
 }
 """The rules that every table has: their ids and what they promise."""
 _TAKEN = (*BUILT_IN, "health")
@@ -117,7 +117,7 @@ class Rule(Declaration):
             DeclarationError: Names the field, the value and a valid alternative.
         """
         if not ID.fullmatch(self.name) or self.name in _TAKEN:
-            problem = "is the id of a built-in check" if self.name in _TAKEN else "is no id"
+            problem = "is the id of a built-in check" if self.name in _TAKEN else "is not an id"
             raise self.error("id", self.name, problem, "lower-case letters, digits and _: id='price_is_positive'")
         for name, kind in (("severity", Severity), ("on_violation", OnViolation)):
             if not isinstance(getattr(self, name), kind):
@@ -277,7 +277,7 @@ class InRange(ColumnRule):
         for name, bound in (("at_least", self.at_least), ("at_most", self.at_most)):
             if bound is not None and not _is_bound(bound, _BOUNDS[kind.value]):
                 wanted = " or ".join(each.__name__ for each in _BOUNDS[kind.value])
-                raise self.error(name, bound, f"is no bound of a column of type {kind.value}", f"of type {wanted}")
+                raise self.error(name, bound, f"is not a bound of a column of type {kind.value}", f"of type {wanted}")
         low: Any = self.at_least
         high: Any = self.at_most
         if low is None and high is None:
@@ -354,11 +354,11 @@ class InSet(ColumnRule):
         super().check(columns)
         kind = self.require_kind(columns, (*_SET_TYPES, "enum"))
         if not isinstance(self.values, tuple) or not self.values:
-            raise self.error("values", self.values, "is no set of values", "for example {'bid', 'ask'}")
+            raise self.error("values", self.values, "is not a set of values", "for example {'bid', 'ask'}")
         members = columns[self.column].type.python
         wanted = _SET_TYPES.get(kind.value)
         for value in self.values:
-            problem = f"is no value of a column of type {kind.value}"
+            problem = f"is not a value of a column of type {kind.value}"
             if wanted is not None and not (type(value) is wanted and _is_storable(value)):
                 raise self.error("values", value, problem, f"values of {wanted.__name__}")
             if members is not None and not _is_member(value, members):
@@ -534,7 +534,7 @@ class Predicate(Rule):
         """See `Rule.check`."""
         given: object = self.condition
         if not isinstance(given, str) or not given.strip():  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
-            raise self.error("condition", self.condition, "is no condition", "for example 'price > 0'")
+            raise self.error("condition", self.condition, "is not a condition", "for example 'price > 0'")
         if not self.id:
             raise self.error("id", self.id, "is missing", "name the condition: id='spread_is_positive'")
         super().check(columns)
@@ -584,7 +584,7 @@ class Expectation(Rule):
         configuration = getattr(expectation, "configuration", None)
         if not hasattr(configuration, "to_json_dict"):
             instead = 'for example ExpectColumnMeanToBeBetween(column="price", min_value=1)'
-            raise DeclarationError("Expectation.from_gx", expectation, "is no expectation", instead)
+            raise DeclarationError("Expectation.from_gx", expectation, "is not an expectation", instead)
         found = cast("Any", configuration).to_json_dict()
         return cls(found["type"], found["kwargs"], id=id, severity=severity)
 
@@ -594,7 +594,7 @@ class Expectation(Rule):
         given: object = self.type
         if not isinstance(given, str) or not re.fullmatch(r"expect_[a-z0-9_]+", given):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
             instead = "'expect_column_mean_to_be_between'"
-            raise self.error("type", self.type, "is no name of an expectation", instead)
+            raise self.error("type", self.type, "is not the name of an expectation", instead)
         if "{batch}" in str(self.arguments):
             raise self.error("arguments", "{batch}", "is one view for all checks of a session", "use Predicate")
         for named in self._find_columns():
@@ -646,7 +646,7 @@ def check_rules(rules: Sequence[Rule], row_type: type[msgspec.Struct]) -> None:
     names = [rule.name for rule in rules]
     for name in names:
         if names.count(name) > 1:
-            raise DeclarationError("Stream.rules", name, "is the id of two rules", "give one another id: id='...'")
+            raise DeclarationError("Stream.rules", name, "is the id of two rules", "rename one: id='...'")
 
 
 class RuleViolated(Violation):

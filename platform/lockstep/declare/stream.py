@@ -73,7 +73,7 @@ def read_transform_types(transform: type) -> TransformTypes:
         raise DeclarationError(
             "Stream.transform",
             transform.__name__,
-            "does not say its message, state and row types",
+            "does not declare its message, state and row types",
             f"write `class {transform.__name__}(Transform[Message, State, Row])`",
         )
     message, state, row = arguments
@@ -358,7 +358,7 @@ def _check_export(export: object, types: TransformTypes) -> None:
     known = schema.names
     for name in (*export.columns, *export.partition_by):
         if name not in known:
-            raise DeclarationError("Stream.export", name, "is no column of the table", f"one of {', '.join(known)}")
+            raise DeclarationError("Stream.export", name, "is not a column of the table", f"one of {', '.join(known)}")
     for name in export.partition_by:
         _check_folder_type(name, schema.types[known.index(name)])
         if name.lstrip("_") != name and name.lstrip("_") in known:
@@ -372,7 +372,7 @@ def _check_folder_type(name: str, kind: pa.DataType) -> None:
 
     divides = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
     if not any(is_kind(kind) for is_kind in divides):
-        problem = f"is a column of type {kind}, whose values are no names of folders"
+        problem = f"is a column of type {kind}, whose values cannot be names of folders"
         raise DeclarationError("Export.partition_by", name, problem, "a column of texts, integers, booleans or dates")
 
 

@@ -205,7 +205,7 @@ def find_migration(transform: Transform[M, S, R]) -> Callable[[Mapping[str, obje
 
 
 def _not_overridden(hook: str) -> TypeError:
-    return TypeError(f"Transform.{hook} has no default; lockstep calls it only where it is overridden")
+    return TypeError(f"Transform.{hook} has no default; lockstep calls it only if it is overridden")
 
 
 def require_first_message(integrity: IntegrityClass, missing: str) -> None:

@@ -207,7 +207,7 @@ class ColumnNames:
         for member in members:
             _check_message(transform, declared, member, self.value)
         if declared.snapshot not in members:
-            raise _refuse(transform, "fields.snapshot", declared.snapshot, "is no message type of it", "one of M")
+            raise _refuse(transform, "fields.snapshot", declared.snapshot, "is not a message type of it", "one of M")
         self.nothing = (None,) * len(self.columns)
         self.updates: tuple[type[msgspec.Struct], ...] = tuple(
             each for each in members if each not in {declared.snapshot, declared.end}
@@ -251,7 +251,7 @@ def _make_tuples(read: _Getter, size: int) -> _Getter:
 def _names_of(transform: type, value: Any) -> tuple[str, ...]:
     if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__struct_fields__:
         return value.__struct_fields__
-    raise _refuse(transform, "V", value, "is no Struct of columns", "a msgspec.Struct with a field for each column")
+    raise _refuse(transform, "V", value, "is not a Struct of columns", "a msgspec.Struct with a field for each column")
 
 
 def _find_removed(transform: type, names: ColumnNames) -> str:
@@ -268,7 +268,7 @@ def _find_removed(transform: type, names: ColumnNames) -> str:
     for name in shown:
         if NoneType not in list_members(value[name]):
             return name
-    problem = "has no column that is never None in the state, so that a removed key would look like a row"
+    problem = "has no column that is never None in the state, so that a removed key would pass for a row"
     raise _refuse(transform, names.row.__name__, shown, problem, f"a column of {names.value.__name__} without None")
 
 
@@ -282,16 +282,16 @@ def _check_positional(transform: type, made: type[msgspec.Struct]) -> None:
 def _check_message(transform: type, declared: TableFields, message: Any, value: type[msgspec.Struct]) -> None:
     """Refuse a message type without the declared fields."""
     if not isinstance(message, type) or not issubclass(message, msgspec.Struct):
-        raise _refuse(transform, "M", message, "is no Struct", "a msgspec.Struct, or a union of them")
+        raise _refuse(transform, "M", message, "is not a Struct", "a msgspec.Struct, or a union of them")
     for part in ("session", "sequence", "event_time_us"):
         name = getattr(declared, part)
         if name is not None and name not in message.__struct_fields__:
-            raise _refuse(transform, f"fields.{part}", name, f"is no field of {message.__name__}", "a field of it")
+            raise _refuse(transform, f"fields.{part}", name, f"is not a field of {message.__name__}", "a field of it")
     if message is declared.end:
         return
     row = find_row_type(message, declared.rows)
     if row is None:
-        problem = f"is no list of a Struct in {message.__name__}"
+        problem = f"is not a list of a Struct in {message.__name__}"
         raise _refuse(transform, "fields.rows", declared.rows, problem, "a field of type list[Row]")
     for name in (declared.key, *value.__struct_fields__):
         if name not in row.__struct_fields__:

@@ -209,7 +209,7 @@ class CountWindows(Declaration):
 
     def __post_init__(self) -> None:
         if type(self.size) is not int or self.size < 1:
-            raise _refuse(self, "size", self.size, "is no number of messages", "for example 100")
+            raise _refuse(self, "size", self.size, "is not a number of messages", "for example 100")
 
 
 Windows = TumblingWindows | SlidingWindows | SessionWindows | CountWindows
@@ -245,9 +245,9 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         check_class(f"{kind.__name__}.windows", windows)
         if not isinstance(windows, Windows):
             right = "windows = TumblingWindows(timedelta(minutes=1))"
-            raise DeclarationError(f"{kind.__name__}.windows", windows, "are no windows", right)
+            raise DeclarationError(f"{kind.__name__}.windows", windows, "are not windows", right)
         if isinstance(windows, SessionWindows) and kind.merge is WindowFold[Any, Any, Any].merge:
-            problem = "joins windows when a message comes between them, and merge is not defined"
+            problem = "joins windows when a message falls between them, and merge is not defined"
             raise DeclarationError(f"{kind.__name__}.windows", windows, problem, "define merge(self, first, second)")
 
     @abstractmethod
@@ -270,7 +270,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     def check_integrity(self, integrity: IntegrityClass) -> None:
         """Refuse a class under which no session would start, or windows and messages would disagree on lateness."""
         name, windows = type(self).__name__, self.windows
-        require_first_message(integrity, f"{name} has none: its windows begin with any message")
+        require_first_message(integrity, f"{name} has none: its windows start with any message")
         promised: timedelta | None = getattr(integrity, "lateness", None)
         if isinstance(windows, _TimeWindows) and promised is not None and windows.lateness != promised:
             problem = f"is not the lateness of the stream's {type(integrity).__name__}"
@@ -380,7 +380,7 @@ def _get_order(opened: OpenWindow[A]) -> tuple[int, int]:
 
 def _check_duration(windows: object, name: str, value: object, least: timedelta = MICROSECOND) -> None:
     if not isinstance(value, timedelta):
-        raise _refuse(windows, name, value, "is no timedelta", f"{name}=timedelta(minutes=1)")
+        raise _refuse(windows, name, value, "is not a timedelta", f"{name}=timedelta(minutes=1)")
     if not least <= value <= LONGEST:
         problem = "is too short" if value < least else "is more than a century"
         raise _refuse(windows, name, value, problem, f"{name}=timedelta(minutes=1)")

@@ -365,7 +365,7 @@ class Strict(IntegrityClass):
             )
             raise DeclarationError(field, value=True, problem=problem, next_step="evidence=Sequence() or Linked()")
         if self.session_start is SessionStart.FIRST_MESSAGE:
-            problem = "waits for a snapshot, and sessions begin at their first message"
+            problem = "waits for a snapshot, and sessions start at their first message"
             raise DeclarationError(field, value=True, problem=problem, next_step="leave one of the two out")
 
     @property

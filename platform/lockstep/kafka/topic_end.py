@@ -11,7 +11,7 @@ from lockstep.errors import format_some
 from lockstep.kafka.admin import PartitionOffsets, Topic
 from lockstep.model.position import Ending, Position, TopicIdPartition
 
-NEVER_OBSERVED = "this run has not observed its end: messages may have come since the last batch"
+NEVER_OBSERVED = "this run has not observed its end: messages may have arrived since the last batch"
 
 
 class EndSnapshot(NamedTuple):

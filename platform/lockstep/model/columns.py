@@ -30,11 +30,11 @@ _REFUSED_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 _INSTEAD: Final[dict[object, str]] = {
     Any: "name the type the column holds",
     object: "name the type the column holds",
-    list: "say what it holds: list[X]",
-    tuple: "say what it holds: tuple[X, ...]",
-    dict: "say what it holds: dict[str, X]",
-    set: "use list[X] with an order of its own: a set has none, and a replayed row must be the same",
-    frozenset: "use list[X] with an order of its own: a set has none, and a replayed row must be the same",
+    list: "name its parts: list[X]",
+    tuple: "name its parts: tuple[X, ...]",
+    dict: "name its parts: dict[str, X]",
+    set: "use list[X] with a fixed order: a set has none, and a replayed row must be the same",
+    frozenset: "use list[X] with a fixed order: a set has none, and a replayed row must be the same",
 }
 
 
@@ -142,7 +142,7 @@ def _struct_columns(struct: type[msgspec.Struct], path: str, parents: tuple[type
         problem = f"has an annotation that cannot be resolved: {unknown}"
         raise place.error(struct, problem, "define the type at module level") from unknown
     if not declared:
-        raise place.error(struct, "has no fields", "declare at least one field: an empty struct is no column")
+        raise place.error(struct, "has no fields", "declare at least one field: an empty struct cannot be a column")
     _check_names([field.name for field in declared], path)
     inner = (*parents, struct)
     return tuple(Column(f.name, _column_type(f.type, _Place(f"{path}.{f.name}", inner))) for f in declared)

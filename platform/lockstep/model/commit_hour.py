@@ -20,7 +20,7 @@ def parse_hour(hour: str) -> datetime:
         ValueError: The text is not an hour.
     """
     if len(hour) != _LENGTH:  # strptime takes an hour of one digit
-        raise ValueError(f"{hour!r} is no hour such as 2026-01-31T09")
+        raise ValueError(f"{hour!r} is not an hour such as 2026-01-31T09")
     return datetime.strptime(hour, _FORMAT).replace(tzinfo=UTC)
 
 

@@ -68,7 +68,7 @@ def find_map_types(state_type: object) -> tuple[RowsType, ...]:
 def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
     given = get_args(annotation)
     if len(given) != 2:  # noqa: PLR2004  # a key and a row
-        raise _refused(annotation, "does not say its types", "write MapState[K, V]")
+        raise _refused(annotation, "does not declare its types", "write MapState[K, V]")
     key, value = given
     if not _is_key(inspect.type_info(key)):
         instead = "use str, int, bytes, an enum, or a tuple; of a number the text of DecimalType.canonical"

@@ -459,7 +459,7 @@ def _check_record(kind: type[Any], *, is_key: bool) -> None:
         raise _refuse("", kind, problem, "compute its values before it is made, for example in a function")
     if kind.__dictoffset__:
         problem = "it can have attributes that are not stored"
-        raise _refuse("", kind, problem, "declare it without dict=True, and without a base that is no Struct")
+        raise _refuse("", kind, problem, "declare it without dict=True, and without a base that is not a Struct")
     if is_key and not _is_equal_by_fields(kind):
         raise _refuse("", kind, "it is a key, and is not equal by its fields", "declare it without __eq__ and eq=False")
 

@@ -53,7 +53,7 @@ class Floating(msgspec.Struct):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"key": ("nothing",)}, "is no field of Row"),
+        ({"key": ("nothing",)}, "is not a field of Row"),
         ({"key": ("name",), "removed": "value"}, "is not an optional field"),
         ({"key": ("value",), "removed": "value", "select": to_current}, "is optional"),
     ],

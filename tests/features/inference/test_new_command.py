@@ -81,7 +81,7 @@ def test_a_topic_becomes_a_stream_with_a_test_that_passes(project: Path, broker:
         ("class", "uses this name"),
         ("Levels", "no lower"),
         ("list", "uses this name"),
-        ("a b", "no lower-case"),
+        ("a b", "not a lower-case"),
     ],
 )
 def test_a_name_that_no_file_can_have_is_refused(project: Path, name: str, problem: str) -> None:

@@ -258,7 +258,7 @@ def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_goes_on(fresh: Platf
     assert run.returncode == 1
     assert said.endswith(
         "error: Spark's JVM ended under this command: it was killed, or had too little memory\n"
-        "next: repeat the command; a run goes on after the last committed batch\n"
+        "next: repeat the command; a run continues after the last committed batch\n"
     )
     fresh.runs.run()
     assert len(fresh.runs.rows(topic)) == 3
@@ -487,7 +487,7 @@ def test_the_plan_of_a_resumption_shows_what_each_option_costs_the_cheapest_firs
     assert f"lockstep resume adding --accept-loss {topic}/0@4 --why '...'" in planned.stdout
     silent = {"LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "LOCKSTEP_KAFKA__TIMEOUT_SECONDS": "1"}
     offline = replace(fresh, environment=fresh.environment | silent).call("resume", "adding", "--suggested", "--plan")
-    assert (offline.exit_code, "what the options cost is unknown: " in offline.stderr) == (0, True)
+    assert (offline.exit_code, "the cost of the options is unknown: " in offline.stderr) == (0, True)
     assert fresh.call("resume", "adding", "--accept-loss", f"{topic}/0@4", "--why", "garbage").exit_code == 0
 
 

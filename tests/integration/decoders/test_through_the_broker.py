@@ -195,7 +195,7 @@ def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
     [
         (
             b'{"seq": 5}',
-            "a frame begins with 0x00, this with 0x7b; it begins like JSON (docs/decoders.md)",
+            "a frame starts with 0x00, this with 0x7b; it resembles JSON (docs/decoders.md)",
             "unknown magic byte",
         ),
         (b"\x00\x00\x00\x00\x01abc", "the schema registry knows no schema id 1", "unknown schema id"),

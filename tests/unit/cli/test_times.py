@@ -34,7 +34,7 @@ def test_a_time_is_read_with_and_without_a_zone(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "", "2026-02-30", "09:30", "0001-01-01T00:00:00+23:00"])
 def test_what_is_no_time_is_a_wrong_argument_that_shows_a_right_one(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"is no time such as 2026-01-31T09:30:00Z"):
+    with pytest.raises(typer.BadParameter, match=r"is not a time such as 2026-01-31T09:30:00Z"):
         parse_time(text)
     said = CliRunner().invoke(app, ["query", "order_books", "--at", text])
     assert (said.exit_code, "Invalid value for '--at'" in said.stderr) == (2, True)

@@ -166,7 +166,7 @@ class Around(msgspec.Struct):
         (
             Bytes(),
             Update,
-            r"Bytes\(\) gives bytes, not this message type\n  next: write Transform\[bytes, State, Row\]",
+            r"Bytes\(\) returns bytes, not this message type\n  next: write Transform\[bytes, State, Row\]",
         ),
         (Json(), bytes, r"bytes are what arrives, .*\n  next: use a msgspec.Struct.*Stream\(decoder=Bytes\(\)\)"),
         (MessagePack(), bytes, r"bytes are what arrives"),

@@ -50,11 +50,11 @@ def refusal(**changed: Any) -> str:
         ({"watermark": "_event_time"}, "Derived.watermark = '_event_time': is not a Watermark"),
         (
             {"watermark": Watermark("name")},
-            "Watermark.column = 'name': is no time column of adding\n  next: one of _event",
+            "Watermark.column = 'name': is not a time column of adding\n  next: one of _event",
         ),
         ({"output_mode": "append"}, "Derived.output_mode = 'append': is not of type OutputMode"),
         ({"partition_by": "name"}, "Derived.partition_by = 'name': is not a sequence of names"),
-        ({"schedule": "hourly"}, "Derived.schedule = 'hourly': is no cron expression of five fields"),
+        ({"schedule": "hourly"}, "Derived.schedule = 'hourly': is not a cron expression of five fields"),
     ],
 )
 def test_a_declaration_that_cannot_run_names_field_value_and_what_is_right(

@@ -27,13 +27,13 @@ def test_the_folder_assets_itself_is_refused_and_the_one_that_holds_it_named(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match="is a folder without assets/") as refused:
         load_streams(code)
-    assert refused.value.next_step == f"give the folder that holds assets/: {tmp_path}"
+    assert refused.value.next_step == f"name the folder that holds assets/: {tmp_path}"
 
 
 def test_a_folder_without_assets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is a folder without assets/") as refused:
         load_streams(str(tmp_path))
-    assert refused.value.next_step == "give the folder that holds assets/, a file in it, or the name of a module"
+    assert refused.value.next_step == "name the folder that holds assets/, a file in it, or the name of a module"
 
 
 def test_code_that_is_nowhere_is_refused() -> None:

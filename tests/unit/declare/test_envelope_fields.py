@@ -81,11 +81,11 @@ def test_a_stream_runs_by_its_fields() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        (EnvelopeFields(sequence="number"), "is no field of Whole"),
-        (EnvelopeFields(session="name"), "is no field of Whole"),
-        (EnvelopeFields(id="id"), "is no field of Whole"),
-        (EnvelopeFields(snapshot=Row), "is no message type of Made"),
-        (EnvelopeFields(end=Row), "is no message type of Made"),
+        (EnvelopeFields(sequence="number"), "is not a field of Whole"),
+        (EnvelopeFields(session="name"), "is not a field of Whole"),
+        (EnvelopeFields(id="id"), "is not a field of Whole"),
+        (EnvelopeFields(snapshot=Row), "is not a message type of Made"),
+        (EnvelopeFields(end=Row), "is not a message type of Made"),
         (None, "has neither envelope nor envelope_fields"),
     ],
 )
@@ -146,5 +146,5 @@ def test_messages_without_fields_are_refused() -> None:
         def on_update(self, state: int, message: dict[str, int], record: Record) -> Iterable[Row]:
             return []
 
-    with pytest.raises(DeclarationError, match="has messages that are no Struct"):
+    with pytest.raises(DeclarationError, match="has messages that are not Structs"):
         Texts.envelope_fields.check("Texts", dict[str, int])

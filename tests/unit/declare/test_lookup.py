@@ -52,8 +52,8 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         weights(name="Weights"),
         f"Lookup.name = 'Weights': {NO_NAME}\n  next: for example 'instruments'",
     ),
-    "no path": (weights(path=""), f"Lookup.path = '': is no folder\n  next: {PATHS}"),
-    "a path that is none": (weights(path=7), f"Lookup.path = 7: is no folder\n  next: {PATHS}"),
+    "no path": (weights(path=""), f"Lookup.path = '': is not a folder\n  next: {PATHS}"),
+    "a path that is none": (weights(path=7), f"Lookup.path = 7: is not a folder\n  next: {PATHS}"),
     "an address": (
         weights(path="s3://bucket/weights"),
         f"Lookup.path = 's3://bucket/weights': is an address, and tables are read from folders\n  next: {PATHS}",
@@ -86,11 +86,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a key that is no field": (
         weights(key="symbol"),
-        "Lookup.key = 'symbol': is no field of Weight\n  next: one of name, factor",
+        "Lookup.key = 'symbol': is not a field of Weight\n  next: one of name, factor",
     ),
     "no rows at all": (
         weights(rows_max=0),
-        "Lookup.rows_max = 0: is no number of rows\n  next: for example 1_000_000",
+        "Lookup.rows_max = 0: is not a number of rows\n  next: for example 1_000_000",
     ),
     "a path instead of a lookup": (
         declared("weights"),
@@ -135,7 +135,7 @@ def test_a_stream_with_lookups_is_the_same_on_an_executor() -> None:
 
 
 def test_rows_are_read_where_they_are_bound_and_nowhere_else() -> None:
-    with pytest.raises(LookupNotBound, match="lookup weights was read where no version of its table is pinned"):
+    with pytest.raises(LookupNotBound, match="lookup weights was read while no version of its table was pinned"):
         WEIGHTS.get("a")
     with bind_lookups({"weights": {"a": Weight("a", 2)}}):
         assert WEIGHTS.get("a") == Weight("a", 2)

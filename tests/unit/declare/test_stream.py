@@ -163,7 +163,7 @@ WRONG_TYPES: dict[type, str] = {
         r"  next: rename one"
     ),
     wrong.NoColumnRow: (
-        r"NoColumn\.tags = set\[str\]: has no column type\n  next: use list\[X\] with an order of its own: a set "
+        r"NoColumn\.tags = set\[str\]: has no column type\n  next: use list\[X\] with a fixed order: a set "
         r"has none, and a replayed row must be the same"
     ),
     wrong.UnsavedState: (
@@ -174,11 +174,11 @@ WRONG_TYPES: dict[type, str] = {
         r"Stream\.transform = <class 'dict'>: the row type is not a msgspec\.Struct\n  next: declare the row as one"
     ),
     wrong.Untyped: (
-        r"Stream\.transform = 'Untyped': does not say its message, state and row types\n"
+        r"Stream\.transform = 'Untyped': does not declare its message, state and row types\n"
         r"  next: write `class Untyped\(Transform\[Message, State, Row\]\)`"
     ),
     wrong.KeyedBy: (
-        r"Stream\.transform = 'KeyedBy': does not say its message, state and row types\n"
+        r"Stream\.transform = 'KeyedBy': does not declare its message, state and row types\n"
         r"  next: write `class KeyedBy\(Transform\[Message, State, Row\]\)`"
     ),
 }
@@ -301,5 +301,5 @@ def test_the_types_are_found_through_any_depth_of_generic_bases(transform: type)
 
 @pytest.mark.parametrize("transform", [RowLeftOpen, StillOpen, Renamed, TableFold, FoldOf, Transform])
 def test_a_class_that_leaves_a_type_open_is_refused(transform: type) -> None:
-    with pytest.raises(DeclarationError, match=r"does not say its message, state and row types"):
+    with pytest.raises(DeclarationError, match=r"does not declare its message, state and row types"):
         read_transform_types(transform)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FLAG = "is not of type bool\n  next: True or False, without quotes"
-PREFIX = r"give a prefix: r'sensors\..+'"
+PREFIX = r"use a prefix: r'sensors\..+'"
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no function": (
         lambda: Function(5),  # type: ignore[arg-type]  # wrong on purpose
-        "Function.decode = 5: is no function\n  next: for example Function(read_message)",
+        "Function.decode = 5: is not a function\n  next: for example Function(read_message)",
     ),
     "a text for the effect of growth": (
         lambda: adding("s.+", Ordered(on_growth="restart sessions")),  # type: ignore[arg-type]  # wrong on purpose
@@ -183,11 +183,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "one column instead of several": (
         lambda: Export(columns="price"),  # type: ignore[arg-type]  # wrong on purpose
-        "Export.columns = 'price': is no tuple of names\n  next: for example ('_topic',)",
+        "Export.columns = 'price': is not a tuple of names\n  next: for example ('_topic',)",
     ),
     "one column to divide by": (
         lambda: Export(partition_by="product"),  # type: ignore[arg-type]  # wrong on purpose
-        "Export.partition_by = 'product': is no tuple of names\n  next: for example ('_topic',)",
+        "Export.partition_by = 'product': is not a tuple of names\n  next: for example ('_topic',)",
     ),
     "a row group in words": (
         lambda: Export(row_group_rows="5"),  # type: ignore[arg-type]  # wrong on purpose
@@ -237,7 +237,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: replace(adding("s.+"), decoder=Avro(reader_schema=5)),  # type: ignore[arg-type]  # wrong on purpose
         (
             "Avro.reader_schema = 5: cannot be parsed: TypeError: a bytes-like object is required, not 'int'\n"
-            "  next: give an Avro schema as JSON text, or leave it out"
+            "  next: pass an Avro schema as JSON text, or leave it out"
         ),
     ),
     "digits in quotes": (

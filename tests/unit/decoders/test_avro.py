@@ -364,9 +364,9 @@ def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> No
 
 GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
 REFUSED = {
-    "empty": (b"", DecodeCause.TRUNCATED, "a frame begins with 5 bytes, this has 0"),
-    "no frame": (b'{"seq":1}', DecodeCause.UNKNOWN_MAGIC_BYTE, "a frame begins with 0x00, this with 0x7b"),
-    "half a header": (GOOD[:3], DecodeCause.TRUNCATED, "a frame begins with 5 bytes, this has 3"),
+    "empty": (b"", DecodeCause.TRUNCATED, "a frame starts with 5 bytes, this has 0"),
+    "no frame": (b'{"seq":1}', DecodeCause.UNKNOWN_MAGIC_BYTE, "a frame starts with 0x00, this with 0x7b"),
+    "half a header": (GOOD[:3], DecodeCause.TRUNCATED, "a frame starts with 5 bytes, this has 3"),
     "header alone": (GOOD[:5], DecodeCause.TRUNCATED, "the message ends too early"),
     "cut": (GOOD[:-1], DecodeCause.TRUNCATED, "the message ends too early"),
     "trailing": (GOOD + b"\x00", DecodeCause.TRAILING, "1 bytes after the message"),
@@ -408,7 +408,7 @@ def test_a_string_is_never_taken_for_bytes() -> None:
 
 
 UNFIT: dict[str, tuple[object, str]] = {
-    "no record": ("string", "is no record, and no union of records"),
+    "no record": ("string", "is neither a record nor a union of records"),
     "no schema": ({"type": "rekord", "name": "R"}, "cannot be parsed"),
     "another record": ({**UPDATE, "name": "Other"}, "record acme.Other is none of Snapshot, Update"),
     "an array of nothing": (

@@ -118,7 +118,7 @@ def test_a_header_that_is_no_id_is_refused(what: str) -> None:
     decoder, content = NO_IDS[what]
     message_type: object = Update if decoder is AVRO else panel_pb2.Update
     found = cause(decoder, message_type, BODY, ((HEADER, content),))
-    assert found == (DecodeCause.UNKNOWN_SCHEMA_ID, f"header {HEADER} = {content.hex()} is no schema id")
+    assert found == (DecodeCause.UNKNOWN_SCHEMA_ID, f"header {HEADER} = {content.hex()} is not a schema id")
 
 
 @pytest.mark.parametrize("content", [guid_header(), guid_header() + zigzag(2) + zigzag(0)])
@@ -170,17 +170,17 @@ FOREIGN: dict[str, tuple[bytes, DecodeCause, str]] = {
     "an id of eight bytes": (
         b"\x00" + (300).to_bytes(8, "big") + BODY,
         DecodeCause.UNKNOWN_SCHEMA_ID,
-        "it begins like a frame with the id 300 in eight bytes, as of Apicurio (docs/decoders.md)",
+        "it resembles a frame with the id 300 in eight bytes, as of Apicurio (docs/decoders.md)",
     ),
     "a single object": (single_object(), DecodeCause.UNKNOWN_MAGIC_BYTE, "like Avro's single-object encoding"),
-    "an Avro file": (avro_file(), DecodeCause.UNKNOWN_MAGIC_BYTE, "it begins like an Avro file"),
+    "an Avro file": (avro_file(), DecodeCause.UNKNOWN_MAGIC_BYTE, "it resembles an Avro file"),
     "Glue": (
         b"\x03\x00" + UUID(int=5).bytes + BODY,
         DecodeCause.UNKNOWN_MAGIC_BYTE,
-        f"it begins like a frame of AWS Glue with the schema version {UUID(int=5)}",
+        f"it resembles a frame of AWS Glue with the schema version {UUID(int=5)}",
     ),
     "a GUID in front": (guid_header() + BODY, DecodeCause.UNKNOWN_MAGIC_BYTE, "which belongs into a header"),
-    "JSON": (b' {"seq": 2}\n', DecodeCause.UNKNOWN_MAGIC_BYTE, "this with 0x20; it begins like JSON"),
+    "JSON": (b' {"seq": 2}\n', DecodeCause.UNKNOWN_MAGIC_BYTE, "this with 0x20; it resembles JSON"),
     "a bare message": (BODY, DecodeCause.UNKNOWN_MAGIC_BYTE, "a message without a frame has no schema id"),
 }
 
@@ -195,7 +195,7 @@ def test_a_frame_of_others_is_named(what: str) -> None:
 
 def test_headers_of_another_registry_are_named() -> None:
     found = cause(AVRO, Update, BODY, (("apicurio.value.globalId", bytes(7) + b"\x05"),))
-    problem = "a frame begins with 0x00, this with 0x04; header apicurio.value.globalId is of Apicurio's registry"
+    problem = "a frame starts with 0x00, this with 0x04; header apicurio.value.globalId is of Apicurio's registry"
     assert found == (DecodeCause.UNKNOWN_MAGIC_BYTE, f"{problem} (docs/decoders.md)")
 
 
@@ -209,7 +209,7 @@ def test_headers_of_another_registry_are_named() -> None:
 def test_a_value_that_is_no_json_at_all_is_named_too(value: bytes, remark: str) -> None:
     with pytest.raises(msgspec.DecodeError) as refused:
         msgspec.json.decode(value)
-    assert f"; it begins like {remark}" in describe_decode_error(refused.value, value)
+    assert f"; it resembles {remark}" in describe_decode_error(refused.value, value)
 
 
 PANELS = Stream(

@@ -145,11 +145,11 @@ class LooseLevels(ColumnFold[LooseSnapshot | Update | End, str, Gauge, GaugeChan
         (WithoutFields, "WithoutFields: fields", "is not set"),
         (OtherRow, "OtherRow: OtherChange.before_text", "has no value"),
         (NoKeyInRows, "NoKeyInRows: Nameless.name", "is not there"),
-        (NoNumber, "NoNumber: fields.sequence", "is no field of Snapshot"),
-        (NoRows, "NoRows: fields.rows", "is no list of a Struct in Snapshot"),
+        (NoNumber, "NoNumber: fields.sequence", "is not a field of Snapshot"),
+        (NoRows, "NoRows: fields.rows", "is not a list of a Struct in Snapshot"),
         (NamedState, "NamedState: NamedGauge.text", "is keyword-only"),
         (NamedRow, "NamedRow: NamedChange.name", "is keyword-only"),
-        (ForeignSnapshot, "ForeignSnapshot: fields.snapshot", "is no message type of it"),
+        (ForeignSnapshot, "ForeignSnapshot: fields.snapshot", "is not a message type of it"),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused_by_field(declared: type[Any], field: str, problem: str) -> None:

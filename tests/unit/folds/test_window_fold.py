@@ -182,13 +182,13 @@ class NoMerge(WindowFold[Value, int, Values]):
         (lambda: TumblingWindows(timedelta.max), "is more than a century"),
         (lambda: SessionWindows(timedelta.max), "is more than a century"),
         (lambda: TumblingWindows(SECOND, lateness=-SECOND), "TumblingWindows.lateness"),
-        (lambda: TumblingWindows(SECOND, lateness=30), "lateness = 30: is no timedelta"),  # type: ignore[arg-type]  # the fault
-        (lambda: SlidingWindows(SECOND, SECOND, offset=1), "offset = 1: is no timedelta"),  # type: ignore[arg-type]  # the fault
+        (lambda: TumblingWindows(SECOND, lateness=30), "lateness = 30: is not a timedelta"),  # type: ignore[arg-type]  # the fault
+        (lambda: SlidingWindows(SECOND, SECOND, offset=1), "offset = 1: is not a timedelta"),  # type: ignore[arg-type]  # the fault
         (lambda: SlidingWindows(SECOND, 2 * SECOND), "leaves messages between windows out"),
         (lambda: SlidingWindows(timedelta(days=1), SECOND), "puts each message into more than 10000 windows"),
         (lambda: SessionWindows(5), "SessionWindows.gap"),  # type: ignore[arg-type]  # the fault
-        (lambda: CountWindows(0), "CountWindows.size = 0: is no number of messages"),
-        (NoWindows, "NoWindows.windows = None: are no windows"),
+        (lambda: CountWindows(0), "CountWindows.size = 0: is not a number of messages"),
+        (NoWindows, "NoWindows.windows = None: are not windows"),
         (NoMerge, "merge is not defined"),
         (lambda: a_stream(Prompt()), "Prompt.windows.lateness"),
         (lambda: a_stream(Tumbling(), replace(FUZZY, session_start=SessionStart.SNAPSHOT)), "session_start"),

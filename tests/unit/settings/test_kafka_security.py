@@ -152,7 +152,7 @@ def test_without_its_host_in_the_list_no_token_is_requested(hosts: tuple[str, ..
         ("metadata.broker.list", "elsewhere:9092", "is another name of kafka.bootstrap_servers"),
         ("sasl.username", "reader\0admin", "holds control characters"),
         ("sasl.username", 'reader\nuser_admin="x"', "holds control characters"),
-        ("ssl.ca.location", "ca.pem", "is no absolute path"),
+        ("ssl.ca.location", "ca.pem", "is not an absolute path"),
     ],
 )
 def test_an_option_that_would_open_a_way_around_is_refused_with_the_reason(option: str, value: str, said: str) -> None:

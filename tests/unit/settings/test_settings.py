@@ -259,7 +259,7 @@ def test_a_value_for_a_whole_group_is_refused_with_the_names_of_its_parts(monkey
 @pytest.mark.parametrize("cron", ["hourly", "10 * * *", "99 * * * *", "0 24 * * *", "0 0 31,32 * *"])
 def test_a_schedule_that_is_no_cron_expression_is_refused(monkeypatch: pytest.MonkeyPatch, cron: str) -> None:
     monkeypatch.setenv("LOCKSTEP_SCHEDULES__CHECKS", cron)
-    with pytest.raises(SettingsError, match=re.escape(f"schedules.checks = {cron!r}: is no cron expression")):
+    with pytest.raises(SettingsError, match=re.escape(f"schedules.checks = {cron!r}: is not a cron expression")):
         load_settings()
 
 

@@ -243,7 +243,7 @@ class Nested(msgspec.Struct):
 @pytest.mark.parametrize(
     ("state_type", "said"),
     [
-        (MapState, "does not say its types"),
+        (MapState, "does not declare its types"),
         (MapState[int, Mutable], "can be changed in place"),
         (MapState[int, HoldsList], "can be changed in place"),
         (MapState[int, dict[str, int]], "can be changed in place"),

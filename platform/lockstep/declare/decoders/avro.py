@@ -151,7 +151,7 @@ class Avro(FramedDecoder):
                 "Avro.reader_schema",
                 self.reader_schema,
                 str(error),
-                "give an Avro schema as JSON text, or leave it out",
+                "pass an Avro schema as JSON text, or leave it out",
             ) from error
         return own
 
@@ -188,7 +188,7 @@ class _SchemaReader:
         records = list_records(writers if own is None else own)
         self._is_alone = len(records) == 1
         if not records or not list_records(writers):
-            raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is no record, and no union of records")
+            raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is neither a record nor a union of records")
 
     def make(self, start: int) -> Decode:
         """The decode function of messages that start at a position.

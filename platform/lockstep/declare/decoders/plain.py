@@ -58,7 +58,7 @@ class Bytes(Decoder):
             raise DeclarationError(
                 "Stream.transform",
                 message_type,
-                "Bytes() gives bytes, not this message type",
+                "Bytes() returns bytes, not this message type",
                 "write Transform[bytes, State, Row], or choose the decoder of this type",
             )
         return bytes  # returns the same object: no copy
@@ -82,7 +82,7 @@ class Function(Decoder):
         """Refuse a value that is not a function: it would refuse every message."""
         if not callable(self.decode):
             raise DeclarationError(
-                "Function.decode", self.decode, "is no function", "for example Function(read_message)"
+                "Function.decode", self.decode, "is not a function", "for example Function(read_message)"
             )
 
     @override
@@ -113,7 +113,7 @@ def _refuse_unsupported(message_type: object) -> None:
 
 def _unsupported(message_type: object, problem: str, instead: str | None = None) -> DeclarationError:
     remedy = "use a msgspec.Struct, or a union of Structs distinguished by tag_field and tag"
-    hint = f"; or declare Stream(decoder={instead}), if that is what the topics hold" if instead else ""
+    hint = f"; or declare Stream(decoder={instead}), if the topics hold those" if instead else ""
     return DeclarationError("Stream.transform", message_type, problem, remedy + hint)
 
 

@@ -125,7 +125,7 @@ class Framed:
         """The message of a value whose frame is in a header: the same as if it stood in front of it."""
         size = ID_BYTES.get(in_header[0] if in_header else -1)
         if size is None or len(in_header) < size or self._find_body(in_header, size) != len(in_header):
-            problem = f"header {VALUE_SCHEMA_ID} = {in_header[:40].hex()} is no schema id"
+            problem = f"header {VALUE_SCHEMA_ID} = {in_header[:40].hex()} is not a schema id"
             raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, problem)
         schema_id = in_header[:size]
         read = self._readers.get(schema_id) or self._find_reader(schema_id, b"")
@@ -223,13 +223,13 @@ def _check_frame(value: bytes, headers: Headers) -> None:
     if value[:1] == b"\x00" and len(value) >= FRAME_BYTES:
         return
     if value[:1] in {b"", b"\x00"}:
-        problem = f"a frame begins with {FRAME_BYTES} bytes, this has {len(value)}"
+        problem = f"a frame starts with {FRAME_BYTES} bytes, this has {len(value)}"
         raise Undecodable(DecodeCause.TRUNCATED, problem)
     foreign = [name for name, _ in headers if name.startswith(FOREIGN_IDS)]
     remark = (
         f"; header {foreign[0]} is of Apicurio's registry (docs/decoders.md)" if foreign else describe_format(value)
     )
-    problem = f"a frame begins with 0x00, this with 0x{value[0]:02x}{remark or NO_FRAME}"
+    problem = f"a frame starts with 0x00, this with 0x{value[0]:02x}{remark or NO_FRAME}"
     raise Undecodable(DecodeCause.UNKNOWN_MAGIC_BYTE, problem)
 
 

@@ -35,7 +35,7 @@ def find_format(value: bytes) -> str | None:
 def describe_format(value: bytes) -> str:
     """A remark for an error: the format that a value's start resembles; empty if no known format."""
     found = find_format(value)
-    return "" if found is None else f"; it begins like {found} (docs/decoders.md)"
+    return "" if found is None else f"; it resembles {found} (docs/decoders.md)"
 
 
 def _find_frame(value: bytes) -> str | None:
