@@ -232,7 +232,7 @@ class Fenced(LockstepError):
     def __init__(self, mine: int, holder: int) -> None:
         super().__init__(
             f"writer epoch {mine} is fenced: epoch {holder} holds the table",
-            next_step="nothing to do: the newer run goes on from the last committed batch",
+            next_step="nothing to do: the newer run continues from the last committed batch",
         )
         self.mine = mine
         self.holder = holder
@@ -249,7 +249,7 @@ class Overtaken(Fenced):
         LockstepError.__init__(
             self,
             f"{what} of stream {stream}: a run or another command claimed the table meanwhile; nothing was changed",
-            next_step=f"lockstep history {stream} shows what was faster; then ask again, if it is still wanted",
+            next_step=f"lockstep history {stream} shows the faster change; then repeat the request, if still needed",
         )
         self.stream, self.mine, self.holder = stream, fenced.mine, fenced.holder
 

@@ -55,5 +55,5 @@ def iterate_verified_rows(path: Path, stream: str, columns: list[str] | None = N
 def _damaged(path: Path, problem: str, stream: str) -> TableError:
     return TableError(
         f"{path} {problem}; no position is read without it",
-        next_step=f"put it back from a copy; `lockstep repair {stream}` looks at all files of the stream",
+        next_step=f"put it back from a copy; `lockstep repair {stream}` checks all files of the stream",
     )

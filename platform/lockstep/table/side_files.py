@@ -297,6 +297,6 @@ def read_side_file(side: Path, file: SideTableFile, columns: list[str] | None = 
     if found.num_rows != file.rows:
         raise TableError(
             f"{path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
-            next_step=f"lockstep repair {side.parent.name} looks at all files of the stream",
+            next_step=f"lockstep repair {side.parent.name} checks all files of the stream",
         )
     return found

@@ -75,7 +75,7 @@ def require_bytes(path: Path, error: Exception) -> None:
     except OSError:
         raise TableError(
             f"{path} cannot be read: {str(error).splitlines()[0]}",
-            next_step="lockstep doctor looks at disk and object store; then repeat the command",
+            next_step="lockstep doctor checks disk and object store; then repeat the command",
         ) from error
 
 

@@ -34,7 +34,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _LEADER_MOVES = {ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION}
 LOG_LEVEL = 6
 """That of information: some causes are logged at no other."""
-_NEXT_STEP = "lockstep doctor looks at Kafka; then repeat the command"
+_NEXT_STEP = "lockstep doctor checks Kafka; then repeat the command"
 
 
 class BufferedRange(msgspec.Struct, frozen=True):

@@ -155,7 +155,7 @@ def test_the_command_line_plans_exports_and_imports(broker: Broker, tmp_path: Pa
     assert made.call("verify", "adding").exit_code == 0
     again = made.call("savepoint", "import", "adding", folder, "--yes")  # as after a kill behind its last step
     assert again.exit_code == 1
-    assert "began with this savepoint already: new disk (" in again.stderr
+    assert "started with this savepoint already: new disk (" in again.stderr
     assert "next: lockstep verify adding, then lockstep start adding" in again.stderr
 
 

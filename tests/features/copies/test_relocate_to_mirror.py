@@ -206,7 +206,7 @@ def test_what_is_not_proven_or_not_copied_is_refused_by_name(mirrored: Mirrored)
     kind, problem = refuse(runs, mirrored, mirrored.alias)
     assert kind is RewindReason.POSITION
     assert f"{mirrored.topic}/0@4" in problem
-    assert "none of the 1 messages from offset 0 to 1 is the last one that was applied" in problem
+    assert "none of the 1 messages from offset 0 to 1 is the last applied message" in problem
     kind, problem = refuse(mirrored.stream("other"), mirrored, mirrored.alias)
     assert (kind, "does not select" in problem) == (RewindReason.TOPIC, True)
     mirrored.copy(topic, 3, 4)

@@ -116,7 +116,7 @@ def test_offsets_before_the_later_stream_began_are_not_compared(feed: Feed, runs
     shadow.run()
     found = compared(runs, shadow)
     assert (found.equal, found.missing, found.added, found.changed) == (4, 0, 0, 0)
-    assert found.notes == ("shadow began later in 1 partitions: offsets before that were not compared",)
+    assert found.notes == ("shadow started later in 1 partitions: offsets before that were not compared",)
 
 
 def test_streams_without_a_common_offset_are_not_called_equal(feed: Feed, runs: LocalRuns) -> None:

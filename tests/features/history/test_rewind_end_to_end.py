@@ -141,12 +141,12 @@ def test_a_plan_changes_nothing_and_json_has_its_parts(broker: Broker, tmp_path:
     ("to", "problem"),
     [
         ("9", "the last batch is 3"),
-        ("3", "batch 3 is the last one"),
+        ("3", "batch 3 is the last batch"),
         ("monday", "no savepoint 'monday'"),
         ("2026-99-01", "names no batch"),
         ("1999-01-01", "does not go back to"),
         ("other/0@1", "has not been read"),
-        ("nothing@", "is no message"),
+        ("nothing@", "is not a message"),
     ],
 )
 def test_a_target_that_is_none_is_refused_by_name(read_only: LocalRuns, to: str, problem: str) -> None:

@@ -181,7 +181,7 @@ def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: F
     assert f"lockstep verify {NAME}, then lockstep shadow promote adding {NAME} --plan" in found.next_step
     same = find_next_step(head_of(shadow), head_of(live), is_equal=True)
     assert same.startswith(f"lockstep shadow promote adding {NAME} --plan; ")
-    assert "begins too late (after batch 2) or runs other code (lockstep shadow list adding)" in same
+    assert "starts too late (after batch 2) or runs other code (lockstep shadow list adding)" in same
     assert sorted(live.rows(topic)) == before
     assert [each.name for each in list_shadows("adding", runs.folders.root)] == [NAME]
     asked = query_sql(f"SELECT count(*) FROM {NAME}", ["adding"], runs.folders.root, AsOf(), limit=None)  # noqa: S608  # its own name
@@ -562,7 +562,7 @@ def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_p
     (fix / "adding.py").write_text(source)
     begun = made.call("shadow", "begin", "adding", "--code", str(fix.parent), "--from", "1", "--why", "a fix")
     assert begun.exit_code == 0, begun.output
-    assert "adding_shadow: begun" in begun.stdout
+    assert "adding_shadow: started" in begun.stdout
     shadow_of(made.runs).run()
     assert made.call("verify", NAME).exit_code == 0
     page = tmp_path / "diff.html"
@@ -580,7 +580,7 @@ def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_p
     assert head.origin is not None
     entry = make_entry_path(shadow_of(made.runs).folders.table, head.batch_version)
     entry.write_text(entry.read_text().replace(head.origin.code_digest, "0" * 64))
-    assert "is not what it began with" in made.call("verify", NAME).output
+    assert "differs from its code at the start" in made.call("verify", NAME).output
     dropped = made.call("shadow", "drop", "adding", "--yes")
     assert dropped.exit_code == 0, dropped.output
     assert "has no shadow" in made.call("shadow", "list", "adding").stdout

@@ -36,4 +36,4 @@ def test_an_interrupted_start_ends_what_was_started_without_a_traceback(
     with pytest.raises(SystemExit) as left:
         platform.main()
     assert (left.value.code, len(ended)) == (INTERRUPTED, 1)
-    assert "ending what was started" in capsys.readouterr().out
+    assert "ending the started processes" in capsys.readouterr().out

@@ -84,5 +84,5 @@ def test_what_a_killed_start_has_left_is_not_up(
     with pytest.raises(SystemExit) as left:
         platform.main()
     said = capsys.readouterr().out
-    assert (left.value.code, "ending what a killed start has left" in said, "no Kafka here" in said) == (1, True, True)
+    assert (left.value.code, "ending the rest of a killed start" in said, "no Kafka here" in said) == (1, True, True)
     assert process.wait(30) is not None

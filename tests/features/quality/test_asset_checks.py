@@ -148,7 +148,7 @@ def test_a_check_says_when_it_was_done_what_it_covers_and_how_to_open_its_report
     shown: dict[str, Any] = {name: value.value for name, value in record.evaluation.metadata.items()}
     head = OutputLog(folders.table).base().head
     assert before <= shown["checked_at"] <= time.time()
-    assert shown["data_checked"] == "the whole table: 198 rows in 6 files (there is no earlier result to go on from)"
+    assert shown["data_checked"] == "the whole table: 198 rows in 6 files (there is no earlier result to continue from)"
     assert shown["data_up_to_batch"] == head.batch == 2
     report = str(shown["report"])
     assert report.startswith("1 of ")

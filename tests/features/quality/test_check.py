@@ -183,7 +183,7 @@ def test_rows_of_an_erased_session_are_not_missed_and_others_are(spark: SparkSes
     session = DeltaTable(folders.table).to_pyarrow_table()["_session"][0].as_py()
     erased = erase_session(folders, EraseRequest(session=session), EraseContext(), who="ann", why="test")
     checked = check_stream(spark, folders)
-    assert checked.coverage.reason == "there is no earlier result to go on from"
+    assert checked.coverage.reason == "there is no earlier result to continue from"
     assert (outcomes(checked), checked.rows) == (ALL_PASSED, before.rows - erased.plan.rows)
 
 

@@ -318,7 +318,7 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
     assert [file.rows for file in planned.files] == [len(batches[2][place].files[0]) for place in CLEAN]
 
     find_storage(folders.table).replace(make_state_path(folders), b"torn")
-    assert plan_increment(folders, load_state(folders), now, rules) == "there is no earlier result to go on from"
+    assert plan_increment(folders, load_state(folders), now, rules) == "there is no earlier result to continue from"
     assert plan_increment(folders, state, now, ()) == "the rules were changed since the last check"
     replaced = msgspec.structs.replace(now, table_id="another")
     rewound = msgspec.structs.replace(now, valid=(*now.valid, Lineage(2, now.batch)))

@@ -122,7 +122,7 @@ def test_topics_of_another_load_test_are_named_and_removed_on_request(quick: Loc
     with pytest.raises(Refused, match=left) as refused:
         prepared(quick)
     assert "--clean" in refused.value.next_step
-    with pytest.raises(Refused, match="another one has created topic"):
+    with pytest.raises(Refused, match="another load test has created topic"):
         create_copies(quick.handle.admin, quick.stream.name, {f"{left}.more": 1, left: 1}, 30.0)
     assert topics_of(quick) == (left,)
     assert delete_leftovers(quick.handle) == (left,)
@@ -141,7 +141,7 @@ def test_copies_take_messages_larger_than_the_brokers_do_by_default(quick: Local
 def test_two_load_tests_of_a_stream_exclude_each_other(quick: LocalRuns) -> None:
     with (
         hold_test_lock(quick.handle),
-        pytest.raises(Refused, match="another one runs"),
+        pytest.raises(Refused, match="another load test runs"),
         hold_test_lock(quick.handle),
     ):
         pass
@@ -221,7 +221,5 @@ def test_a_stream_that_halts_under_load_is_a_result_and_not_an_error(
     assert result.sustainable.limit is Limit.HALT
     assert stage.proof == "proven"
     assert 0 < stage.committed == stage.proven_messages < stage.sent.messages
-    assert result.failure == (
-        f"Kafka did not answer; delete what is left: lockstep loadtest {quick.stream.name} --clean"
-    )
+    assert result.failure == (f"Kafka did not answer; delete the rest: lockstep loadtest {quick.stream.name} --clean")
     assert delete_leftovers(quick.handle) == topics_left

@@ -456,7 +456,7 @@ def test_a_halt_by_messages_that_are_gone_says_so_with_the_command_that_resumes_
 
 def test_a_promotion_of_what_is_no_shadow_lists_the_shadows(platform: Platform) -> None:
     said = platform.call("shadow", "promote", "adding", "nope", "--plan")
-    assert said.stderr == "error: nope is no shadow of adding\nnext: lockstep shadow list adding lists its shadows\n"
+    assert said.stderr == "error: nope is not a shadow of adding\nnext: lockstep shadow list adding lists its shadows\n"
 
 
 def test_the_command_that_status_prints_ends_a_run_of_garbage_at_once(fresh: Platform) -> None:

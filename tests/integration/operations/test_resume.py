@@ -149,10 +149,10 @@ def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: Local
     (finding,) = halted(runs)
     if batch_messages > len(sent):
         assert (finding.offset, finding.until) == (4, 131)
-        assert "125 of 130 messages cannot be decoded; looked as far as offset 133" in finding.detail
+        assert "125 of 130 messages cannot be decoded; scanned up to offset 133" in finding.detail
     else:
         assert (finding.offset, finding.until) == (4, 60)
-        assert "54 of 56 messages cannot be decoded; looked as far as offset 59" in finding.detail
+        assert "54 of 56 messages cannot be decoded; scanned up to offset 59" in finding.detail
     assert suggest_option(finding) == AcceptLoss(topic, 0, finding.offset, finding.until)
     # The operator has seen how far it goes.
     (row,) = resumed(runs, FromSnapshot.parse(f"{topic}/0@4-131"))
@@ -337,7 +337,7 @@ def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_hal
     topic = feed.create("values")
     send(feed, topic, *TWO, ("s", update(9, a=1)))
     (finding,) = halted(runs)
-    with pytest.raises(PositionMismatch, match="stands at offset 4") as refused:
+    with pytest.raises(PositionMismatch, match="is at offset 4") as refused:
         resume_stream(runs.folders, why=WHY, who=WHO, accepted=[AcceptLoss(topic, 0, 3, 5)])
     assert f"--accept-loss {topic}/0@4" in refused.value.next_step
     with pytest.raises(PositionMismatch, match="no such partition"):

@@ -171,7 +171,7 @@ def test_the_finding_says_where_the_session_is_at_home() -> None:
     homes.find_split_sessions([worked(0, A)], STRICT)
     (found,) = homes.find_split_sessions([worked(1, A)], STRICT)
     assert found.cause == "session in two partitions"
-    assert found.expected == "each session in one partition; one began in partition 0"
+    assert found.expected == "each session in one partition; one started in partition 0"
     assert msgspec.structs.asdict(found)["until"] == 9
 
 

@@ -191,7 +191,7 @@ EVERY: tuple[LockstepError, ...] = (
         "the rewind",
         (
             Obstacle(RewindReason.WRITER, "epoch 3 is writing", "lockstep stop books"),
-            Obstacle(RewindReason.NO_CHANGE, "batch 7 is the last one", "choose an earlier batch"),
+            Obstacle(RewindReason.NO_CHANGE, "batch 7 is the last batch", "choose an earlier batch"),
         ),
     ),
     BackupOvertaken("books", "2 files are missing: a.parquet, b.state"),
@@ -205,5 +205,5 @@ EVERY: tuple[LockstepError, ...] = (
     NotAShadow("books", "fix"),
     ResumptionUnanswered("books", ("books.eth",), "the run has ended"),
     UnansweredFindings("books", (GAP,), (), "the producer's disk"),
-    PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 stands at offset 120"),
+    PositionMismatch("books", AcceptLoss("books.eth", 0, 119, 121), "books.eth/0 is at offset 120"),
 )

@@ -101,7 +101,7 @@ def _finding(item: RangeResult, other: int) -> Finding:
         position,
         Fault.SESSION_SPLIT,
         until=item.reached.next_offset,
-        expected=f"each session in one partition; one began in partition {other}",
-        found=f"it begins in partition {position.partition} as well",
+        expected=f"each session in one partition; one started in partition {other}",
+        found=f"it starts in partition {position.partition} as well",
         detail="fix the producer's partitioner, then read the topic's sessions from their next snapshots",
     )

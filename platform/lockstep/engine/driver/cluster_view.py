@@ -134,7 +134,7 @@ class ClusterMonitor:
         try:
             return self._context.admin.view(self._retired & self._context.admin.topic_names())
         except KafkaError as error:
-            self._warn_once(f"retired topics are not looked at: {error.problem}")
+            self._warn_once(f"retired topics are not read: {error.problem}")
             return None
 
     def check_leader_epochs(self, known: Mapping[TopicIdPartition, Position]) -> frozenset[TopicIdPartition]:
@@ -188,7 +188,7 @@ class ClusterMonitor:
         for _ in range(self._tuning.confirm_looks - 1):
             if not findings:
                 break
-            LOG.warning("Kafka looks wrong, reading it again: %s", findings[0])
+            LOG.warning("Kafka seems wrong, reading it again: %s", findings[0])
             if self._context.stop.wait(seconds / (self._tuning.confirm_looks - 1)):
                 return ()
             self.view = with_lowest_starts(self.view, self._ask(self._read_same_cluster))

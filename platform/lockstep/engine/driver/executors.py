@@ -46,7 +46,7 @@ class ExecutorsGone(LockstepError):
     def __init__(self, master: str) -> None:
         super().__init__(
             f"{master} has left this application without any executor for long; nothing of the batch is committed",
-            next_step="the supervisor starts another run, as a new application; look at the master's page for workers; "
+            next_step="the supervisor starts another run, as a new application; check the master's page for workers; "
             "a master that was started again knows the application only with spark.deploy.recoveryMode "
             "(docs/cluster.md#when-machines-fail)",
         )
@@ -81,7 +81,7 @@ class SparkStopped(LockstepError):
             f"the Spark application of the run on {master} was stopped from outside; nothing of the batch is committed",
             next_step="the supervisor starts another run, as a new application; find who stopped it: a kill link of "
             "the master's page (its spark.ui.killEnabled), its operator, or the cluster after too many failures of "
-            "executors (the log before this says so); to end a stream: lockstep stop STREAM",
+            "executors (see the log before this); to end a stream: lockstep stop STREAM",
         )
         self.master = master
 
@@ -163,15 +163,15 @@ def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
         return EnvironmentProblem(
             f"{describe_silence(f'the first task on {context.master}', seconds, verb='end')}, with {executors} "
             "executors; nothing was taken over",
-            next_step=f"{SLOW}, and the next run tries again; look at the page of the master: executors need at least "
+            next_step=f"{SLOW}, and the next run tries again; check the page of the master: executors need at least "
             f"spark.task.cpus = {settings.get('spark.task.cpus', '1')} cores, and a Python that answers: "
             '"spark.executor.cores" in [spark.options] (docs/cluster.md)',
         )
     return EnvironmentProblem(
         f"{describe_silence(str(context.master), seconds, verb='give an executor')}; nothing was taken over",
-        next_step=f"{SLOW}, and the next run tries again; look at the master's page whether cores and memory are free "
+        next_step=f"{SLOW}, and the next run tries again; check on the master's page whether cores and memory are free "
         'and a worker is large enough: an application takes all free cores unless [spark.options] "spark.cores.max" '
-        "says how many; look in the logs of executors that have ended whether they reach the driver at "
+        "limits them; check in the logs of executors that have ended whether they reach the driver at "
         f"spark.driver.host = {settings.get('spark.driver.host')!r} (docs/cluster.md)",
     )
 

@@ -103,4 +103,4 @@ class _Outage:
     def report_end(self) -> None:
         """The answer is there."""
         if self.failures:
-            LOG.warning("Kafka answers again after %.0f s; the run goes on", self.seconds)
+            LOG.warning("Kafka answers again after %.0f s; the run continues", self.seconds)

@@ -157,7 +157,7 @@ def _passed_over(row: LedgerRow, loss: AcceptLoss, stream: str) -> LedgerRow:
         raise PositionMismatch(
             stream,
             loss,
-            f"{loss.topic}/{loss.partition} stands at offset {row.until}",
+            f"{loss.topic}/{loss.partition} is at offset {row.until}",
             instead=f"lockstep resume {stream} {list_options([instead])} --why '...'",
         )
     return _moved(row, loss.until)

@@ -72,7 +72,7 @@ class BatchTimeout(LockstepError):
     def __init__(self, seconds: float) -> None:
         super().__init__(
             f"the batch timed out after {seconds:g} s and was cancelled; nothing of it is committed",
-            next_step="look for an executor that hangs; where the fold is that slow, declare "
+            next_step="find the executor that hangs; if the fold is that slow, declare "
             "Limits(batch_messages=...) lower or Limits(batch_seconds=...) higher",
         )
         self.seconds = seconds
@@ -242,7 +242,7 @@ class SparkRunner:
             raise EnvironmentProblem(
                 f"{len(tasks) - len(ended)} of {len(tasks)} tasks ended without a result: Spark's connection for "
                 "accumulators to this driver is broken",
-                next_step="the batch is tried again; look in the log of the driver for what closed the connection",
+                next_step="the batch is tried again; the log of the driver shows what closed the connection",
             )
         return [_decode_result(encoded) for _, encoded in sorted(ended.items())]
 

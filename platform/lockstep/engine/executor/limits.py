@@ -37,7 +37,7 @@ class LimitKind(Enum):
         ("raise the limit of open files of the workers (ulimit -n), and close the files that the transform opens"),
     )
     DISK = "disk space", "make room on the local disk and below the table root, or set local_root to a larger disk"
-    DEVICE = "a disk that works", "look in the system's log for errors of disks and of network file systems"
+    DEVICE = "a disk that works", "check the system's log for errors of disks and of network file systems"
     NETWORK = "network", "check that the workers reach the services that the decoder and the transform call"
     PROCESSES = "threads or processes", "raise the limit of processes of the workers (ulimit -u)"
     COLUMN_BYTES = "bytes of a column", "let the transform emit smaller values, or more rows of fewer values"

@@ -421,7 +421,7 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
     if seen.undecodable == 1:
         return finding
     searched = (
-        f"{seen.undecodable} of {seen.messages} messages cannot be decoded; looked as far as offset {seen.looked - 1}"
+        f"{seen.undecodable} of {seen.messages} messages cannot be decoded; scanned up to offset {seen.looked - 1}"
     )
     return msgspec.structs.replace(finding, until=seen.until, detail=f"{finding.detail}; {searched}")
 

@@ -47,8 +47,8 @@ _GENERATION, _STAGED = re.compile(r"generation-\d{6,}"), re.compile(rf"{re.escap
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
 OTHER_LOGS = {
-    "_delta_log": "a Delta table; if it is of a stream: lockstep compact STREAM; else: OPTIMIZE, by whoever writes it",
-    "_spark_metadata": "a sink of Structured Streaming, whose log says which files count; read it by Spark",
+    "_delta_log": "a Delta table; if it is of a stream: lockstep compact STREAM; else: OPTIMIZE, by its writer",
+    "_spark_metadata": "a sink of Structured Streaming, whose log names the files that count; read it by Spark",
     ".hoodie": "a Hudi table; compact it by Hudi",
     "metadata": "an Iceberg table; compact it by rewrite_data_files",
 }
@@ -56,7 +56,7 @@ OTHER_LOGS = {
 
 def _refuse(folder: Path, problem: str, next_step: str) -> Refused:
     """The refusal of a folder that cannot be compacted as a plain Parquet dataset; nothing was published."""
-    obstacle = Obstacle("it is no plain dataset", f"{folder}: {problem}", next_step)
+    obstacle = Obstacle("it is not a plain dataset", f"{folder}: {problem}", next_step)
     return Refused(folder.name, "the compaction", [obstacle])
 
 
@@ -197,7 +197,7 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     gone = sorted({file.path for file in before.sources} - {file.path for file in files}) if before else []
     if gone:
         problem = f"{len(gone)} files of which {generations[-1]} was made are gone, {gone[0]} first"
-        raise _refuse(dataset, problem, f"restore them, or move {_home(dataset)} away to begin again")
+        raise _refuse(dataset, problem, f"restore them, or move {_home(dataset)} away to start again")
     is_same = before is not None and before.sources == files
     reason = "nothing has changed since the current generation" if is_same else ""
     if not reason and len(bins) == len(files) and before is None:
@@ -273,13 +273,13 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
         Refused: It has no manifest, or that of something else.
         PathRefused: It is a link.
     """
-    folder, step = _home(dataset) / generation, f"move {_home(dataset)} away to begin again: it is not deleted"
+    folder, step = _home(dataset) / generation, f"move {_home(dataset)} away to start again: it is not deleted"
     try:
         return decode_json(
             read_named_file(_home(dataset), f"{generation}/{MANIFEST}", MANIFEST_BYTES_MAX), DatasetManifest
         )
     except FileNotFoundError:
-        raise _refuse(folder, f"has no {MANIFEST}: it is no generation", step) from None
+        raise _refuse(folder, f"has no {MANIFEST}: it is not a generation", step) from None
     except msgspec.DecodeError as error:
         raise _refuse(folder, f"{MANIFEST} cannot be read: {error}", step) from error
 

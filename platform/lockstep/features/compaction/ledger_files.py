@@ -133,7 +133,7 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
         ):  # 3
             if output is not None:
                 storage.delete(folders.ledger / output.path)
-            LOG.info("compaction of the ledger came too late for hour %s", part.hour)
+            LOG.info("compaction of the ledger was too late for hour %s", part.hour)
             continue
         done = done.with_bin(len(part.files), output.rows)
     replaced = list_replaced_files(folders.ledger, head)  # 4
@@ -225,6 +225,6 @@ def _read_ledger_rows(ledger: Path, file: LedgerFile) -> pa.Table:
     if found.num_rows != file.rows:
         raise TableError(
             f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
-            next_step=f"lockstep repair {ledger.parent.name} looks at all files of the stream",
+            next_step=f"lockstep repair {ledger.parent.name} checks all files of the stream",
         )
     return found

@@ -427,7 +427,7 @@ def _count_bytes(rows: pa.Table) -> int:
 
 
 def _missing(path: Path) -> TableError:
-    return TableError(f"{path} is missing", next_step="restore the file from a copy, or end whoever deletes files here")
+    return TableError(f"{path} is missing", next_step="restore it from a copy, or end what deletes files here")
 
 
 def _unlike(path: Path) -> _Unlike:

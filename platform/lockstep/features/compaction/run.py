@@ -242,7 +242,7 @@ class _Compaction:
             with delete_unless_committed([self._table / output.file.path]):
                 self._log.commit(_proposal(part, output, next_head))
         except InputsGone as lost:
-            LOG.info("compaction came too late: %s", lost.problem)
+            LOG.info("compaction was too late: %s", lost.problem)
             self._lost(1)
         else:
             self.result = _added(self.result, part, output)

@@ -260,7 +260,7 @@ def _choose_moment(folders: StreamFolders) -> _Cut:
         ends = {side: version for side, version in logs.items() if version is not None}
         if _is_consistent(folders, base.head, ends):
             return _Cut(base.head, base.version, output.table_id, {**ends, folders.table: base.version})
-    raise BackupOvertaken(folders.stream, f"batches overtook {LOOKS_MAX} looks")
+    raise BackupOvertaken(folders.stream, f"batches overtook {LOOKS_MAX} attempts")
 
 
 def _list_sides(folders: StreamFolders) -> list[Path]:
@@ -385,7 +385,7 @@ def _read_own(folders: StreamFolders, target: Path, kind: type[K], name: str) ->
     try:
         found = read_manifest(target, kind, name)
     except CopyDamaged as error:
-        step = f"name another folder for {folders.stream}: a backup deletes what is not its own"
+        step = f"name another folder for {folders.stream}: a backup deletes foreign files"
         raise CopyDamaged(target, f"its {name} is not that of a backup: {error.reason}", step) from error
     if found.stream != folders.stream:
         step = f"name another folder for {folders.stream}: each stream has its own"

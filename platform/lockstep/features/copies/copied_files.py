@@ -31,7 +31,7 @@ _DRAFT = re.compile(rf"(.+)\.[0-9a-f]{{32}}{re.escape(PARTIAL)}")
 """The name of a file before it is whole: that of the file, and a number of its own."""
 
 
-NOTHING_DONE = "use another copy; nothing was restored from this one"
+NOTHING_DONE = "use another copy; nothing was restored from this copy"
 
 
 class CopiedFile(msgspec.Struct, frozen=True):

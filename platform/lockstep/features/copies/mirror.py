@@ -230,7 +230,7 @@ def _find_place_without_messages(known: PositionEvidence, log: MirroredLog) -> i
 
 
 def _explain_absence(known: PositionEvidence, log: MirroredLog) -> str:
-    side = "the last one that was applied" if known.applied else "the first one that was not applied"
+    side = "the last applied message" if known.applied else "the first unapplied message"
     beyond = "" if log.is_whole else "; a checkpoint of the group would shorten the search"
     searched = f"none of the {len(log.digests)} messages from offset {log.start} to {log.end}"
     return f"{searched} is {side}, with the same ones around it{beyond}"
@@ -417,11 +417,11 @@ def _find_problem(
     where, topic = f"{row.topic}/{row.partition}", copies.topics.get(row.topic)
     if topic is None:
         names = " or ".join(list_remote_names(copies.source, row.topic))
-        step = "let MirrorMaker copy it; or is the alias of the source cluster another one?"
+        step = "let MirrorMaker copy it; or does the source cluster have another alias?"
         return Obstacle(RewindReason.TOPIC, f"{where}: this cluster has no topic {names}", step)
     if (topic.topic_id, row.partition) not in copies.view.ends:
         problem = f"{where}: {topic.name} has no such partition here, or no leader of it"
-        return Obstacle(RewindReason.TOPIC, problem, "lockstep doctor looks at Kafka; then import again")
+        return Obstacle(RewindReason.TOPIC, problem, "lockstep doctor checks Kafka; then import again")
     if not handle.stream.topics.select([topic.name]):
         problem = f"{where}: the pattern {handle.stream.topics.pattern!r} does not select {topic.name}"
         return Obstacle(RewindReason.TOPIC, problem, "declare the stream with a pattern of the names here")
@@ -452,7 +452,7 @@ def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation])
     if isinstance(handle.stream.integrity, Ordered) and lower:
         first = lower[0]
         problem = (
-            f"{len(lower)} partitions go on at lower offsets, such as {first.topic}/{first.source.partition}: "
+            f"{len(lower)} partitions continue at lower offsets, such as {first.topic}/{first.source.partition}: "
             f"{first.next_offset} for {first.source.next_offset}; the class Ordered may have numbered by offset"
         )
         yield Obstacle(RewindReason.NUMBERS, problem, "read the copies from their beginning, as another stream")

@@ -284,7 +284,7 @@ def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence
     if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
         return problem
     if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):
-        return f"batch {other.batch} has a state that comes of no messages: of an erasure, a promotion or an import"
+        return f"batch {other.batch} has a state without messages: of an erasure, a promotion or an import"
     if not read:
         return ""
     if ends is None:

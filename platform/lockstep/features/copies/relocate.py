@@ -274,7 +274,7 @@ class SavepointImported(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("partitions", len(plan.partitions)),
         )
         return Description(
-            title=f"{plan.stream}: begun with a savepoint and stopped",
+            title=f"{plan.stream}: started with a savepoint and stopped",
             facts=facts,
             notes=describe_unpublished(self.published),
             next_steps=(f"lockstep verify {plan.stream}, then start it; the other root must not run any more",),
@@ -362,7 +362,7 @@ def _refuse_taken(target: Path) -> None:
         raise CopyDamaged(target, "there is an export or a backup already", "name another folder: each export has one")
     if foreign := list_foreign_names(target):
         problem = f"{len(foreign)} files or folders are in it: {format_some(foreign)}"
-        raise CopyDamaged(target, problem, "name an empty folder; delete what an export that was killed has left")
+        raise CopyDamaged(target, problem, "name an empty folder; delete the rest of a killed export")
 
 
 def _write_export(
@@ -619,8 +619,8 @@ def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: s
         yield _occupied(handle, manifest)
     here = handle.cluster.cluster_id()
     if here != manifest.cluster_id and not mirror:
-        problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this one is {here}"
-        step = "import it where the settings name that cluster; where MirrorMaker copies its topics: --mirror ALIAS"
+        problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this cluster is {here}"
+        step = "import it with settings that name that cluster; if MirrorMaker copies its topics: --mirror ALIAS"
         yield Obstacle(RewindReason.CLUSTER, problem, step)
     elif here == manifest.cluster_id and mirror:
         problem = f"this is Kafka cluster {here}, of which its positions are, and no copy"
@@ -649,7 +649,7 @@ def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> Obstacle:
     what = (manifest.savepoint, manifest.table_id, manifest.batch)
     if made is not None and (made.savepoint, made.table_id, made.batch) == what:
         step = f"lockstep verify {manifest.stream}, then lockstep start {manifest.stream}"
-        return Obstacle(RewindReason.TABLE, f"{folder} began with this savepoint already: {made.cause}", step)
+        return Obstacle(RewindReason.TABLE, f"{folder} started with this savepoint already: {made.cause}", step)
     problem, step = explain_taken(handle.folders)
     return Obstacle(RewindReason.TABLE, f"{folder}: {problem}", step)
 

@@ -51,7 +51,7 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
         try:
             done = _run(derived, settings, spark)
         except StopTimeout as abandoned:
-            raise interrupt_run(context, f"stopped ({abandoned}); the next run goes on") from None
+            raise interrupt_run(context, f"stopped ({abandoned}); the next run continues") from None
         except LockstepError as error:
             raise report_failure(error) from error
         if done.version is None:

@@ -107,7 +107,7 @@ STREAM_METRICS = (
     ),
     StreamMetric(
         "lockstep_freshness_seconds",
-        "Age of the newest committed message, by Kafka's timestamp; grows while no message comes.",
+        "Age of the newest committed message, by Kafka's timestamp; grows while no message arrives.",
         _of_table(lambda facts: facts.freshness_seconds),
     ),
     StreamMetric(
@@ -169,7 +169,7 @@ STREAM_METRICS = (
     ),
     StreamMetric(
         "lockstep_open_loss_sessions",
-        "Sessions whose states were lost, as far as no one has accepted it.",
+        "Sessions whose states were lost, without accepted losses.",
         _of_table(lambda facts: facts.lost.open.sessions),
     ),
     StreamMetric(
@@ -307,7 +307,7 @@ class HealthCollector(Collector):
         try:
             health = read_health(handle)
         except Exception as error:  # a defect of one snapshot must not hide the other streams
-            logger.exception("stream %s could not be looked at", stream.name)
+            logger.exception("stream %s could not be read", stream.name)
             health = make_unreadable(stream, *describe_unreadable(error))
         seconds = time.monotonic() - began
         return StreamSnapshot(health, seconds, rates=_read_rates(handle, health.facts))
@@ -436,7 +436,7 @@ def _answer_loopback_names(application: WSGIApplication) -> WSGIApplication:
             return application(environment, start)
         start("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
         step = "ask 127.0.0.1, or start lockstep metrics with --host"
-        return [f"refused: header Host = {host!a} is no name of loopback\nnext: {step}\n".encode()]
+        return [f"refused: header Host = {host!a} is not a name of loopback\nnext: {step}\n".encode()]
 
     return answer
 

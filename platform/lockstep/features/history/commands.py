@@ -268,7 +268,7 @@ def _shadows(stream: str, found: Sequence[ShadowShown]) -> RenderableType:
         for each in found
     )
     if not found:
-        return style_text(f"{stream} has no shadow; begin one: lockstep shadow begin {stream} --code ... --from ...")
+        return style_text(f"{stream} has no shadow; start one: lockstep shadow begin {stream} --code ... --from ...")
     return make_grid(columns, rows)
 
 

@@ -268,7 +268,7 @@ def _find_notes(one: _Side, other: _Side, shared: Collection[TopicIdPartition]) 
         if alone := len(side.positions) - len(shared):
             yield f"{alone} partitions of {side.head.stream} were not compared"
         if later := sum(side.starts[key] > rest.starts[key] for key in shared):
-            yield f"{side.head.stream} began later in {later} partitions: offsets before that were not compared"
+            yield f"{side.head.stream} started later in {later} partitions: offsets before that were not compared"
         if extra := [name for name in side.types if name not in rest.types]:
             yield f"only {side.head.stream} has the columns {', '.join(extra)}"
         if side.head.retention is not None:
@@ -311,11 +311,11 @@ def find_next_step(one: Head, other: Head, *, is_equal: bool) -> str:
         promote = f"lockstep shadow promote {stream.stream} {shadow.stream} --plan"
         if is_equal:
             return (
-                f"{promote}; if the new code was to change rows, it begins too late (after batch "
+                f"{promote}; if the new code was to change rows, it starts too late (after batch "
                 f"{shadow.origin.batch}) or runs other code (lockstep shadow list {stream.stream}): {drop}, then begin "
                 "another shadow"
             )
-        return f"where these are the rows you want, lockstep verify {shadow.stream}, then {promote}; else {drop}"
+        return f"if these are the rows you want, lockstep verify {shadow.stream}, then {promote}; else {drop}"
     return f"lockstep verify {one.stream}, lockstep verify {other.stream}: each against Kafka"
 
 

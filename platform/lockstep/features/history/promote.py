@@ -348,12 +348,12 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
     """
     name, problem = shadow.stream, ""
     if head.erasure is not None and origin.batch < head.erasure.batch:
-        began = f"{name} began from batch {origin.batch}"
+        began = f"{name} started from batch {origin.batch}"
         problem = f"{began}; batch {head.erasure.batch} of {head.stream} erased a session, which it may bring back"
     elif shadow.erasure is not None:
-        problem = f"{name} has erased a session by a digest of its own table, which {head.stream} cannot check"
+        problem = f"{name} has erased a session by a digest of its table, which {head.stream} cannot check"
     if problem:
-        step = f"lockstep shadow drop {head.stream} --name {name}; then begin another one from a later batch"
+        step = f"lockstep shadow drop {head.stream} --name {name}; then start another shadow from a later batch"
         raise Refused(head.stream, f"promotion of {name}", [Obstacle(RewindReason.START, problem, step)])
 
 
@@ -438,13 +438,13 @@ def _find_disagreement(
     taken: Mapping[TopicIdPartition, LedgerRow],
     held: Mapping[TopicIdPartition, LedgerRow],
 ) -> Iterable[Obstacle]:
-    again = f"begin another one: lockstep shadow begin {head.stream} --name ... --from ..."
+    again = f"start another shadow: lockstep shadow begin {head.stream} --name ... --from ..."
     if origin.table_id != head.table_id:
-        yield Obstacle(RewindReason.START, f"{shadow.stream} began from another table of {head.stream}", again)
+        yield Obstacle(RewindReason.START, f"{shadow.stream} started from another table of {head.stream}", again)
     apart = [row for key, row in held.items() if key not in taken or taken[key].until != row.until]
     if apart:
         places = format_some([f"{row.topic}/{row.partition}" for row in apart])
-        problem = f"positions of batch {origin.batch} are not those with which {shadow.stream} began: {places}"
+        problem = f"positions of batch {origin.batch} are not those with which {shadow.stream} started: {places}"
         yield Obstacle(RewindReason.START, problem, again)
     if shadow.retention is not None:
         yield Obstacle(RewindReason.DATA, f"{shadow.stream} has dropped rows by retention", again)
@@ -460,7 +460,7 @@ def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head
         find_promoted_columns(staying, _open_shadow(own, shadow).schema().fields)
     except TableError as error:
         problem = f"rows of {own.stream} do not fit those that stay: {error.problem}"
-        step = f"keep {own.stream} as a stream of its own, or begin another one whose columns fit"
+        step = f"keep {own.stream} as a separate stream, or start another shadow whose columns fit"
         yield Obstacle(RewindReason.UNFIT, problem, step)
 
 
@@ -475,11 +475,11 @@ def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable
         yield Obstacle(RewindReason.BEHIND, problem, step)
     if lost := sum(each.expired for each in partitions):
         problem = f"Kafka no longer has {lost} offsets that {name} has not read and the stream has"
-        yield Obstacle(RewindReason.EXPIRED, problem, f"keep {name} as it is, or begin another one")
+        yield Obstacle(RewindReason.EXPIRED, problem, f"keep {name} as it is, or start another shadow")
 
 
 def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[Obstacle]:
-    step = f"restore them from a copy; lockstep repair {stream} looks at all files"
+    step = f"restore them from a copy; lockstep repair {stream} checks all files"
     if wrong := find_wrong_files(files):
         problem = f"data files are missing or of another size: {format_some(wrong)}"
         yield Obstacle(RewindReason.DATA, problem, step)
@@ -503,7 +503,7 @@ def _check_code(
         find_schema_changes(table, make_table_schema(row_type), defaulted=find_defaulted_columns(row_type))
         migrated = check_state_types(stream, own, reached.values())
     except (TableError, StateError) as error:
-        problem = f"the deployed code cannot go on from {name}: {error.problem}"
+        problem = f"the deployed code cannot continue from {name}: {error.problem}"
         found.append(Obstacle(RewindReason.UNFIT, problem, step))
     return migrated, found
 

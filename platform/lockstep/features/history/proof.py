@@ -34,20 +34,20 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
     first = {key: ranges[0] for key, ranges in stored.ledger.items() if ranges[0].batch == FIRST_BATCH}
     if stored.head.rewind_floor > FIRST_BATCH:  # 1
         stored.notes.append(
-            f"the state of batch {origin.batch} of {origin.stream}, with which it began, is not kept any more"
+            f"the state of batch {origin.batch} of {origin.stream}, with which it started, is not kept any more"
         )
     else:
         own = {key: row.segment for key, row in first.items()}
         _compare(folders, origin, first.values(), own, violations)
     if isinstance(origin, Imported):
         where = f"rows before it are in the table with id {origin.table_id}"
-        stored.notes.append(f"it began with savepoint {origin.savepoint}, batch {origin.batch}, imported: {where}")
+        stored.notes.append(f"it started with savepoint {origin.savepoint}, batch {origin.batch}, imported: {where}")
         return
     source = StreamFolders(origin.stream, folders.root)  # 2
     held = _read_source(source, origin)
     if held is None:
         stored.notes.append(
-            f"{origin.stream} does not keep batch {origin.batch}, from which the shadow began, any more"
+            f"{origin.stream} does not keep batch {origin.batch}, from which the shadow started, any more"
         )
         return
     theirs = {key: row for key, row in held.items() if key in first}

@@ -132,7 +132,7 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
 
     def describe(self) -> Description:
         """Return its description."""
-        back = "undone by an earlier rewind, it comes back" if self.restores_undone else ""
+        back = "undone by an earlier rewind, it is restored" if self.restores_undone else ""
         accepted = (f"accepted since, to be accepted again: {each}" for each in self.decisions)
         adopted = (f"adopted later, read again from its first offset: {each}" for each in self.topics)
         facts = (
@@ -239,7 +239,7 @@ def _parse_time(text: str) -> datetime:
 def _find_batch_at(folders: StreamFolders, at: datetime) -> int:
     head = delta_log.find_head_at(folders.table, at)
     if head is None:
-        step = f"lockstep history {folders.stream} shows where the log begins"
+        step = f"lockstep history {folders.stream} shows where the log starts"
         raise LockstepError(
             f"the log of {folders.stream} does not go back to {at:%Y-%m-%d %H:%M:%S %Z}", next_step=step
         )
@@ -251,7 +251,7 @@ def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
     try:
         place = Place.parse(text)
     except ValueError as wrong:
-        raise LockstepError(f"{text!r} is no message", next_step=str(wrong)) from None
+        raise LockstepError(f"{text!r} is not a message", next_step=str(wrong)) from None
     columns = ["batch", "generation", "topic_id", "topic", "partition", "start", "until"]
     held = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor)
     here = held.filter((pc.field("topic") == place.topic) & (pc.field("partition") == place.partition)).to_pylist()
@@ -506,7 +506,7 @@ def _find_obstacles(
         yield Obstacle(RewindReason.WRITER, f"epoch {head.epoch} is writing", step)
     if target.batch == head.batch:
         step = "choose an earlier batch; lockstep history lists them"
-        yield Obstacle(RewindReason.NO_CHANGE, f"batch {head.batch} is the last one", step)
+        yield Obstacle(RewindReason.NO_CHANGE, f"batch {head.batch} is the last batch", step)
     if lost := [each for each in partitions if each.expired]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
@@ -518,7 +518,7 @@ def _find_obstacles(
 
 
 def _find_gone(folders: StreamFolders, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[Obstacle]:
-    step = f"restore them from a copy, or go back to another batch; lockstep repair {folders.stream} looks at all files"
+    step = f"restore them from a copy, or go back to another batch; lockstep repair {folders.stream} checks all files"
     if wrong := find_wrong_files(files):
         problem = f"data files of that version are missing or of another size: {format_some(wrong)}"
         yield Obstacle(RewindReason.DATA, problem, step)

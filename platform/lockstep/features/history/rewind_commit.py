@@ -144,7 +144,7 @@ def add_savepoint(savepoint: Savepoint) -> Proposal:
         if any(each.name == savepoint.name for each in head.savepoints):
             problem, step = (
                 f"has a savepoint {savepoint.name} already",
-                "choose another name, or delete that one: lockstep savepoint delete",
+                "choose another name, or delete that savepoint: lockstep savepoint delete",
             )
             raise TableError(f"stream {head.stream} {problem}", next_step=step)
         if len(head.savepoints) >= SAVEPOINTS_MAX:

@@ -101,8 +101,8 @@ def make_savepoint(folders: StreamFolders, name: str, *, who: str, why: str, at:
         LockstepError: The name is not one, or `at` names no batch.
     """
     if not SAVEPOINT_NAME.fullmatch(name):
-        step = "begin with a letter, go on with up to 59 letters, digits, dots, dashes and underscores"
-        raise LockstepError(f"{name!r} is no name of a savepoint", next_step=step)
+        step = "start with a letter, continue with up to 59 letters, digits, dots, dashes and underscores"
+        raise LockstepError(f"{name!r} is not a name of a savepoint", next_step=step)
     output = open_table(folders)
     head = output.base().head
     target = head if at is None else find_target(folders, head, at)

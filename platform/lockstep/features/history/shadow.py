@@ -152,7 +152,7 @@ class ShadowShown(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> Description:
         """Return its description after its start."""
         return Description(
-            title=f"{self.name}: begun",
+            title=f"{self.name}: started",
             facts=(Labelled("stream", self.stream), Labelled("from batch", self.from_batch)),
             next_steps=(
                 f"lockstep run {self.name} --available-now, then lockstep shadow diff {self.stream} {self.name}",
@@ -169,8 +169,8 @@ class ShadowCodeChanged(LockstepError):
 
     def __init__(self, name: str, origin: Origin) -> None:
         super().__init__(
-            f"the code of shadow {name} at {origin.code} is not what it began with",
-            next_step=f"put that code back; or begin again: lockstep shadow drop {origin.stream} --name {name}",
+            f"the code of shadow {name} at {origin.code} differs from its code at the start",
+            next_step=f"put that code back; or start again: lockstep shadow drop {origin.stream} --name {name}",
         )
         self.name = name
 
@@ -184,7 +184,7 @@ class NotAShadow(LockstepError):
 
     def __init__(self, stream: str, name: str) -> None:
         super().__init__(
-            f"{name} is no shadow of {stream}", next_step=f"lockstep shadow list {stream} lists its shadows"
+            f"{name} is not a shadow of {stream}", next_step=f"lockstep shadow list {stream} lists its shadows"
         )
         self.name = name
 
@@ -359,14 +359,14 @@ def _look_at(
 def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[ShadowedPartition]) -> Iterable[Obstacle]:
     if damaged:
         problem = f"state of that batch cannot be read: {format_some([*damaged])}"
-        yield Obstacle(RewindReason.STATE, problem, f"begin with another batch; lockstep repair {stream}")
+        yield Obstacle(RewindReason.STATE, problem, f"start from another batch; lockstep repair {stream}")
     if lost := [each for each in partitions if each.expired]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
             f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets from there on, in {len(lost)} "
             f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} on"
         )
-        step = "begin with a later batch: lockstep savepoint make keeps one before Kafka deletes what follows it"
+        step = "start from a later batch: lockstep savepoint make keeps it before Kafka deletes the messages after it"
         yield Obstacle(RewindReason.EXPIRED, problem, step)
 
 

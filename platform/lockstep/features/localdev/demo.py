@@ -145,7 +145,7 @@ def _next(say: Console, platform: LocalPlatform, table: Path) -> None:
     say.print(f"  {format_exports(platform.environment())}", soft_wrap=True)
     say.print("  make demo                      a second run: the next day of the recordings, carried on over midnight")
     say.print(
-        "  lockstep status order_books    where each partition stands (needs the demo's Kafka: it ended with the demo)"
+        "  lockstep status order_books    positions of the partitions (needs the demo's Kafka: it ended with the demo)"
     )
     say.print("  dagster dev -w workspace.yaml  the web UI of everything that ran here")
     say.print("  make clean                     remove it all")
@@ -171,7 +171,7 @@ def main() -> None:
         with hold_folder_lock(folder):
             play(repository, folder)
     except KeyboardInterrupt:
-        SAY.print("\nstopped; `make demo` goes on from here, `make clean` removes everything")
+        SAY.print("\nstopped; `make demo` continues from here, `make clean` removes everything")
         sys.exit(130)
     except LockstepError as error:
         SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
@@ -254,7 +254,7 @@ def _recover(platform: LocalPlatform, folders: StreamFolders, command: list[str]
     at_kill, began = read_batches(folders), time.monotonic()
     with platform.running("materialize-again", command) as process:
         _wait(platform, lambda: read_batches(folders) > at_kill, "no batch is committed")
-        SAY.print(f"  the next start went on with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
+        SAY.print(f"  the next start continued with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
         with read_progress(folders):
             code = process.wait()
         if code != 0:
@@ -265,7 +265,7 @@ def _recover(platform: LocalPlatform, folders: StreamFolders, command: list[str]
 def _let_the_sensor_see_it(platform: LocalPlatform, folders: StreamFolders) -> None:
     if not _behind(platform, folders, LATER):
         return
-    SAY.print("[bold]>[/bold] dagster-daemon run   (its topics sensor looks for new topics)")
+    SAY.print("[bold]>[/bold] dagster-daemon run   (its topics sensor polls for new topics)")
     began = time.monotonic()
     with platform.running("daemon", ["dagster-daemon", "run", "-w", "workspace.yaml"]):
         _wait(platform, lambda: not _behind(platform, folders, LATER), "the sensor launched no run")

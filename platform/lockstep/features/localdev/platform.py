@@ -294,7 +294,7 @@ class LocalPlatform:
         servers = self.servers()
         stop_all(self.folder, servers.pids("code", "web"), servers.pids("kafka"))
         if left := sorted(process.pid for process in list_platform_processes(self.folder)):
-            raise LockstepError(f"processes {left} do not end", next_step="look at them with ps; then make down")
+            raise LockstepError(f"processes {left} do not end", next_step="check them with ps; then make down")
         self._record.unlink(missing_ok=True)
 
     def head(self, stream: str) -> Head | None:
@@ -351,7 +351,7 @@ def start_servers(platform: LocalPlatform, speed: float) -> Iterator[str]:
     """Start the missing servers, with the addresses that the others know, and wait until they work."""
     os.environ[MARK] = str(platform.folder)  # marks all that is started from here
     if list_platform_processes(platform.folder) and not platform.servers().kafka:
-        yield "ending what a killed start has left"
+        yield "ending the rest of a killed start"
         platform.stop()
     if not list_platform_processes(platform.folder):  # a record of another boot names processes and ports of others
         yield "starting Kafka"
@@ -568,7 +568,7 @@ def start_platform(repository: Path, speed: float) -> None:
     An interrupt of a first start ends the processes that it has started.
     """
     if not speed > 0:
-        raise LockstepError(f"SPEED={speed:g} is no number of messages a second", next_step="make up SPEED=30")
+        raise LockstepError(f"SPEED={speed:g} is not a number of messages a second", next_step="make up SPEED=30")
     platform = open_live_platform(repository)
     is_new, was_whole = not list_platform_processes(platform.folder), _is_whole(platform)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -582,7 +582,7 @@ def start_platform(repository: Path, speed: float) -> None:
         raise
     except BaseException:
         if is_new:
-            SAY.print("ending what was started")
+            SAY.print("ending the started processes")
             with ignore_interrupts():
                 platform.stop()
         raise
@@ -612,7 +612,7 @@ def stop_platform(repository: Path) -> None:
         return
     SAY.print(f"[bold]>[/bold] ending {count} processes; streams end at the next batch boundary")
     platform.stop()
-    SAY.print(f"down after {time.monotonic() - began:.0f} s; `make up` goes on from here, `make clean` removes it")
+    SAY.print(f"down after {time.monotonic() - began:.0f} s; `make up` continues from here, `make clean` removes it")
 
 
 def _is_whole(platform: LocalPlatform) -> bool:

@@ -132,5 +132,5 @@ def catch_bug(scratch: LocalPlatform) -> CaughtBug:
     if recorded is None or recorded.passed:
         raise scratch.failed("seeded-bug", f"rule {RULE} has failed, and Dagster does not show it: {recorded}")
     if f"Where {RULE} is violated" not in report.read_text():
-        raise LockstepError(f"rule {RULE} has failed, and the report does not say so", next_step=f"read {report}")
+        raise LockstepError(f"rule {RULE} has failed, and the report does not show it", next_step=f"read {report}")
     return CaughtBug(found, recorded.severity, recorded.run_id, report)

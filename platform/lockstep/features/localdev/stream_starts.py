@@ -46,7 +46,7 @@ class StreamWaits:
             yield f"{name} writes"
         elif state.failure and state.failure != self._reported.get(name, first.failure):
             self._reported[name] = state.failure
-            yield f"{name}: a run failed, its supervisor starts another one: {state.failure}"
+            yield f"{name}: a run failed, its supervisor starts another run: {state.failure}"
 
     def describe_left(self) -> str:
         """The streams that do not write yet, with the last failure of each."""
@@ -92,7 +92,7 @@ def await_streams(
         now = clock()
         if waits.left and now - moved > PATIENCE_SECONDS:
             silence = describe_silence(waits.describe_left(), PATIENCE_SECONDS, verb="write")
-            step = f"{SLOW}: what runs is left, and supervisors go on; make up waits again, make down ends it"
+            step = f"{SLOW}: running processes stay, and supervisors continue; make up waits again, make down ends it"
             raise LockstepError(silence, next_step=step)
         if waits.left and now - reported >= PROGRESS_SECONDS:
             reported = now

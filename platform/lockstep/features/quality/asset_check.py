@@ -179,7 +179,7 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
 
     verdict, _ = judge_results(checked.results)
     command = f"`lockstep report {folders.stream} --open`"
-    report = (verdict, f"The page: {command}", f"Its file, where the check runs: `{to_uri(make_report_path(folders))}`")
+    report = (verdict, f"The page: {command}", f"Its file, where checks run: `{to_uri(make_report_path(folders))}`")
     newest = [
         partition.last_event_time_us for partition in checked.partitions if partition.last_event_time_us is not None
     ]

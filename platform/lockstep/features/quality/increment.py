@@ -184,7 +184,7 @@ def plan_increment(
 ) -> Increment | str:
     """The files that were added between the last check and a version; or why the whole table is read."""
     if state is None:
-        return "there is no earlier result to go on from"
+        return "there is no earlier result to continue from"
     before = state.versions
     if (before.table_id, before.generation) != (versions.table_id, versions.generation):
         return "the table was replaced or rewound since the last check"

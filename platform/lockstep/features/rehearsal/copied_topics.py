@@ -179,15 +179,15 @@ def _refuse_empty(stream: str, cut: Sequence[_ReadPart]) -> Refused:
         most = max(cut, key=lambda read: read.unread_bytes)
         step = f"--topics with fewer topics: all partitions share the {SAMPLE_BYTES / 1e6:g} MB of a sample"
         return refuse_load_test(stream, _explain_left_out(most), step)
-    problem = "no session begins in the messages that Kafka has, so that none can be sent again"
-    return refuse_load_test(stream, problem, f"lockstep try {stream} shows what is wrong with them")
+    problem = "no session starts in the messages that Kafka has, so that none can be sent again"
+    return refuse_load_test(stream, problem, f"lockstep try {stream} shows their faults")
 
 
 def _explain_left_out(read: _ReadPart) -> str:
     if not read.unread_bytes:
-        return "no session begins in its newest or its oldest messages"
+        return "no session starts in its newest or its oldest messages"
     room, message = f"{read.room_bytes / 1e6:.1f} MB", f"{read.unread_bytes / 1e6:.1f} MB"
-    return f"no session begins in its share of the sample, {room}, which ends before a message of {message}"
+    return f"no session starts in its share of the sample, {room}, which ends before a message of {message}"
 
 
 def _newest(view: ClusterView, place: TopicNamePartition, count: int) -> Range:
@@ -316,9 +316,9 @@ def create_copies(
 def explain_refusal(admin: ClusterClient, stream: str, name: str, error: ClientError) -> KafkaError | Refused:
     """Why a topic was not created; names missing rights."""
     if error.code() == ClientError.TOPIC_ALREADY_EXISTS:
-        return refuse_load_test(stream, f"another one has created topic {name}", "wait for its end")
+        return refuse_load_test(stream, f"another load test has created topic {name}", "wait for its end")
     if error.code() in _FORBIDDEN:
-        rights = f'CREATE, DESCRIBE, READ, WRITE and DELETE on topics that begin with "{PREFIX}." (docs/load-tests.md)'
+        rights = f'CREATE, DESCRIBE, READ, WRITE and DELETE on topics that start with "{PREFIX}." (docs/load-tests.md)'
         return refuse_load_test(stream, f"Kafka refuses to create topic {name}: {error.str()}", f"grant {rights}")
     return admin.explain_failure(f"the new topic {name}", error)
 

@@ -203,7 +203,7 @@ class FaultInjector:
             f"{fault.stream} has judged the message in {topic}, from {before} on",
         )
         if self._desired(fault.stream) is not Desired.HALTED:
-            return f"an undecodable message in {topic}; {fault.stream} went on"
+            return f"an undecodable message in {topic}; {fault.stream} continued"
         done = self.run_command("resume", fault.stream, "--suggested", "--why", "game day: poison message")
         if done.returncode:
             raise LockstepError(

@@ -73,7 +73,7 @@ def parse_rates(stream: str, text: str) -> tuple[WantedRate, ...]:
         number = float(match["number"]) if match is not None else 0.0
         if match is None or number <= 0:
             raise refuse_load_test(
-                stream, f"{part!r} is no rate", 'give multiples or messages a second: "1x,10x", "500/s"'
+                stream, f"{part!r} is not a rate", 'name multiples or messages a second: "1x,10x", "500/s"'
             )
         by_times = match["unit"] == "x"
         found.append(WantedRate(part, number if by_times else None, None if by_times else number))
@@ -192,7 +192,7 @@ def _plan_stage(
         problem = (
             f"its topics had no new message for {SLICES * SLICE_SECONDS // 60} minutes, so {rate.text} of it is nothing"
         )
-        raise refuse_load_test(stream, problem, 'give messages a second: --rate "500/s,5000/s"')
+        raise refuse_load_test(stream, problem, 'name messages a second: --rate "500/s,5000/s"')
     per_second = rate.per_second if rate.times is None else rate.times * present
     per_second = per_second or 0.0
     if seconds < STAGE_SECONDS_MIN:

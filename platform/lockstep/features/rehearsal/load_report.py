@@ -16,8 +16,8 @@ STAGE_COLUMNS = (
     *("batch", "files", "file", "state", "proof"),
 )
 LAPS = {
-    Laps.NEW_KEYS: "repeated under new message keys: each lap begins new sessions, so state grows with the laps",
-    Laps.SAME_SESSIONS: "repeated unchanged: each session begins again with its snapshot",
+    Laps.NEW_KEYS: "repeated under new message keys: each lap starts new sessions, so state grows with the laps",
+    Laps.SAME_SESSIONS: "repeated unchanged: each session restarts with its snapshot",
     Laps.ONCE: "sent once: the class refuses or drops these sessions the second time",
 }
 
@@ -84,14 +84,14 @@ def make_page(result: LoadTestResult) -> Page:
             Section("Event to visible in Delta", charts=(_draw_latency(result.stages),)),
             Section("CPU", charts=(_draw_cores(result),), note=f"This machine has {result.cores} cores."),
             Section("Limits", tables=(_limit_table(result),)),
-            Section("What this shows, and what it cannot", note=_SHOWS),
+            Section("Scope and limits of this test", note=_SHOWS),
         ),
     )
 
 
 _SHOWS = (
     "The same declaration read copies of real messages, with their keys, sizes and order within each session, from as "
-    "many partitions, into tables of its own on the same disk; lockstep verify read all of them again. Broker, "
+    "many partitions, into separate tables on the same disk; lockstep verify read all of them again. Broker, "
     "producer and stream shared this machine. Not shown: compressed topics and open transactions, growth of state over "
     "days, compaction and other readers, bursts within a second, a network between broker and stream."
 )

@@ -253,7 +253,7 @@ class LoadTest:
                 delete_copies(self.handle.admin, tuple(created), self.handle.timeout_seconds)
                 ConsumerGroup(self.handle.settings.kafka, make_tested(self.handle.stream).name).forget()
             except KafkaError as error:
-                return f"{error.problem}; delete what is left: lockstep loadtest {self.handle.stream.name} --clean"
+                return f"{error.problem}; delete the rest: lockstep loadtest {self.handle.stream.name} --clean"
         return ""
 
 
@@ -332,7 +332,7 @@ def _describe(
 def _check_alone(handle: StreamHandle) -> None:
     name = handle.stream.name
     if leftovers := find_leftovers(handle.cluster.topic_names(), name):
-        problem = f"topics of another one exist: {', '.join(leftovers)}"
+        problem = f"topics of another load test exist: {', '.join(leftovers)}"
         step = f"wait for its end; if none runs any more: lockstep loadtest {name} --clean"
         raise refuse_load_test(name, problem, step)
 
@@ -442,7 +442,7 @@ def hold_test_lock(handle: StreamHandle) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             name = handle.stream.name
-            raise refuse_load_test(name, "another one runs on this machine", "wait for its end") from None
+            raise refuse_load_test(name, "another load test runs on this machine", "wait for its end") from None
         try:
             yield
         finally:
