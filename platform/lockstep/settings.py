@@ -70,7 +70,7 @@ def _folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "://" in value):
         raise ValueError("is not the path of a folder, such as /data/lockstep")
     if isinstance(value, str) and value.startswith("~"):
-        raise ValueError("begins with ~, which only a shell expands; name the whole path")
+        raise ValueError("starts with ~, which only a shell expands; name the whole path")
     return value
 
 
@@ -78,7 +78,7 @@ def _folder_or_prefix(value: object) -> object:
     if isinstance(value, str) and value.startswith(f"{OBJECT_SCHEME}//"):
         parts = PurePosixPath(value).parts
         if len(parts) < 3 or ".." in parts:  # noqa: PLR2004  # scheme, bucket, prefix
-            raise ValueError("is not a bucket and a prefix of its own, such as s3://data/lockstep")
+            raise ValueError("is not a bucket and a prefix below it, such as s3://data/lockstep")
         if found := _NOT_IN_PREFIX.search(value):
             raise ValueError(f"has {found[0]!r} in its prefix, which delta-rs and Spark read as part of an URL")
         return value
@@ -102,7 +102,7 @@ def _module(value: str) -> str:
 def _reference(value: str) -> str:
     kind, _, place = value.partition(":")
     if not (kind == "file" and Path(place).is_absolute()) and not (kind == "env" and place.isidentifier()):
-        raise ValueError(f"does not say where the secret is: {_HOW_TO_SAY}")
+        raise ValueError(f"does not name the place of the secret: {_HOW_TO_SAY}")
     return value
 
 
@@ -163,7 +163,7 @@ SECRET_OPTIONS = (
 OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY", "LOCKSTEP_LIVE")
 """Environment variables that are no settings of this file."""
 REFUSED_OPTIONS = {
-    "sasl.jaas.config": "is Java's; say sasl.mechanism, sasl.username and kafka.secrets sasl.password",
+    "sasl.jaas.config": "is Java's; set sasl.mechanism, sasl.username and kafka.secrets sasl.password",
     "ssl.endpoint.identification.algorithm": "cannot be changed: the host name is always checked",
     "metadata.broker.list": "is another name of kafka.bootstrap_servers",
 }
@@ -196,11 +196,11 @@ _REFERENCE = 'name its file or variable in kafka.secrets, as "file:/run/secrets/
 def _references_only(secrets: dict[str, str]) -> dict[str, str]:
     for name, reference in secrets.items():
         if name not in SECRET_OPTIONS:
-            raise ValueError(f"{name!r} is no secret option; they are {', '.join(SECRET_OPTIONS)}")
+            raise ValueError(f"{name!r} is not a secret option; they are {', '.join(SECRET_OPTIONS)}")
         kind, _, place = reference.partition(":")
         in_file = kind == "file" and Path(place).is_absolute()
         if not in_file and not (kind == "env" and place.isidentifier()):
-            raise ValueError(f"{name} does not say where the secret is: {_REFERENCE}")
+            raise ValueError(f"{name} does not name the place of the secret: {_REFERENCE}")
     return secrets
 
 
@@ -269,7 +269,7 @@ def _downgrade(options: dict[str, str], secrets: dict[str, str]) -> str:
         if unused and word not in protocol.split("_"):
             return (
                 f"{unused[0]} has no effect with security.protocol {protocol or 'unset, which means PLAINTEXT'}: "
-                "say security.protocol SASL_SSL, or SSL for TLS alone"
+                "set security.protocol SASL_SSL, or SSL for TLS alone"
             )
     return _weak_login(protocol, options, secrets) if protocol.startswith("SASL") else ""
 
@@ -285,7 +285,7 @@ def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str])
     if "sasl.username" not in options or "sasl.password" not in secrets:
         return f"{mechanism} needs options sasl.username and secrets sasl.password"
     if protocol == "SASL_PLAINTEXT" and mechanism == "PLAIN":
-        return "PLAIN over SASL_PLAINTEXT sends the password readable: say SASL_SSL, or a SCRAM mechanism"
+        return "PLAIN over SASL_PLAINTEXT sends the password readable: set SASL_SSL, or a SCRAM mechanism"
     return ""
 
 
@@ -372,7 +372,7 @@ def _origin(value: str) -> str:
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or value.lower() != f"{parts.scheme}://{parts.netloc}":
-        raise ValueError(f"{value!r} is no origin: say http:// or https://, a host and its port, and no path")
+        raise ValueError(f"{value!r} is not an origin: write http:// or https://, a host and its port, and no path")
     if "@" in parts.netloc or "*" in parts.netloc:
         raise ValueError(f"{parts.hostname!r}: an origin is one host, without user and password")
     named = parts.netloc.removesuffix(f":{port}") if port == DEFAULT_PORTS[parts.scheme] else parts.netloc
@@ -553,7 +553,7 @@ def _refuse_mistyped_origins() -> None:
         setting = name.upper().partition("__")[0]
         if setting.startswith("LOCKSTEP_") and setting not in (*known, *OTHER_VARIABLES):
             raise SettingsError(
-                f"{name} in the environment is no setting; known: {', '.join(known)} (parts after __)",
+                f"{name} in the environment is not a setting; known: {', '.join(known)} (parts after __)",
                 next_step=f"correct or unset {name}{_name_closest(name.upper())}",
             )
         field = Settings.model_fields.get(name.upper().removeprefix("LOCKSTEP_").lower())
@@ -566,7 +566,7 @@ def _problem(item: ErrorDetails) -> str:
     """One wrong key. Values of options and of unknown keys may be secrets, and are hidden."""
     key, value = ".".join(map(str, item["loc"])), item["input"]
     if item["type"] == "extra_forbidden":
-        return f"{key} is no setting{_name_known(item['loc'])}"
+        return f"{key} is not a setting{_name_known(item['loc'])}"
     hidden = any(part in key for part in (".options", ".secrets")) or _WITH_SECRET.search(str(value)) is not None
     plain = isinstance(value, (str, int, float)) and not hidden
     return f"{key}{f' = {value!r}' if plain else ''}: {item['msg'].removeprefix('Value error, ')}"

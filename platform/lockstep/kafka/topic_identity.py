@@ -57,8 +57,8 @@ def make_topics_without_ids(topics: Sequence[str], highest: int | None) -> Topic
     """
     known = "their API versions are not known" if highest is None else f"they know {METADATA} up to version {highest}"
     return TopicsWithoutIds(
-        f"the brokers give no topic id of its own to {topics[0]} (one of {len(topics)} topics): {known}, and topic ids "
-        f"come with version {TOPIC_IDS_SINCE}",
+        f"the brokers have no separate topic id for {topics[0]} (one of {len(topics)} topics): {known}, and topic ids "
+        f"need version {TOPIC_IDS_SINCE}",
         next_step="upgrade the brokers, or set kafka.topic_identity to name: a topic that was re-created is then not "
         "recognized, and the classes Strict and Once are refused (docs/brokers.md)",
     )

@@ -282,7 +282,7 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     if facts.halted_topics:
         yield _make_degraded_alarm(facts)
     if facts.kafka:
-        waits = "; runs wait for it, and go on by themselves" if facts.is_wanted else ""
+        waits = "; runs wait for it, and continue by themselves" if facts.is_wanted else ""
         severity = AlarmSeverity.ERROR if facts.is_wanted else AlarmSeverity.WARNING
         problem = f"lag, freshness and headroom are unknown: {facts.kafka}{waits}"
         yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", severity)

@@ -280,7 +280,7 @@ def _checked(hour: str, head: Head) -> str:
         )
     if hour > head.hour:
         raise TableError(
-            f"hour {hour} has not begun: the newest batch of {head.stream} is in hour {head.hour}",
+            f"hour {hour} has not started: the newest batch of {head.stream} is in hour {head.hour}",
             next_step=f"close {head.hour} at most: a later hour would only push rows further ahead of the clock",
         )
     return hour
@@ -306,7 +306,7 @@ def reset_new(stream: str, settings: Settings) -> None:
     if delta_log.has_log(folders.table):
         raise LockstepError(
             f"{folders.table} exists: only a stream without a table can be reset",
-            next_step=f"lockstep status {stream}; to begin with an empty table, move {folders.table.parent} away first",
+            next_step=f"lockstep status {stream}; to start with an empty table, move {folders.table.parent} away first",
         )
     require_root(folders.root)
     refuse_incoming(folders)

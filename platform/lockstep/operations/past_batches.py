@@ -18,7 +18,7 @@ def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
     promotion = _find_promotion(folders, head, batch) if found is None else None
     if promotion is not None:
         problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
-        step = f"go back to batch {promotion.to_batch}, from which the shadow began, or to batch {promotion.batch}"
+        step = f"go back to batch {promotion.to_batch}, from which the shadow started, or to batch {promotion.batch}"
         raise NotRewindable(head.stream, batch, problem, next_step=step)
     if found is None:
         step = f"lockstep repair {head.stream}; go back to another batch"

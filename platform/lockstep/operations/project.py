@@ -114,7 +114,7 @@ def renew_project(folder: Path) -> RenewedProject:
     """
     if not (folder / DEFINITIONS).exists():
         raise LockstepError(
-            f"{folder} has no {DEFINITIONS}: it is no project", next_step="begin one: lockstep init FOLDER"
+            f"{folder} has no {DEFINITIONS}: it is not a project", next_step="create a project: lockstep init FOLDER"
         )
     added, replaced, kept = list[str](), dict[str, str](), list[str]()
     for name, text in _make_wiring("", name_location(folder)).items():

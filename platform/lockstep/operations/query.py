@@ -69,7 +69,7 @@ def run_sql(
         TableError: A file of a table cannot be read.
     """
     if not READS.match(sql):
-        raise WrongQuery(sql, "it does not begin with SELECT, WITH, VALUES or DESCRIBE, or EXPLAIN of these", tables)
+        raise WrongQuery(sql, "it does not start with SELECT, WITH, VALUES or DESCRIBE, or EXPLAIN of these", tables)
     builder = QueryBuilder()
     for name, table in tables.items():
         _register(builder, name, table, (until or {}).get(name))
@@ -79,7 +79,7 @@ def run_sql(
         found = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
         if str(error).startswith(OF_FILES):
-            step = f"lockstep repair STREAM says which files are gone or damaged; tables: {', '.join(sorted(tables))}"
+            step = f"lockstep repair STREAM lists missing or damaged files; tables: {', '.join(sorted(tables))}"
             raise TableError(f"the tables cannot be read: {error}", next_step=step) from error
         raise WrongQuery(sql, str(error), tables) from error
     return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
@@ -245,7 +245,7 @@ def _join(parts: Mapping[str, _Tables], derived: Mapping[str, DeltaTable], sql: 
         until |= {name: valid for name, valid in part.until.items() if name not in own}
         notes += part.notes if stream in sql else ()
         hidden = sorted((part.tables.keys() & own.keys()) - {stream})
-        notes += [f"{name} is a table of its own, not that of {stream}" for name in hidden if name in sql]
+        notes += [f"{name} is a separate table, not that of {stream}" for name in hidden if name in sql]
     return _Tables(tables | own, until, tuple(notes))
 
 

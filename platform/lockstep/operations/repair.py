@@ -185,7 +185,7 @@ def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Ch
         return Check(name, Condition.OK.value, f"version {torn_entry.find_newest_version(table)} is whole")
     path, found = delta_log.make_entry_path(table, version), make_unreadable(table, version).problem
     if wrong := _find_needed(folders, table, version):
-        step = f"it was whole once, and what came after builds on it ({wrong}): restore {path} from a copy"
+        step = f"it was whole once, and later entries build on it ({wrong}): restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
     step = f"lockstep repair {folders.stream} sets it aside: {_describe_loss(folders, table, version)}"
     planned = Check(name, Condition.REPAIRABLE.value, found, step)
@@ -198,13 +198,13 @@ def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Ch
 def _find_needed(folders: StreamFolders, table: Path, version: int) -> str:
     """Name the parts that would be missing without a torn entry; empty if it can be set aside."""
     if version == 0 or not torn_entry.is_readable_without(table, version):
-        return "the log does not go back to what was before it"
+        return "the log does not go back to the version before it"
     before = _find_before(folders, version) if table == folders.table else None
     if before is None:
         return "" if table != folders.table else "the entry before it has no head"
     files = ((table / file.path, file.size) for file in delta_log.read_live_files(table, version - 1).values())
     if wrong := format_some(find_wrong_files(files)):
-        return f"of what was there before it is gone: {wrong}"
+        return f"files of the version before it are gone: {wrong}"
     held = _held_behind(folders, before)
     if held == before.batch or find_lost_batch(folders, before) is not None:
         return ""
@@ -245,7 +245,7 @@ def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], ag
     if torn_entry.is_in_checkpoint(table, versions[-1]):
         return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
     if wrong := format_some(find_wrong_files(list_named_files(table, versions[-1] - 1))):
-        return Check(name, Condition.BROKEN.value, f"{found}; of what was there before it is gone: {wrong}", whole)
+        return Check(name, Condition.BROKEN.value, f"{found}; files of the version before it are gone: {wrong}", whole)
     step = f"lockstep repair {folders.stream} sets it aside: the table is then as it was before"
     planned = Check(name, Condition.REPAIRABLE.value, found, step)
     if not agreed.covers(planned):

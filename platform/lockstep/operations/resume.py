@@ -290,7 +290,7 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
     elif not is_asked:
         why = "another resumption waits for the run"
     else:
-        why = describe_silence("the run", ANSWER_SECONDS) if unanswered else "the run has refused it; its log says why"
+        why = describe_silence("the run", ANSWER_SECONDS) if unanswered else "the run has refused it; see its log"
     raise ResumptionUnanswered(before.stream, tuple(sorted(names)), why)
 
 

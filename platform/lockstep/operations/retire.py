@@ -142,9 +142,7 @@ def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> Non
         why = describe_silence("the writer", seconds_max)
     else:
         why = describe_silence("the writer", seconds_max, verb="commit it")
-        step = (
-            f"{SLOW}, or messages have arrived, which come first: lockstep topics {handle.stream.name} shows the state"
-        )
+        step = f"{SLOW}, or unread messages have arrived: lockstep topics {handle.stream.name} shows the state"
     obstacle = Obstacle(RetirementReason.NO_ANSWER, f"it was not retired: {why}", step)
     raise _refuse(handle.stream.name, request.topics[0], obstacle)
 

@@ -63,7 +63,7 @@ def explain_taken(folders: StreamFolders) -> tuple[str, str]:
     """Describe the content in the place of a stream, and the next step."""
     if is_incoming(folders):
         return INCOMING, INCOMING_STEP
-    return "there is something already", "set another table_root (LOCKSTEP_TABLE_ROOT), or move what is there away"
+    return "there is something already", "set another table_root (LOCKSTEP_TABLE_ROOT), or move the existing files away"
 
 
 def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:

@@ -51,8 +51,8 @@ class StateTypeChanged(StateError):
         super().__init__(
             f"{where} was written by another state type:\n{shown}",
             next_step=(
-                "keep the stored fields and give new ones a default, or override migrate(old) of the transform; or, to "
-                "read everything again into a new table, move the stream's folder under table_root away, then: "
+                "keep the stored fields and give new fields a default, or override migrate(old) of the transform; or, "
+                "to read everything again into a new table, move the stream's folder under table_root away, then: "
                 "lockstep reset STREAM"
             ),
         )
@@ -227,7 +227,7 @@ class StateSchema(Generic[S]):
             state: S = self._whole.decode(encoded)
             self.put_tables(state, made)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise MigrationFailed(session, f"what it gave is not of the state type: {error}", old) from error
+            raise MigrationFailed(session, f"its result is not of the state type: {error}", old) from error
         return encoded, state
 
     def _check_tables(self, made: S) -> None:

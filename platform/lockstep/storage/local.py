@@ -326,7 +326,7 @@ def require_own_folder(folder: Path) -> None:
             is_shared, owner = each.parent.stat().st_mode & stat.S_ISVTX, each.lstat().st_uid
             if is_shared and owner not in {0, os.geteuid()}:
                 raise EnvironmentProblem(
-                    f"{each} belongs to another user (uid {owner}), who could exchange what is in it",
+                    f"{each} belongs to another user (uid {owner}), who could replace its files",
                     next_step="set local_root to a folder of the user that runs lockstep",
                 )
 

@@ -39,7 +39,7 @@ def find_fault(name: str) -> str:
     try:
         lengths = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
-        return "it is no valid text"
+        return "it is not a valid text"
     if "\0" in name:
         return "it has a NUL character"
     if name.startswith("/"):

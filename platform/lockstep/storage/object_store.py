@@ -301,7 +301,7 @@ def open_object_storage(bucket: str, wait_seconds: float = WAIT_SECONDS) -> Obje
         return ObjectStorage(bucket, wait_seconds)
     except (BaseError, ValueError) as error:
         raise EnvironmentProblem(
-            f"s3://{bucket} cannot be reached as the environment says: {error}",
+            f"s3://{bucket} cannot be reached as configured: {error}",
             next_step="set AWS_REGION, credentials and, for another store than Amazon's, AWS_ENDPOINT_URL",
         ) from error
 
@@ -311,7 +311,7 @@ def _refuse_plain_endpoint(bucket: str) -> None:
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
     if endpoint.startswith("http://") and not _is_plain_allowed():
         raise EnvironmentProblem(
-            f"s3://{bucket} cannot be reached as the environment says: AWS_ENDPOINT_URL={endpoint} is without TLS",
+            f"s3://{bucket} cannot be reached as configured: AWS_ENDPOINT_URL={endpoint} is without TLS",
             next_step="set AWS_ALLOW_HTTP=true, or name an endpoint with https",
         )
 
@@ -367,7 +367,7 @@ _REMEDIES: Final = {
         "see to it that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of this machine, are right, and may "
         "read, write, list and delete objects below table_root"
     ),
-    "": "see to it that the store answers at AWS_ENDPOINT_URL, in AWS_REGION; what is committed is not lost",
+    "": "make the store answer at AWS_ENDPOINT_URL, in AWS_REGION; committed batches are not lost",
 }
 """What to do about an error of the store, by what its text contains; the first that fits."""
 

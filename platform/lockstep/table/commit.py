@@ -470,7 +470,7 @@ class NoSuchLoss(TableError):
     """
 
     def __init__(self, stream: str, batch: int, newest: int) -> None:
-        problem = f"the newest loss is that of batch {newest}" if newest else "it has no loss that no one has accepted"
+        problem = f"the newest loss is that of batch {newest}" if newest else "it has no unaccepted loss"
         step = f"lockstep losses {stream} lists them"
         super().__init__(f"stream {stream} has no open loss {batch}: {problem}", next_step=step)
         self.stream, self.batch = stream, batch

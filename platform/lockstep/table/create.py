@@ -109,9 +109,9 @@ def _refuse_remains(folders: StreamFolders) -> None:
     refuse_incoming(folders)
     if not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(
-            f"{folders.table} is gone, and {left[0]} has commits: what is left of a stream that was deleted in part",
+            f"{folders.table} is gone, and {left[0]} has commits: the rest of a stream that was deleted in part",
             next_step="delete all of it; of a shadow: lockstep shadow drop STREAM --name "
-            f"{folders.stream}. If it was not meant to go, restore a backup",
+            f"{folders.stream}. If the deletion was a mistake, restore a backup",
         )
 
 

@@ -374,7 +374,7 @@ def read_live_files(table: Path, version: int) -> dict[str, AddAction]:
         except (FileNotFoundError, msgspec.DecodeError) as error:  # housekeeping shortens the log meanwhile
             failure = error
     raise TableError(
-        f"{table}: the log does not say which files version {version} has: {failure}",
+        f"{table}: the log does not list the files of version {version}: {failure}",
         next_step=f"lockstep repair {table.parent.name}",
     )
 
@@ -538,7 +538,7 @@ def append_entry(
         return written
     raise TableError(
         f"{table}: lost {ATTEMPTS_MAX} races in a row",
-        next_step="look for a process that commits in a loop: `lockstep status`",
+        next_step="find the process that commits in a loop: `lockstep status`",
     )
 
 

@@ -90,6 +90,6 @@ def check_empty(head: Head) -> None:
         TableError: It has.
     """
     if head.epoch or head.batch:
-        what = f"a shadow of {head.origin.stream}" if head.origin is not None else "a stream with rows of its own"
-        step = f"choose another --name; lockstep run {head.stream} runs a shadow that there is, --drop deletes it"
+        what = f"a shadow of {head.origin.stream}" if head.origin is not None else "a stream with separate rows"
+        step = f"choose another --name; lockstep run {head.stream} runs an existing shadow, --drop deletes it"
         raise TableError(f"{head.stream} is {what} already", next_step=step)

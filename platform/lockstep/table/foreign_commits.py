@@ -33,7 +33,7 @@ class ForeignCommit(TableError):
         super().__init__(
             f"{table}: version {version} is {operation} by {author}{f' ({changes})' if changes else ''}, not a commit "
             "of lockstep; only lockstep writes this table",
-            next_step=f"end whoever wrote version {version}; then: lockstep repair {table.parent.name}",
+            next_step=f"end the writer of version {version}; then: lockstep repair {table.parent.name}",
         )
         self.table, self.version, self.operation, self.author = table, version, operation, author
 
@@ -48,8 +48,8 @@ class TableReplaced(TableError):
     def __init__(self, table: Path, problem: str) -> None:
         super().__init__(
             f"{table} is not what this run left there: it was moved, deleted or restored from a copy ({problem})",
-            next_step="put the folder back, or set table_root to where it is; then start again: a start goes on from "
-            "what the table says",
+            next_step="put the folder back, or set table_root to where it is; then start again: a start continues from "
+            "the state of the table",
         )
         self.table = table
 

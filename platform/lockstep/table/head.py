@@ -481,7 +481,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         except msgspec.ValidationError as error:
             raise TableError(
                 f"this release of lockstep cannot read the table's head: {error}",
-                next_step="run the release that wrote it, or a newer one",
+                next_step="run the release that wrote it, or a newer release",
             ) from error
         _check_features(head)
         head = msgspec.structs.replace(head, features={})

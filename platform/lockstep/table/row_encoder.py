@@ -100,7 +100,7 @@ def _timestamp(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise _wrong(value, "datetime")
     if value.utcoffset() is None:
-        raise ValueError("is a datetime without a zone; the table holds UTC, so say which zone it is in")
+        raise ValueError("is a datetime without a zone; the table holds UTC, so set its zone")
     if not EARLIEST <= value <= LATEST:
         raise ValueError(describe_unreadable("the time"))
     return value

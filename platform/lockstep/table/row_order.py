@@ -135,7 +135,7 @@ def check_disjoint(ordered: Segments) -> None:
     if len(wrong):
         at = int(wrong[0]) + 1
         reached, begins = ordered.closes(at - 1), ordered.opens(at)
-        problem = f"ranges overlap: one ends with {reached}, another begins with {begins}"
+        problem = f"ranges overlap: one ends with {reached}, another starts with {begins}"
         raise OutOfOrder(ordered.partition(at), begins.emit_offset, problem)
 
 
@@ -144,7 +144,7 @@ def _check_inside(offsets: I64, numbers: I64, is_start: npt.NDArray[np.bool_], k
     wrong = np.flatnonzero(~(follows | is_start[1:]))
     if len(wrong):
         at = int(wrong[0]) + 1
-        raise OutOfOrder(key(at), int(offsets[at]), f"row {numbers[at]} stands after offset {offsets[at - 1]}")
+        raise OutOfOrder(key(at), int(offsets[at]), f"row {numbers[at]} is after offset {offsets[at - 1]}")
 
 
 def _key(code: int, topics: pa.Array[Any]) -> TopicIdPartition:

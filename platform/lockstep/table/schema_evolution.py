@@ -67,7 +67,7 @@ def find_schema_changes(
         raise TableError(
             f"the row type does not fit {table.table_uri}: {'; '.join(wrong)}",
             next_step=(
-                "keep the columns there are, and add only ones that are optional or have a default; "
+                "keep the existing columns, and add only optional columns or columns with a default; "
                 "or give the stream a new name for a new table"
             ),
         )

@@ -152,7 +152,7 @@ def catch_up_alongside_writer(folders: StreamFolders, head: Head) -> None:
             head = newest
         else:
             return
-    raise CommitUnknown(f"{folders.ledger}: batches overtook {LOOKS_MAX} looks", next_step="try again")
+    raise CommitUnknown(f"{folders.ledger}: batches overtook {LOOKS_MAX} attempts", next_step="try again")
 
 
 def _opened(side: Path) -> LogTail:

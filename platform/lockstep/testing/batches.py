@@ -185,7 +185,7 @@ class BatchedRun(Generic[S, R]):
         while self.finding is None and self._waiting():
             reached = self._batch(PlannedRange(self._life.position, self.end), crashes=crashes)
             if reached.finding is None and reached.reached.next_offset == reached.range.position.next_offset:
-                raise AssertionError(f"a batch from offset {reached.reached.next_offset} came to nothing")
+                raise AssertionError(f"a batch from offset {reached.reached.next_offset} made no progress")
 
     def _batch(self, planned: PlannedRange, *, crashes: bool) -> RangeResult:
         """A batch; with a crash it is processed twice, and followed by a restart."""

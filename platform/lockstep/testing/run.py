@@ -134,7 +134,7 @@ def make_lookup_rows(
         found[name], twice = make_row_index(listed if not wrong else (), lookup.key)
         if wrong or twice:
             problem = f"{wrong[0]!r} is no {lookup.row.__name__}" if wrong else f"two rows have the key {twice[0]!r}"
-            raise LockstepError(f"lookup {name}: {problem}", next_step="give it rows as its table would have them")
+            raise LockstepError(f"lookup {name}: {problem}", next_step="pass rows as in its table")
     return found
 
 

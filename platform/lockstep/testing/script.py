@@ -397,7 +397,7 @@ def _fields(text: str | None) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise ValueError(f"the fields are no JSON: {error}") from error
+        raise ValueError(f"the fields are not JSON: {error}") from error
 
 
 def _one(rest: str, form: str) -> str:
@@ -408,7 +408,7 @@ def _one(rest: str, form: str) -> str:
 
 def _nothing(word: str, rest: str) -> None:
     if rest:
-        raise ValueError(f"nothing stands behind {word}")
+        raise ValueError(f"nothing may follow {word}")
 
 
 def _wrong(number: int, line: str, problem: str) -> LockstepError:

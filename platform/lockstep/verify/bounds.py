@@ -64,7 +64,7 @@ class FileBounds:
         for name, count in counts.items():
             stated = _find_said(said, name)
             if stated not in {None, count}:
-                yield f"{name} {stated}, as the log says", str(count)
+                yield f"{name} {stated}, by the log", str(count)
         greatest = self._greatest | dict.fromkeys(self._nan, math.nan)
         limits = [(f"min.{name}", value, False) for name, value in self._least.items()]
         limits += [(f"max.{name}", value, True) for name, value in greatest.items()]
@@ -72,7 +72,7 @@ class FileBounds:
             stated = _find_said(said, name)
             low, high = (value, stated) if is_greatest else (stated, value)
             if stated is not None and _is_above(low, high):
-                yield f"{name} {stated}, as the log says", str(value)
+                yield f"{name} {stated}, by the log", str(value)
 
     def find_unreadable(self) -> Iterator[tuple[str, int]]:
         """Columns with a time that not every reader can return, and the first such time of each."""

@@ -92,7 +92,7 @@ class KafkaTopicLog:
         ids = {name: f"name:{name}" if by_name else str(each.topic_id) for name, each in found.items()}
         if len(set(ids.values())) < len(ids) or _NO_ID in ids.values():
             raise KafkaError(
-                "the brokers give no topic ids: the proof cannot tell topics apart",
+                "the brokers have no topic ids: the proof cannot tell topics apart",
                 next_step="set kafka.topic_identity as the stream's runs have it (docs/brokers.md)",
             )
         return {name: FoundTopic(ids[name], len(each.partitions)) for name, each in found.items()}

@@ -229,9 +229,9 @@ class Replay:
             self._misplaced(record, error)
             return None
         if not isinstance(session, str):
-            self._misplaced(record, TypeError("a session that is no text"))
+            self._misplaced(record, TypeError("a session that is not text"))
         elif not isinstance(kind, Kind):
-            self.waiting.refused(record, session, TypeError("a kind that is none"))
+            self.waiting.refused(record, session, TypeError("a kind that is not a Kind"))
         else:
             return envelope
         return None

@@ -83,7 +83,7 @@ def find_limits(head: Head, absent: Mapping[str, int], key: ReplayKey, chain: Le
         limits.append(ReplayLimit(head.retention.batch, "retention dropped the rows before it"))
     origin = head.taken_over
     if origin is not None and chain.ranges[0].batch == FIRST_BATCH:
-        reason = f"it began with the state of batch {origin.batch} of {origin.stream}, whose table has the rows"
+        reason = f"it started with the state of batch {origin.batch} of {origin.stream}, whose table has the rows"
         limits.append(ReplayLimit(FIRST_BATCH, reason))
     if head.promotion is not None:
         limits.append(ReplayLimit(head.promotion.first, "another fold wrote the rows before the promotion"))

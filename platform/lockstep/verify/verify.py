@@ -228,18 +228,16 @@ def _next_step(stream: str, status: InvariantStatus, violations: Violations, los
     if violations.counts.keys() == {ViolationKind.REPLAY_DIFFERS}:
         return (
             "rows and states are the fold of the log, as far as it was read again: the fold itself emits rows that do "
-            "not replay; docs/verify.md says which hooks to look at"
+            "not replay; docs/verify.md names the hooks to check"
         )
     if status is InvariantStatus.VIOLATED:
-        return (
-            f"keep all as it is; docs/verify.md says what each kind means; lockstep repair {stream} looks at the files"
-        )
+        return f"keep all as it is; docs/verify.md explains each kind; lockstep repair {stream} checks the files"
     if status is InvariantStatus.NOT_PROVEN:
-        return "see the notes: what is missing was not compared, which is neither proof nor violation"
+        return "see the notes: the missing parts were not compared, which is neither proof nor violation"
     if status is InvariantStatus.LOST:
         step = f"lockstep losses {stream} lists them; to accept them: --accept {losses.last_batch} --why '...'"
         return f"find out why the states were lost; {step}"
-    return f"nothing to do; lockstep status {stream} shows where it stands"
+    return f"nothing to do; lockstep status {stream} shows its state"
 
 
 def check_without_kafka(
@@ -450,7 +448,7 @@ def add_followers(report: VerifyReport, followers: tuple[FollowerProof, ...]) ->
     false = [each for each in followers if each.status is InvariantStatus.VIOLATED]
     if not false or report.status is InvariantStatus.VIOLATED:
         return report
-    step = f"the table is as its invariants say; {false[0].kind} {false[0].name} is not of this table: "
+    step = f"the table keeps its invariants; {false[0].kind} {false[0].name} is not of this table: "
     return msgspec.structs.replace(report, status=InvariantStatus.VIOLATED, next_step=step + false[0].next_step)
 
 
@@ -640,13 +638,13 @@ class _Proving:
                 self._not_again(chain, f"{other}: order and counts only")
                 return None
             except StateError as error:
-                reason = f"{chain.place.topic}/{chain.place.partition}: no state to begin with: {error.problem}"
+                reason = f"{chain.place.topic}/{chain.place.partition}: no state to start with: {error.problem}"
                 if self._floor.refresh() == floor:  # else it may be deleted: another state is in force there
                     self._violations.add(
                         ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
                     )
                 self.work.blocked.append(reason)
-                self._not_again(chain, "not provable: the state to begin with cannot be read")
+                self._not_again(chain, "not provable: the state to start with cannot be read")
                 return None
             self._check_counts(chain, first, parts.cursor, parts.aside)
             if chain.ranges[first - 1].batch > self._dropped:
@@ -785,7 +783,7 @@ def _scope(
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"
         notes.append(f"Kafka keeps nothing before {held.first}; {state}, rows before it checked for order and counts")
     if chain.is_joined:
-        notes.append(f"reading began at offset {chain.ranges[0].joined_at}, as declared (Topics.start)")
+        notes.append(f"reading started at offset {chain.ranges[0].joined_at}, as declared (Topics.start)")
     if held.end < chain.until:
         notes.append(f"Kafka's log ends at {held.end}: offsets from there on are not proven")
     if chain.lossy:

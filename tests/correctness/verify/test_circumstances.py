@@ -349,7 +349,7 @@ def test_states_that_housekeeping_deletes_while_a_proof_reads_are_no_violation(
     feed.expire(topic, 11)
     found = clean_up_late("find_first_with_state")
     assert (found.status, found.violations) == (InvariantStatus.NOT_PROVEN, ())
-    assert any("no state to begin with" in note for note in found.notes)
+    assert any("no state to start with" in note for note in found.notes)
 
 
 def test_a_proof_beside_an_erasure_finds_no_violation_and_says_why_it_ended(

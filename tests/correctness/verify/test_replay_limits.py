@@ -145,12 +145,12 @@ MADE: dict[str, Any] = {"table_id": "1", "digest": "", "at": 0, "cause": ""}
         (
             {"origin": Origin(stream="s", batch=9, code="", code_digest="", **MADE)},
             {},
-            [(1, "it began with the state of batch 9 of s, whose table has the rows")],
+            [(1, "it started with the state of batch 9 of s, whose table has the rows")],
         ),
         (
             {"imported": Imported(stream="s", savepoint="p", cluster_id="", batch=9, **MADE)},
             {},
-            [(1, "it began with the state of batch 9 of s, whose table has the rows")],
+            [(1, "it started with the state of batch 9 of s, whose table has the rows")],
         ),
         (
             {"promotion": Promotion(shadow="s", to_batch=2, first=6, batch=8)},

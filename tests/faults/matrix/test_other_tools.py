@@ -143,7 +143,7 @@ def test_a_vacuum_after_a_restore_deletes_what_is_needed_and_each_file_is_named(
     vacuum_all(run.folders.table)
     (found,) = (check for check in repair_stream(run.folders, apply=True).checks if check.check == "commits to table")
     assert found.condition == Condition.BROKEN.value
-    assert "of what was there before it is gone: " in found.found
+    assert "files of the version before it are gone: " in found.found
     assert "restore" in found.next_step
     with pytest.raises(ForeignCommit, match="is RESTORE"):
         ProtocolRun(run.folders)

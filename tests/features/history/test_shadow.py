@@ -420,7 +420,7 @@ def test_a_rewind_into_a_promotion_names_the_batches_before_and_after_it(feed: F
     for to in ("5", "8", f"{topic}/0@5"):
         with pytest.raises(NotRewindable, match="batches 5 to 9 are one commit, the promotion of adding_shadow") as no:
             prepare_rewind(runs.handle, to)
-        assert no.value.next_step == "go back to batch 1, from which the shadow began, or to batch 9"
+        assert no.value.next_step == "go back to batch 1, from which the shadow started, or to batch 9"
     with pytest.raises(NotRewindable, match="are one commit"):
         read_states(runs.stream, runs.folders.root, StateFilter(), at=6)
     assert len(read_states(runs.stream, runs.folders.root, StateFilter(), at=4).sessions) == 1

@@ -303,7 +303,7 @@ def test_an_error_about_a_file_of_a_stream_names_the_stream_in_its_next_step(fre
     assert "or: lockstep rebuild adding --plan; no batch runs without" in said.stderr
     for file in fresh.runs.folders.table.rglob("*.parquet"):
         file.unlink()
-    assert "next: lockstep repair adding says which files are gone" in fresh.call("query", "adding").stderr
+    assert "next: lockstep repair adding lists missing or damaged files" in fresh.call("query", "adding").stderr
 
 
 @pytest.mark.parametrize("arguments", [["plan"], ["positions", "adding", "--format", "xml"], ["no_such_command"]])

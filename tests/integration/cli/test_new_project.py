@@ -93,7 +93,7 @@ def test_what_each_update_replaced_stays(tmp_path: Path) -> None:
 
 def test_an_update_of_a_folder_without_a_project_is_refused(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["init", str(tmp_path), "--update"])
-    assert (said.exit_code, "has no definitions.py: it is no project" in said.stderr) == (1, True)
+    assert (said.exit_code, "has no definitions.py: it is not a project" in said.stderr) == (1, True)
     assert list(tmp_path.iterdir()) == []
 
 

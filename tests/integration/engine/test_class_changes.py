@@ -97,10 +97,10 @@ def test_a_class_that_would_lose_buffered_messages_is_refused(released: Released
 @pytest.mark.parametrize(
     ("after", "then"),
     [
-        (Strict(evidence=Sequence()), "halt the stream with their next message that is no snapshot"),
+        (Strict(evidence=Sequence()), "halt the stream with their next message that is not a snapshot"),
         (Strict(evidence=Sequence(), on_violation=Suspend()), "wait for their next snapshot"),
-        (Strict(evidence=Sequence(), session_start=FIRST), "go on with their next message"),
-        (Once(keep_ids=10), "go on with their next message"),
+        (Strict(evidence=Sequence(), session_start=FIRST), "continue with their next message"),
+        (Once(keep_ids=10), "continue with their next message"),
     ],
     ids=["halts", "suspends", "first message", "once"],
 )

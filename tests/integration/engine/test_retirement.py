@@ -153,7 +153,7 @@ def test_the_plan_says_which_retired_topics_a_run_reads_again(feed: Feed, runs: 
     ]
     found = plan_restart(runs.stream, runs.settings)
     assert [why for part in found.partitions if "offsets 3 to 3" in (why := part.why)] == [
-        "retired, and messages have come: offsets 3 to 3"
+        "retired, and messages have arrived: offsets 3 to 3"
     ]
     assert (found.added, found.kept_aside) == ((topics["again"],), (topics["gone"], topics["silent"]))
     assert [finding.cause for finding in found.findings] == ["partitions grew"]

@@ -131,7 +131,7 @@ def test_the_proof_refuses_topics_without_ids(older: tuple[str, str], tmp_path: 
     runs, _ = make_runs(older, tmp_path, "unproven", TopicIdentity.NAME, Ordered())
     runs.run()
     kafka = KafkaSettings(bootstrap_servers=older[1])
-    with pytest.raises(KafkaError, match="give no topic ids"):
+    with pytest.raises(KafkaError, match="have no topic ids"):
         verify_stream(runs.stream, runs.folders, kafka)
 
 

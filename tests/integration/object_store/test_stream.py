@@ -227,7 +227,7 @@ def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its
         storage.delete(make_entry_path(other.table, 0))
     else:
         storage.delete_folder(other.table)
-    with pytest.raises(TableError, match="what is left of a stream") as refused:
+    with pytest.raises(TableError, match="the rest of a stream") as refused:
         begin_shadow(made.runs.handle, "other", "3", code="", who="ann", why="a fix")
     assert "lockstep shadow drop STREAM --name other" in str(refused.value)
     drop_shadow("adding", "other", made.runs.settings, who="ann")

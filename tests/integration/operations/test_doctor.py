@@ -93,7 +93,7 @@ def test_the_requests_that_brokers_know_decide_about_topic_ids(
 def test_the_versions_of_a_real_broker_are_read(runs: LocalRuns) -> None:
     report = run_diagnoses(runs.settings, dict)
     (found,) = [each for each in report.findings if each.check == "Kafka: API versions"]
-    assert (found.level, found.found) == (Level.OK, "Metadata up to version 13, topic ids come with 10")
+    assert (found.level, found.found) == (Level.OK, "Metadata up to version 13, topic ids need version 10")
 
 
 def test_brokers_that_are_no_address_are_refused(runs: LocalRuns) -> None:

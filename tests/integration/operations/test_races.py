@@ -186,5 +186,5 @@ def test_a_rewind_into_a_promotion_that_was_undone_names_the_batches_that_there_
     assert head_of(runs).promotion is None
     assert texts[0] == texts[1]
     assert f"batches {promoted.first} to {promoted.batch} are one commit, the promotion of {NAME}" in texts[1][0]
-    assert f"batch {promoted.to_batch}, from which the shadow began, or to batch {promoted.batch}" in texts[1][1]
+    assert f"batch {promoted.to_batch}, from which the shadow started, or to batch {promoted.batch}" in texts[1][1]
     rewind_stream(runs.handle, str(promoted.batch), who="ann", why="it was better")

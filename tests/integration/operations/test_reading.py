@@ -151,7 +151,7 @@ def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_th
     runs.run()
     (found,) = read_status(runs.handle).suspensions
     until = "until their next snapshot (under FIRST_MESSAGE their next message)"
-    assert str(found) == f"{topic}/1: sessions that began before offset 4 are suspended {until}"
+    assert str(found) == f"{topic}/1: sessions that started before offset 4 are suspended {until}"
     details = [each.detail for each in read_history(runs.folders, 50).events if each.event == "batches"]
     assert details == ["", str(found), ""]
 

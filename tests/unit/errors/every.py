@@ -140,7 +140,7 @@ EVERY: tuple[LockstepError, ...] = (
     CompactionRefused([(Bin("2026-01-31T09", ()), BinRefused("a proof differs", "compact again"))], CompactionResult()),
     ExportMismatch(Path("/tables/books/export"), "codec is gzip, and its hours are written with zstd"),
     InputsGone("2026-01-31T09", "3 of its files are not live any more"),
-    OutOfOrder(TopicIdPartition("id", 0), 120, "row 1 stands after offset 121"),
+    OutOfOrder(TopicIdPartition("id", 0), 120, "row 1 is after offset 121"),
     ProofDiffers(RowProof(rows=10), RowProof(rows=9), "10 rows became 9"),
     StateDamaged("state/5.state (bytes 0 to 90)", "checksum 1f", "checksum 2e"),
     StateTypeChanged("state/5.state (bytes 0 to 90)", (Incompatibility("rows{}.price", "float", "str"),)),

@@ -29,7 +29,7 @@ def tables(tmp_path: Path) -> dict[str, DeltaTable]:
 )
 def test_no_query_writes_a_file_whatever_explains_it(tables: dict[str, DeltaTable], tmp_path: Path, begin: str) -> None:
     written = tmp_path / "written.csv"
-    with pytest.raises(WrongQuery, match="does not begin with SELECT"):
+    with pytest.raises(WrongQuery, match="does not start with SELECT"):
         run_sql(tables, f"{begin}COPY (SELECT 1) TO '{written}'")
     assert not written.exists()
 
@@ -60,7 +60,7 @@ def test_a_stream_with_the_name_of_another_ones_ledger_is_what_it_is_called(
             made.rewind(0)
     found = query_sql("SELECT * FROM a_ledger", declared, tmp_path, AsOf(), limit=None)
     assert found.columns[0] == "number"
-    assert found.notes == ("a_ledger is a table of its own, not that of a",)
+    assert found.notes == ("a_ledger is a separate table, not that of a",)
     assert query_sql("SELECT * FROM a_ledger_ledger", declared, tmp_path, AsOf(), limit=None).columns[1] == "batch"
 
 

@@ -161,11 +161,11 @@ def test_an_option_that_would_open_a_way_around_is_refused_with_the_reason(optio
 
 @pytest.mark.parametrize("reference", [MADE_UP, f"file:{MADE_UP}", f"env:{MADE_UP}", "", "file:", "env:", "FILE:/x"])
 def test_a_secret_is_referred_to_and_never_written(reference: str) -> None:
-    assert problem(SASL, {"sasl.password": reference}).startswith("sasl.password does not say where the secret is")
+    assert problem(SASL, {"sasl.password": reference}).startswith("sasl.password does not name the place of the secret")
 
 
 def test_only_secrets_are_secrets() -> None:
-    assert "is no secret option" in problem(SASL, {**REFERENCE, "sasl.username": "env:USER"})
+    assert "is not a secret option" in problem(SASL, {**REFERENCE, "sasl.username": "env:USER"})
 
 
 def test_settings_and_what_tasks_are_sent_hold_only_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:

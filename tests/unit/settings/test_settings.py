@@ -110,7 +110,7 @@ def test_a_named_file_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_TABLEROOT", "/data")
     assert refusal() == (
-        "LOCKSTEP_TABLEROOT in the environment is no setting; known: LOCKSTEP_KAFKA, LOCKSTEP_SPARK, "
+        "LOCKSTEP_TABLEROOT in the environment is not a setting; known: LOCKSTEP_KAFKA, LOCKSTEP_SPARK, "
         "LOCKSTEP_REGISTRY, LOCKSTEP_DAGSTER, LOCKSTEP_WEB, LOCKSTEP_HEALTH, LOCKSTEP_SCHEDULES, "
         "LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, "
         "LOCKSTEP_REWIND_HOURS, LOCKSTEP_TARGET_FILE_MB, LOCKSTEP_EXTENSIONS (parts after __)\n"
@@ -143,8 +143,8 @@ def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_righ
             'table_root = "gs://bucket/tables"',
             "table_root = 'gs://bucket/tables': is neither the path of a folder, such as /data/lockstep, nor s3://",
         ),
-        ('table_root = "s3://bucket"', "table_root = 's3://bucket': is not a bucket and a prefix of its own, such as"),
-        ('table_root = "s3://bucket/../x"', "table_root = 's3://bucket/../x': is not a bucket and a prefix of its own"),
+        ('table_root = "s3://bucket"', "table_root = 's3://bucket': is not a bucket and a prefix below it, such as"),
+        ('table_root = "s3://bucket/../x"', "table_root = 's3://bucket/../x': is not a bucket and a prefix below it"),
         ('table_root = "s3://bucket/a#b"', "table_root = 's3://bucket/a#b': has '#' in its prefix, which delta-rs and"),
         (
             'table_root = "s3://bucket/a%20b"',
@@ -152,7 +152,7 @@ def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_righ
         ),
         ('local_root = "s3://bucket/x"', "local_root = 's3://bucket/x': is not the path of a folder"),
         ('table_root = ""', "table_root = '': is not the path of a folder"),
-        ('local_root = "~/local"', "local_root = '~/local': begins with ~, which only a shell expands"),
+        ('local_root = "~/local"', "local_root = '~/local': starts with ~, which only a shell expands"),
         ("rewind_hours = inf", "rewind_hours = inf: Input should be less than or equal to 876600"),
         ("rewind_hours = nan", "rewind_hours = nan: Input should be"),
         ("[dagster]\nretention_days = 1e300", "dagster.retention_days = 1e+300: Input should be less than or equal to"),
@@ -285,4 +285,4 @@ def test_the_address_of_the_webhook_is_a_reference_and_never_shown(monkeypatch: 
     assert load_settings().health.secrets == {"webhook": "env:HOOK"}
     monkeypatch.setenv("LOCKSTEP_HEALTH__SECRETS__WEBHOOK", "https://hooks.example/canary-42")
     said = refusal()
-    assert ("does not say where the secret is" in said, "canary" in said) == (True, False)
+    assert ("does not name the place of the secret" in said, "canary" in said) == (True, False)

@@ -121,7 +121,7 @@ def test_a_foreign_commit_stops_a_run_that_is_going_on(
         run.commit(batch)
     assert refused.value.problem.startswith(f"{folders.table}: version 4 is {operation} by ")
     assert refused.value.problem.endswith("not a commit of lockstep; only lockstep writes this table")
-    assert "whoever wrote version 4" in refused.value.next_step
+    assert "the writer of version 4" in refused.value.next_step
 
 
 def test_a_reserved_property_is_refused_by_its_name(folders: StreamFolders, run: ProtocolRun) -> None:

@@ -117,5 +117,5 @@ def _safely(name: str, look: Callable[[], Iterator[Diagnosis]]) -> list[Diagnosi
     except StoreFailed as problem:
         found.append(make_error(name, f"{problem.filename}: {problem.strerror}", problem.next_step))
     except OSError as problem:
-        found.append(make_error(name, str(problem), "fix what the operating system reports"))
+        found.append(make_error(name, str(problem), "fix the problem that the operating system reports"))
     return found

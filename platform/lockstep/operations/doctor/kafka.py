@@ -138,7 +138,7 @@ class _Look:
         found = self._setting(name, "-1")
         if self._fuzzy or int(found) < 0:
             return self._good(name, found)
-        reason = "a burst of a producer deletes what was not read yet, however young it is"
+        reason = "a burst of a producer deletes unread messages, however young they are"
         return self._warn(name, found, reason, self._alter(f"{name}=-1") + "; bound the time with retention.ms")
 
     def _timestamps(self) -> Fitness:
@@ -225,12 +225,12 @@ def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: Topi
     if not known:
         return
     oldest = min(each.get(METADATA, 0) for each in known.values())
-    found = f"{METADATA} up to version {oldest}, topic ids come with {TOPIC_IDS_SINCE}"
+    found = f"{METADATA} up to version {oldest}, topic ids need version {TOPIC_IDS_SINCE}"
     step = (
         "brokers with topic ids, or kafka.topic_identity = name without the classes Strict and Once (docs/brokers.md)"
     )
     if identity is TopicIdentity.NAME:
-        risk = "a topic that was re-created is read as the old one"
+        risk = "a topic that was re-created is read as the old topic"
         yield make_warning(check, f"topics are identified by name ({found}): {risk}", step)
     elif oldest < TOPIC_IDS_SINCE:
         yield make_error(check, f"{found}: no stream starts", step)
@@ -238,7 +238,7 @@ def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: Topi
         yield make_ok(check, found)
     without = sorted(address for address, each in known.items() if LEADER_EPOCHS not in each)
     if without:
-        risk = f"no {LEADER_EPOCHS}: a log that was cut and has grown again is read as the old one"
+        risk = f"no {LEADER_EPOCHS}: a log that was cut and has grown again is read as the old log"
         yield make_warning(check, f"{format_some(without, NAMED_MAX)}: {risk}", "brokers of Kafka 0.11 or later")
 
 

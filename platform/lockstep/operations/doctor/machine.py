@@ -218,7 +218,7 @@ def _nearest(folder: Path) -> Path:
 def _unwritable(name: str, root: Path, folder: Path) -> Diagnosis | None:
     if not folder.is_dir():
         return make_error(
-            name, f"{root} cannot be made: {folder} is no folder", f"name another {name.replace(' ', '_')}"
+            name, f"{root} cannot be made: {folder} is not a folder", f"name another {name.replace(' ', '_')}"
         )
     if not os.access(folder, os.W_OK):
         return make_error(name, f"{root} cannot be written by this user", f"give the user the right to write {folder}")

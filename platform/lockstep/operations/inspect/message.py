@@ -88,7 +88,7 @@ class NoMessage(LockstepError):
             where = f"{place.topic}/{place.partition}@{place.offset}"
             problem = f"neither Kafka nor the quarantine has a message at {where}"
             problem += f"; retention has dropped the {dropped}" if dropped else ""
-            next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for what is there"
+            next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for the available messages"
             if place.partition >= partitions > 0:
                 problem += f": topic {place.topic} has the partitions 0 to {partitions - 1}"
         super().__init__(problem, next_step=next_step)

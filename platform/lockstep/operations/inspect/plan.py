@@ -260,9 +260,9 @@ def _describe_class_change(stream: AnyStream, head: Head) -> tuple[str, ...]:
     if was in {"", now := format_integrity(declared)}:
         return ()
     if declared.session_start is SessionStart.FIRST_MESSAGE or declared.passes_unknown_sessions:
-        then = "go on with their next message"
+        then = "continue with their next message"
     elif isinstance(declared, Strict) and isinstance(declared.on_violation, Halt) and not declared.waits_for_snapshot:
-        then = "halt the stream with their next message that is no snapshot"
+        then = "halt the stream with their next message that is not a snapshot"
     else:
         then = "wait for their next snapshot"
     return (f"integrity class: {was}, now {now}: sessions whose evidence it cannot use {then}",)
@@ -317,8 +317,8 @@ def _read(position: Position, seen: _Seen) -> RestartedPartition:
 def _again(row: LedgerRow, seen: _Seen) -> tuple[str, str]:
     ends = seen.view.ends.get(TopicIdPartition(row.topic_id, row.partition))
     if ends is not None and ends.high_watermark > row.until:
-        return "read again", f"retired, and messages have come: offsets {row.until} to {ends.high_watermark - 1}"
-    return "read again", "retired; the log of another partition of the topic, or this one's end, has changed since"
+        return "read again", f"retired, and messages have arrived: offsets {row.until} to {ends.high_watermark - 1}"
+    return "read again", "retired; the log of another partition of the topic, or its end, has changed since"
 
 
 def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
@@ -331,7 +331,7 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
     elif row.retired and now is not None and now.topic_id != row.topic_id:
         action, why = "keep aside", f"retired: its topic was deleted, and {now.topic_id} has the name now"
     elif row.retired:
-        action, why = "keep aside", "retired, and no message has come since: it is read again when one comes"
+        action, why = "keep aside", "retired, and no message has arrived since: the next message resumes it"
     else:
         what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
         action, why = "audit", f"the topic {what}"

@@ -89,8 +89,8 @@ class NoSuchSession(LockstepError):
 
     def __init__(self, stream: str, wanted: StateFilter, places: str) -> None:
         super().__init__(
-            f"no session{_name(wanted)} has a state; looked at {places} partitions",
-            next_step=f"lockstep state {stream} lists the sessions that there are",
+            f"no session{_name(wanted)} has a state; {places} partitions were read",
+            next_step=f"lockstep state {stream} lists the existing sessions",
         )
         self.topic, self.partition, self.session = wanted.topic, wanted.partition, wanted.session
 

@@ -30,7 +30,7 @@ class PartitionSuspension(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         elsewhere = self.before == BEGUN_ELSEWHERE
-        which = "did not begin in this partition" if elsewhere else f"began before offset {self.before}"
+        which = "did not start in this partition" if elsewhere else f"started before offset {self.before}"
         until = "until their next snapshot (under FIRST_MESSAGE their next message)"
         return f"{self.topic}/{self.partition}: sessions that {which} are suspended {until}"
 

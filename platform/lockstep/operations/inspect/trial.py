@@ -412,8 +412,8 @@ def _compare_policies(integrity: IntegrityClass, ranges: Sequence[RangeResult], 
     policy = format_source(integrity.on_violation)
     return (
         f"on_violation={policy} is declared: Halt() stops the stream; Halt(HaltScope.TOPIC) halts "
-        f"{format_count(len(broken), 'topic')} and reads {others} on; Suspend() goes on, and of {messages} that break "
-        "the promise the sessions wait for their next snapshots"
+        f"{format_count(len(broken), 'topic')} and reads {others} on; Suspend() continues: the sessions of "
+        f"{messages} that break the promise wait for their next snapshots"
     )
 
 

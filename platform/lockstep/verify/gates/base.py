@@ -420,7 +420,7 @@ def name_absurd_time(envelope: Envelope) -> str:
 def require_int(number: object) -> int:
     """Require an int: a state may return a float as another value, or as null."""
     if type(number) is not int:
-        raise TypeError(f"a number or a time {number!r} that is no int")
+        raise TypeError(f"a number or a time {number!r} that is not an int")
     return number
 
 

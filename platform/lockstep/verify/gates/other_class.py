@@ -74,7 +74,7 @@ class OtherClass:
 
     def _of_strict(self, memory: Memory) -> Memory:
         if self._integrity.repeats.name == "DROP" or self._integrity.buffer_until_snapshot:
-            raise NotReproducible("what a class that drops repeats or buffers takes over is not known to the proof")
+            raise NotReproducible("the proof does not know the memory that a class with repeats or a buffer inherits")
         evidence = type(self._integrity.evidence).__name__
         if evidence == "Sequence":
             return memory if _is_number(memory) else None
