@@ -128,9 +128,9 @@ def test_a_group_and_its_part_joined_by_one_underscore_are_refused_with_the_righ
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('tabel_root = "/data"', "tabel_root is no setting (known: kafka, spark, "),
-        ("[tables]\nx = 1", "tables is no setting (known: kafka, spark, "),
-        ('[kafka]\nservers = "a:1"', "kafka.servers is no setting (known in kafka: bootstrap_servers, "),
+        ('tabel_root = "/data"', "tabel_root is not a setting (known: kafka, spark, "),
+        ("[tables]\nx = 1", "tables is not a setting (known: kafka, spark, "),
+        ('[kafka]\nservers = "a:1"', "kafka.servers is not a setting (known in kafka: bootstrap_servers, "),
         ("[kafka]\ntimeout_seconds = 'soon'", "kafka.timeout_seconds = 'soon': Input should be a valid number"),
         ("[kafka]\ntimeout_seconds = 0", "kafka.timeout_seconds = 0: Input should be greater than 0"),
         (
@@ -190,7 +190,7 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
     write(folder, '[kafka]\nservers = "a:1"\ntimeout_seconds = -1.0\n')
     assert refusal() == (
         "settings are wrong: kafka.timeout_seconds = -1.0: Input should be greater than 0; "
-        "kafka.servers is no setting (known in kafka: bootstrap_servers, options, secrets, issuer_hosts, "
+        "kafka.servers is not a setting (known in kafka: bootstrap_servers, options, secrets, issuer_hosts, "
         "timeout_seconds, topic_identity)\n"
         f"  next: {CORRECT}"
     )
