@@ -228,7 +228,7 @@ def test_a_state_that_was_promoted_is_refused_by_name(feed: Feed, runs: LocalRun
     added.of(dataclasses.replace(added.stream, name="adding_shadow")).run()
     promote_shadow(added.handle, "adding_shadow", who="ann", why="test")
     shutil.rmtree(added.folders.state)
-    with pytest.raises(Refused, match="has a state that comes of no messages"):
+    with pytest.raises(Refused, match="has a state without messages"):
         rebuild_state(added.handle)
 
 

@@ -53,7 +53,7 @@ def test_a_stream_is_declared_with_rules_and_goes_to_executors() -> None:
 WRONG: list[tuple[Rule, str]] = [
     (NotNull("price"), "NotNull.column = 'price': is not a column of the row type\n  next: one of: name, number"),
     (NotNull("name"), "is not optional in the row type"),
-    (NotNull("number", id="Number"), "NotNull.id = 'Number': is no id"),
+    (NotNull("number", id="Number"), "NotNull.id = 'Number': is not an id"),
     (NotNull("number", id="sequence"), "is the id of a built-in check"),
     (NotNull("number", severity="critical"), "severity = 'critical': is not of type Severity"),  # type: ignore[arg-type]  # on purpose
     (NotNull("number", blocking=True), "is not critical\n  next: severity=Severity.CRITICAL"),
@@ -162,7 +162,7 @@ def test_a_column_with_a_dict_is_neither_unique_nor_a_key(column: str) -> None:
 @pytest.mark.parametrize("wrong", [Expectation, {"type": "expect_x"}], ids=["a class", "a dict"])
 def test_what_is_no_expectation_makes_no_rule(wrong: object) -> None:
     with pytest.raises(
-        DeclarationError, match=r"Expectation\.from_gx = .*: is no expectation\n  next: for example Expect"
+        DeclarationError, match=r"Expectation\.from_gx = .*: is not an expectation\n  next: for example Expect"
     ):
         Expectation.from_gx(wrong)
 

@@ -172,7 +172,7 @@ FOREIGN: dict[str, tuple[bytes, DecodeCause, str]] = {
         DecodeCause.UNKNOWN_SCHEMA_ID,
         "it resembles a frame with the id 300 in eight bytes, as of Apicurio (docs/decoders.md)",
     ),
-    "a single object": (single_object(), DecodeCause.UNKNOWN_MAGIC_BYTE, "like Avro's single-object encoding"),
+    "a single object": (single_object(), DecodeCause.UNKNOWN_MAGIC_BYTE, "it resembles Avro's single-object encoding"),
     "an Avro file": (avro_file(), DecodeCause.UNKNOWN_MAGIC_BYTE, "it resembles an Avro file"),
     "Glue": (
         b"\x03\x00" + UUID(int=5).bytes + BODY,
