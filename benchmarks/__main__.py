@@ -212,12 +212,13 @@ def host(
     streams: Annotated[int, typer.Option(help="Streams of one topic each.", min=1)] = 50,
     rate: Annotated[int, typer.Option(help="Messages a second of each stream.", min=1)] = 200,
     seconds: Annotated[float, typer.Option(help="Duration of each measurement.", min=1.0)] = 60.0,
+    idle_minutes: Annotated[float, typer.Option(help="Minutes without messages, if longer.", min=0.0)] = 0.0,
     keep: Keep = None,
     results: Results = record.RESULTS,
 ) -> None:
     """Memory and CPU time of many streams in one process, without and with messages."""
     console = Console()
-    hosted = HostedStreams(streams, rate, seconds)
+    hosted = HostedStreams(streams, rate, seconds, idle_minutes * 60)
     with _prepared(keep, (), console) as (broker, output):
         found = measure_host(hosted, bootstrap_servers=broker.bootstrap_servers, folder=output, console=console)
     _keep_record(found, results, console)

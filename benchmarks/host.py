@@ -63,12 +63,14 @@ class HostedStreams:
         streams: Number of streams.
         rate: Messages a second of each stream while they are busy.
         seconds: Duration of each measurement.
+        idle_seconds: Duration of the measurement without messages, if it is longer.
         trigger_seconds: Trigger of all streams.
     """
 
     streams: int = 50
     rate: int = 200
     seconds: float = 60.0
+    idle_seconds: float = 0.0
     trigger_seconds: float = 5.0
 
 
@@ -103,9 +105,9 @@ def measure_host(hosted: HostedStreams, *, bootstrap_servers: str, folder: Path,
         _await_streams(hosted, folder, process)
         start_seconds = time.monotonic() - began
         console.print(f"{hosted.streams} streams write after {start_seconds:.1f} s")
-        idle = _watch(hosted, process, console, "idle")
+        idle = _watch(process, max(hosted.seconds, hosted.idle_seconds), console, "idle")
         with feed.sending():
-            busy = _watch(hosted, process, console, "busy")
+            busy = _watch(process, hosted.seconds, console, "busy")
         _await_end(hosted, folder, process, feed.sent)
         process.terminate()
         if process.wait(STOP_SECONDS_MAX) != 0:
@@ -120,7 +122,7 @@ def measure_host(hosted: HostedStreams, *, bootstrap_servers: str, folder: Path,
 
 def make_figures(hosted: HostedStreams, usage: HostUsage) -> list[Figure]:
     """The figures; the goals are those of 50 streams with 200 messages a second at a trigger of 5 s."""
-    has_goals = hosted == HostedStreams(seconds=hosted.seconds)
+    has_goals = hosted == HostedStreams(seconds=hosted.seconds, idle_seconds=hosted.idle_seconds)
     busy_name = f"{hosted.rate} messages/s each"
     figures = [
         Figure("all streams write", usage.start_seconds, "s", START_GOAL_SECONDS),
@@ -143,11 +145,11 @@ def _make_bars(name: str, used: TreeUsage) -> Series:
     return Series(name, [used.cpu_seconds[role] / used.wall_seconds for role in ROLES], labels=ROLES)
 
 
-def _watch(hosted: HostedStreams, process: subprocess.Popen[bytes], console: Console, name: str) -> TreeUsage:
+def _watch(process: subprocess.Popen[bytes], seconds: float, console: Console, name: str) -> TreeUsage:
     meter = TreeMeter(process.pid)
     time.sleep(SETTLE_SECONDS)
     meter.restart()
-    time.sleep(hosted.seconds)
+    time.sleep(seconds)
     used = meter.finish()
     shown = {role: round(seconds / used.wall_seconds, 3) for role, seconds in used.cpu_seconds.items()}
     console.print(f"{name}: {used.cores:.2f} cores {shown}, {used.memory_bytes_max / 1e9:.2f} GB")
