@@ -336,6 +336,9 @@ class SparkSettings(_Refusing):
             For clusters, and machines that do other work.
         driver_memory: Heap of the driver's JVM. For derived tables and checks under a `local` master, whose queries run
             in the driver's JVM.
+        worker_memory_mb: Maximum memory of a Python worker, in MB, without mapped files; by default half of the memory
+            of its container or machine. A task that passes it fails, and the worker ends. For transforms that need
+            more, or machines that do other work.
         options: Further Spark properties. For memory and cores of executors on a cluster.
     """
 
@@ -343,7 +346,13 @@ class SparkSettings(_Refusing):
 
     master: str = f"local[{os.cpu_count() or 2},3]"
     driver_memory: str = "1g"
+    worker_memory_mb: Annotated[int, Field(ge=256)] | None = None
     options: dict[str, str] = {}
+
+    @property
+    def worker_memory_bytes(self) -> int | None:
+        """`worker_memory_mb` in bytes."""
+        return None if self.worker_memory_mb is None else self.worker_memory_mb * 1_000_000
 
 
 class DagsterSettings(_Refusing):

@@ -76,6 +76,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         registry: The installation's schema registry, if any.
         lookups: Folder of each lookup's table, by name.
         tuning: Intervals, attempts and sizes.
+        worker_memory_bytes: Maximum memory of a Python worker; None for half of its machine's.
     """
 
     stream: bytes
@@ -88,6 +89,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     registry: Registry | None = None
     lookups: Mapping[str, Path] = {}
     tuning: Tuning = DEFAULT_TUNING
+    worker_memory_bytes: int | None = None
 
 
 class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):

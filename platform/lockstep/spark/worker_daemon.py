@@ -33,6 +33,10 @@ of a heap whose top grows and shrinks by more than 128 kB; 256 MB of it would be
 """
 
 
+OOM_SCORE = "500"
+"""Added to the score by which the kernel chooses the process to end: as if it had half of the memory more."""
+
+
 def drop_archives(path: list[str]) -> list[str]:
     """The import path without the archives of the pyspark that is installed in a folder anyway.
 
@@ -65,6 +69,15 @@ def set_malloc_options() -> bool:
     return mallopt is not None and all(mallopt(*option) == 1 for option in MALLOC_OPTIONS.values())
 
 
+def offer_to_end_first() -> None:
+    """Let the kernel end a worker before the driver, the JVM or a broker when the memory of the machine is used up.
+
+    Spark starts a worker again. Each process may raise its own score.
+    """
+    with suppress(OSError):  # the system has no such file
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+
+
 def import_modules() -> None:
     """Import the modules that each worker needs."""
     for name in PRELOADED:
@@ -79,6 +92,7 @@ def main() -> None:
     sys.path[:] = drop_archives(move_working_folder_last(sys.path, os.getcwd()))  # noqa: PTH109  # as `python -m` wrote it
     import_modules()
     set_malloc_options()
+    offer_to_end_first()
     gc.freeze()  # the collector of a worker does not touch, and so not copy, the pages that it shares
     daemon: Any = importlib.import_module("pyspark.daemon")
     daemon.worker = with_end(daemon.worker)

@@ -57,3 +57,28 @@ def catching(pattern: str, trap: Path, batch_seconds: float) -> Stream[Snapshot 
         integrity=Strict(evidence=Sequence()),
         limits=Limits(batch_seconds=batch_seconds),
     )
+
+
+HOARD_BYTES = 100_000_000
+HOARD_SECONDS = 0.1
+"""Longer than two polls of the worker's memory take for three messages."""
+_HOARD: list[bytes] = []
+
+
+class Hoarding(Adding):
+    """Adds; each update keeps memory of the worker for ever."""
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        _HOARD.append(b"x" * HOARD_BYTES)
+        time.sleep(HOARD_SECONDS)
+        return super().on_update(state, message, record)
+
+
+def hoarding(pattern: str) -> Stream[Snapshot | Update, Panel, Reading]:
+    """The stream over the topics of one test."""
+    return Stream(
+        name="hoarding",
+        topics=Topics(pattern=pattern),
+        transform=Hoarding(),
+        integrity=Strict(evidence=Sequence()),
+    )

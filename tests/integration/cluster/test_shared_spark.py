@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # has none
 
@@ -17,10 +18,13 @@ from lockstep.engine.driver.executors import count_running_tasks
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.engine.driver.shared_spark import StreamJobs
-from lockstep.settings import KafkaSettings, Settings
+from lockstep.engine.executor.limits import EngineLimit
+from lockstep.features.rehearsal.process_usage import WORKERS, find_role
+from lockstep.settings import KafkaSettings, Settings, SparkSettings
 from lockstep.spark.shutdown import end_jobs
 from tests.integration.cluster.cluster_runs import wait_until
-from tests.integration.cluster.streams import catching
+from tests.integration.cluster.streams import HOARD_BYTES, catching, hoarding
+from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session
 from tests.support.local_runs import LocalRuns
 
@@ -31,11 +35,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from lockstep.declare.stream import AnyStream
     from lockstep.features.localdev.broker import Broker
 
 pytestmark = pytest.mark.timeout(900)
 
 CORES = 2
+LIMIT_MB = 256
+FAILURES = 2
+"""Of a batch whose worker has too much memory, before its partitions are read alone and by halves."""
 
 
 def hold(folder: Path) -> object:
@@ -120,3 +128,38 @@ def test_a_batch_that_waits_for_the_cores_of_other_streams_is_not_late(
     assert [each for each in caplog.records if "planning again" in each.getMessage()] == []
     table = LocalRuns(catching(feed.pattern, tmp_path, 300.0), broker.bootstrap_servers, tmp_path)
     assert table.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(session(5))])
+
+
+def is_full_worker(process: psutil.Process) -> bool:
+    try:
+        return find_role(process) == WORKERS and process.memory_info().rss > LIMIT_MB * 1_000_000
+    except psutil.NoSuchProcess:  # it has ended
+        return False
+
+
+def test_a_stream_that_fills_the_memory_of_workers_fails_by_name_and_the_others_go_on(
+    broker: Broker, topic_family: str, shared_spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = Feed(broker.bootstrap_servers, topic_family)
+    full = feed.create("full")
+    other = feed.create("other")
+    feed.send(full, session(8))
+    feed.send(other, session(8))
+    kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
+    settings = Settings(kafka=kafka, table_root=tmp_path / "tables", local_root=tmp_path / "local")
+
+    def run(stream: AnyStream, memory_mb: int) -> RunOutcome:
+        limited = settings.model_copy(update={"spark": SparkSettings(worker_memory_mb=memory_mb)})
+        spark = shared_spark.sparkContext
+        return run_stream(stream, limited, spark=lambda: spark, stop=threading.Event(), trigger=AvailableNow())
+
+    hungry = hoarding(rf"{topic_family}\.full")
+    with pytest.raises(EngineLimit, match="a task lacks memory of its worker: .* more than spark.worker_memory_mb = 256"):
+        run(hungry, LIMIT_MB)
+    assert len([each for each in caplog.records if "planning again" in each.getMessage()]) == FAILURES
+    assert run(adding(rf"{topic_family}\.other"), LIMIT_MB) is RunOutcome.ENDED
+    assert [each for each in psutil.Process().children(recursive=True) if is_full_worker(each)] == []
+    expected = folded([(offset, "s", value) for offset, value in enumerate(session(8))])
+    assert LocalRuns(adding("other"), broker.bootstrap_servers, tmp_path).rows(other) == expected
+    assert run(hungry, 30 * HOARD_BYTES // 1_000_000) is RunOutcome.ENDED  # no message is blamed
+    assert LocalRuns(hungry, broker.bootstrap_servers, tmp_path).rows(full) == expected

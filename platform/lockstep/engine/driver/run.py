@@ -213,6 +213,7 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
         registry=require_registry(stream, settings.registry),
         lookups=find_lookup_tables(stream, settings.table_root),
         tuning=tuning,
+        worker_memory_bytes=settings.spark.worker_memory_bytes,
     )
 
 

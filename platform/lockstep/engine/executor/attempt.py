@@ -72,7 +72,7 @@ class Attempt(msgspec.Struct, frozen=True):
             BaseException: The error is not that of a limit.
         """
         limit = find_limit(error)
-        if limit is None:
+        if limit in {None, LimitKind.WORKER_MEMORY}:  # the memory of this worker stays: it ends
             raise error
         if limit is LimitKind.PANIC and self.compiled.uses_extension:
             return msgspec.structs.replace(self, compiled=self.compiled.without_extension())  # 1

@@ -32,6 +32,13 @@ class LimitKind(Enum):
             "declare Limits(message_bytes=...) lower"
         ),
     )
+    WORKER_MEMORY = (
+        "memory of its worker",
+        (
+            "make the states of sessions smaller, or correct a transform that uses the memory itself; or raise "
+            "spark.worker_memory_mb"
+        ),
+    )
     HANDLES = (
         "file handles",
         ("raise the limit of open files of the workers (ulimit -n), and close the files that the transform opens"),
@@ -81,6 +88,10 @@ _OF_ERRNO: Final[Mapping[int, LimitKind]] = {
 them."""
 
 
+class WorkerMemoryExceeded(MemoryError):
+    """The memory of a Python worker passed its limit: the task is not tried again in this worker."""
+
+
 class RowsTooLarge(Exception):
     """One message, or one timer, emits more rows than a whole batch may have."""
 
@@ -93,6 +104,7 @@ def _of_client(error: KafkaException) -> LimitKind | None:
 _NO_THREAD: Final = re.compile("can't start new thread|Failed to launch worker thread")
 """Of Python, and of Arrow."""
 _BY_KIND: Final[tuple[tuple[Any, Callable[[Any], LimitKind | None]], ...]] = (
+    (WorkerMemoryExceeded, lambda _: LimitKind.WORKER_MEMORY),
     (MemoryError, lambda _: LimitKind.MEMORY),
     (RowsTooLarge, lambda _: LimitKind.ROW_BYTES),
     (pa.ArrowCapacityError, lambda _: LimitKind.COLUMN_BYTES),

@@ -36,6 +36,7 @@ from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutc
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowRoom, RowSpace, encode_few
 from lockstep.engine.executor.sessions import count_digests
+from lockstep.engine.executor.worker_memory import MemoryWatch
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.integrity.base import to_microseconds
@@ -611,7 +612,8 @@ def run_tasks(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
 def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
     """Return lockstep's errors as values: a raised error would reach the driver as Spark's, like a dead worker's."""
     try:
-        return run_task(job, task)
+        with _MEMORY.watch(job.worker_memory_bytes):
+            return run_task(job, task)
     except LockstepError as error:
         return TaskFailure(pickle.dumps(error))
     except BaseException as error:
@@ -662,6 +664,7 @@ _DECODED: Final = SessionCache()
 """Of this worker: what its next task may go on with."""
 _HELPER: Final = ThreadPoolExecutor(1)
 """Of this worker, and kept: a thread that starts when memory is short may never say that it has started."""
+_MEMORY: Final = MemoryWatch()
 _LOOKUPS: Final = LookupCache()
 """Of this worker: loading a version takes longer than most batches."""
 
