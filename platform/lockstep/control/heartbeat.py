@@ -108,6 +108,15 @@ _COUNTERS = Ticker("heartbeats", COUNT_SECONDS, COUNTERS_MAX)
 """Those of all streams of the process on a file system. State of the module, because threads belong to the process."""
 
 
+_SILENCED = set[str]()
+"""Ids of runs of this process that count no more, although their threads have not ended."""
+
+
+def silence_run(run_id: str) -> None:
+    """Stop the heartbeats of a run of this process whose thread hangs: the next run need not wait for it."""
+    _SILENCED.add(run_id)
+
+
 RECORD_BYTES = 512
 """Length of a heartbeat file, filled up with spaces: a file of this length can be written over."""
 
@@ -155,7 +164,8 @@ def _write_record(path: Path, record: HeartbeatRecord | RunHeartbeat, *, is_firs
 class _Counting:
     """Calls a function with 1, 2, 3, ... at an interval, until closed."""
 
-    def __init__(self, control: Path, write: Callable[[int], None]) -> None:
+    def __init__(self, control: Path, run_id: str, write: Callable[[int], None]) -> None:
+        self._run_id = run_id
         self._write = write
         self._counter = 0
         seconds = _stretch(control, COUNT_SECONDS)
@@ -178,6 +188,8 @@ class _Counting:
         self._end()
 
     def _count(self) -> None:
+        if self._run_id in _SILENCED:
+            return
         with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
             self.once()
 
@@ -194,7 +206,7 @@ class Heartbeat:
         self.control, self.epoch, self._path = control, epoch, _liveness(control, epoch)
         self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
         self._written: Phase | None = None
-        self._counting = _Counting(control, self._write)
+        self._counting = _Counting(control, run_id, self._write)
 
     def __enter__(self) -> Self:
         self._counting.once()
@@ -229,6 +241,7 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     path, process = _run_liveness(control, run_id), read_this_process()
     counting = _Counting(
         control,
+        run_id,
         lambda counter: _write_record(path, RunHeartbeat(counter, process), is_first=counter == 1),
     )
     with suppress(OSError):  # the run itself reports the disk error

@@ -33,9 +33,15 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[3]
 TRIGGER_SECONDS = 0.3
+HANGING = 3
+"""The stream of which a commit may hang."""
 DECLARED = """
+from pathlib import Path
+
+from tests.features.host.hanging import hang_commits
 from tests.features.host.hosted import make_stream
 
+hang_commits(Path({folder!r}), {hanging!r})
 streams = [make_stream({family!r}, number) for number in range({count})]
 """
 WAIT_SECONDS = 180.0
@@ -69,7 +75,8 @@ class Hosted:
         """Declare the streams in a project, and make their topics."""
         (folder / "assets").mkdir()
         (folder / "tables").mkdir()
-        (folder / "assets" / "hosted.py").write_text(DECLARED.format(family=feed.family, count=count))
+        declared = DECLARED.format(folder=str(folder), hanging=f"adding_{HANGING}", family=feed.family, count=count)
+        (folder / "assets" / "hosted.py").write_text(declared)
         for number in range(count):
             feed.create(str(number))
         return cls(feed, folder, count, {number: [] for number in range(count)})

@@ -15,7 +15,8 @@ from lockstep.integrity.resume_options import suggest_option
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.operations.resume import resume_stream
 from lockstep.table.head import Desired
-from tests.features.host.hosted import WAIT_SECONDS, Hosted
+from tests.features.host.hanging import ENDED, HANG, RELEASE
+from tests.features.host.hosted import HANGING, WAIT_SECONDS, Hosted
 from tests.support.feed import session, update
 from tests.support.installation import wait_until
 
@@ -103,7 +104,22 @@ def resume_halted(hosted: Hosted) -> None:
     assert read_desired(hosted, HALTED) is Desired.RUNNING
 
 
-def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_and_a_resumption(
+def replace_hanging(hosted: Hosted) -> None:
+    """A commit that never returns: another thread continues the stream, and the epoch refuses the commit later."""
+    epoch = read_epoch(hosted, HANGING)
+    (hosted.folder / HANG).touch()
+    for number in OTHERS:
+        hosted.send_updates(number, 3)
+    hosted.wait_until_whole(*OTHERS)
+    assert read_epoch(hosted, HANGING) > epoch
+    (hosted.folder / RELEASE).touch()
+    wait_until((hosted.folder / ENDED).exists, "the end of the old thread", WAIT_SECONDS)
+    assert (hosted.folder / ENDED).read_text() == "Fenced"
+    hosted.send_updates(HANGING, 3)
+    hosted.wait_until_whole(HANGING)
+
+
+def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_a_hang_and_a_resumption(
     feed: Feed, tmp_path: Path
 ) -> None:
     hosted = Hosted.make(feed, tmp_path, STREAMS)
@@ -123,6 +139,7 @@ def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_and_a_re
         halt_one(hosted)
         restart_stopped(hosted)
         restart_group(hosted)
+        replace_hanging(hosted)
         resume_halted(hosted)
         output = second.stop()
     assert "ended (SIGTERM), 8 streams" in output

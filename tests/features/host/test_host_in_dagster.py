@@ -6,9 +6,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster import AssetKey, AssetRecordsFilter, DagsterRunStatus, RunsFilter
+from dagster import AssetKey, AssetRecordsFilter, AssetSelection, DagsterRunStatus, RunsFilter
+from dagster import materialize as dagster_materialize
 
 from lockstep.control.heartbeat import read_run_heartbeats
+from lockstep.dagster import SparkResource, make_assets
 from lockstep.features.host.presence import find_heartbeat_folder
 from lockstep.features.host.start import start_in_host
 from lockstep.orchestration.names import CAUSE_TAG, OUTCOME_TAG, name_host_job
@@ -121,6 +123,7 @@ def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_termin
         assert first.tags[CAUSE_TAG] == "supervisor: no host lives, and adding_1 are to run"
         for key in TABLES:
             wait_until(lambda: instance.get_latest_materialization_event(key) is not None, "an event", WAIT_SECONDS)  # noqa: B023  # at once
+        materialize(hosted, instance)
         halt(hosted, instance)
 
         find_worker(hosted, daemon, first).kill()
@@ -134,6 +137,25 @@ def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_termin
         terminate(hosted, instance, second)
     for number in hosted.numbers[OTHER:]:
         hosted.prove(number)
+
+
+def materialize(hosted: Hosted, instance: DagsterInstance) -> None:
+    """Materialize leaves the table to the host."""
+    head = hosted.head(OTHER)
+    assert head is not None
+    runs = hosted.runs(OTHER)
+    ran = dagster_materialize(
+        make_assets([runs.stream], (), runs.settings, owners=()),
+        selection=AssetSelection.assets(TABLES[OTHER]).without_checks(),
+        instance=instance,
+        resources={"spark": SparkResource()},
+        run_config={"ops": {"__".join(TABLES[OTHER].path): {"config": {"available_now": True}}}},
+    )
+    (event,) = ran.get_asset_materialization_events()
+    shown = event.step_materialization_data.materialization.metadata
+    assert shown["skipped"].value == "a never-ending run keeps adding_1 up to date; this run left the table alone"
+    assert (shown["epoch"].value, read_desired(hosted, OTHER)) == (head.epoch, Desired.RUNNING)
+    instance.delete_run(ran.run_id)  # all others are those of the host
 
 
 def halt(hosted: Hosted, instance: DagsterInstance) -> None:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
-from dagster import DagsterInstance, DagsterRunStatus, RunRequest, SkipReason
+from dagster import DagsterInstance, DagsterRunStatus, Failure, RunRequest, SkipReason, build_sensor_context
 from sqlalchemy.exc import OperationalError
 
+from jobs.hosts import host_jobs
 from lockstep.control.heartbeat import RunHeartbeat, read_run_heartbeats, read_this_process, run_heartbeat
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.features.host import dagster_job
 from lockstep.features.host.dagster_job import DagsterReports, make_host_job, rotate_host
 from lockstep.features.host.keeper import RunEnd
 from lockstep.features.host.presence import HostPresence, find_heartbeat_folder, is_host_alive
-from lockstep.settings import KafkaSettings, Settings
+from lockstep.settings import DagsterSettings, KafkaSettings, Settings
 from lockstep.storage import find_storage
+from sensors.hosts import host_sensors
 from tests.features.host.hosted import make_stream
 
 if TYPE_CHECKING:
@@ -134,3 +136,21 @@ def test_only_an_old_run_of_a_host_is_rotated(
     request = rotate_host(GROUP, instance)
     assert isinstance(request, RunRequest)
     assert request.run_key == f"host-{GROUP}-rotation-{run.run_id}"
+
+
+def test_a_group_without_streams_is_loaded_and_named_by_its_sensor_and_its_run(
+    instance: DagsterInstance, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts = DagsterSettings(hosts=(GROUP, "markts"))
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:9")
+    settings = Settings(kafka=kafka, table_root=tmp_path / "tables", dagster=hosts)
+    _, job = host_jobs([STREAM], settings)
+    _, sensor = host_sensors([STREAM], settings)
+    problem = "no continuous stream declares host_group='markts'"
+    assert [problem in each.getMessage() for each in caplog.records] == [True]
+    with build_sensor_context(instance=instance) as context:
+        skipped = sensor.evaluate_tick(context).skip_message
+    assert skipped is not None
+    assert problem in skipped
+    with pytest.raises(Failure, match=problem):
+        job.execute_in_process(instance=instance)

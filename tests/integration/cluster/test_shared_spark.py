@@ -154,7 +154,7 @@ def test_a_stream_that_fills_the_memory_of_workers_fails_by_name_and_the_others_
         return run_stream(stream, limited, spark=lambda: spark, stop=threading.Event(), trigger=AvailableNow())
 
     hungry = hoarding(rf"{topic_family}\.full")
-    with pytest.raises(EngineLimit, match="a task lacks memory of its worker: .* more than spark.worker_memory_mb = 256"):
+    with pytest.raises(EngineLimit, match=rf"memory of its worker: .* more than spark\.worker_memory_mb = {LIMIT_MB}"):
         run(hungry, LIMIT_MB)
     assert len([each for each in caplog.records if "planning again" in each.getMessage()]) == FAILURES
     assert run(adding(rf"{topic_family}\.other"), LIMIT_MB) is RunOutcome.ENDED

@@ -145,6 +145,10 @@ class SharedSpark:
             if run_id in self._unfinished:
                 self._unfinished[run_id] = 0
 
+    def has_job(self, run_id: str) -> bool:
+        """Whether a job of a run has not ended."""
+        return bool(self._unfinished.get(run_id))
+
     def note_late(self, run_id: str, executors: frozenset[str], now: float, rest_seconds: float) -> frozenset[str]:
         """Note executors with late tasks; returns those to replace, which had late tasks lately before.
 

@@ -92,7 +92,8 @@ class MemoryWatch:
             self._thread = threading.Thread(target=self._poll, name="memory", daemon=True)
             self._thread.start()
         with self._lock:
-            self._limit, self._exceeded = limit, 0
+            self._limit = limit
+            self._exceeded = 0
             self._task_thread = threading.get_ident()
         self._has_task.set()
 

@@ -32,7 +32,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.engine.driver.metrics import BatchReport
 from lockstep.errors import LockstepError
-from lockstep.features.host.host import REPLACED, Host, HostLaunch, choose_streams
+from lockstep.features.host.host import REPLACED, Host, HostLaunch, choose_streams, list_hosted
 from lockstep.features.host.keeper import HostReports, RunEnd
 from lockstep.features.host.termination import stop_streams
 from lockstep.operations.durations import format_duration
@@ -69,21 +69,22 @@ def make_host_job(group: str, streams: Sequence[AnyStream], settings: Settings) 
         group: Name of the group.
         streams: All streams; those of the group run.
         settings: Addresses of Kafka and the tables, and Spark.
-
-    Raises:
-        LockstepError: No continuous stream belongs to the group.
     """
-    chosen = choose_streams(streams, group)
-    names = ", ".join(stream.name for stream in chosen)
+    names = ", ".join(stream.name for stream in list_hosted(streams, group)) or "nothing: no stream is of this group"
+    description = f"Runs {names} in one process, until it is stopped or handed over."
 
-    @op(description=f"Runs {names} in one process, until it is stopped or handed over.")
+    @op(description=description)
     def run_streams(context: OpExecutionContext) -> None:
+        try:
+            chosen = choose_streams(streams, group)
+        except LockstepError as error:
+            raise report_failure(error) from error
         require_persistent_instance(f"host {group}", context.instance, context.run)
         _HostRun(context, group, chosen, settings).run()
 
     @job(
         name=name_host_job(group),
-        description=f"Runs {names} in one process, until it is stopped or handed over.",
+        description=description,
         tags=NEVER_TOO_LONG,
         executor_def=in_process_executor,
     )

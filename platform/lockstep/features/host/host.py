@@ -19,6 +19,7 @@ import msgspec
 from lockstep.declare.options import AvailableNow
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_import_roots
+from lockstep.engine.driver.shared_spark import SharedSpark
 from lockstep.errors import LockstepError, format_some
 from lockstep.features.host.keeper import HostContext, HostReports, StreamKeeper
 from lockstep.features.host.presence import HostPresence
@@ -124,6 +125,10 @@ class SharedContext:
         """Whether it can run jobs, or has not been started; False also after a start that failed."""
         return not self._has_failed if self._context is None else is_context_alive(self._context)
 
+    def has_job(self, run_id: str) -> bool:
+        """Whether a job of a run has not ended."""
+        return self._context is not None and SharedSpark.of(self._context).has_job(run_id)
+
     def end_jobs(self, group: str | None = None) -> None:
         """Cancel the jobs of a run, by default all jobs."""
         if self._context is not None:
@@ -176,6 +181,8 @@ class Host:
             tuning=tuning,
             fail=self._fail,
             is_spark_alive=self._spark.is_alive,
+            has_job=self._spark.has_job,
+            end_jobs=self._spark.end_jobs,
         )
         self._keepers = [StreamKeeper(stream, context) for stream in streams]
         self._abandoned = dict[str, None]()
@@ -211,9 +218,8 @@ class Host:
     def _work(self) -> None:
         for keeper in self._keepers:
             keeper.start()
-        for keeper in self._keepers:
-            while not keeper.has_ended(JOIN_SECONDS):
-                pass
+        while running := self._list_running():
+            running[0].has_ended(JOIN_SECONDS)
 
     def _fail(self, error: Exception) -> None:
         self._errors.append(error)
@@ -225,6 +231,7 @@ class Host:
 
     def _tick(self) -> None:
         self._abandon_late()
+        self._keepers = [each.replace_hung() for each in self._keepers]
         self._reports.tick(self._stopping)
         is_idle = not any(keeper.is_running for keeper in self._keepers)
         if self._launch.ends_replaced and is_idle and self._presence.has_successor():
@@ -252,7 +259,7 @@ def choose_streams(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream
         LockstepError: The group has none.
     """
     declared = tuple(declared)
-    chosen = [each for each in declared if each.host_group == group and not isinstance(each.trigger, AvailableNow)]
+    chosen = list_hosted(declared, group)
     if not chosen:
         groups = sorted({each.host_group for each in declared if each.host_group is not None})
         raise LockstepError(
@@ -260,4 +267,10 @@ def choose_streams(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream
             next_step=f"declare it, or choose one of the declared groups: {format_some(groups) if groups else 'none'}; "
             "streams with the trigger AvailableNow end by themselves and run by lockstep run STREAM",
         )
+    return chosen
+
+
+def list_hosted(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream, ...]:
+    """The continuous streams of a group, by name; perhaps none."""
+    chosen = [each for each in declared if each.host_group == group and not isinstance(each.trigger, AvailableNow)]
     return tuple(sorted(chosen, key=lambda stream: stream.name))

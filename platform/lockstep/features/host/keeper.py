@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.control.heartbeat import forget_run, is_run_counting, read_run_heartbeats
+from lockstep.control.heartbeat import forget_run, is_run_counting, read_run_heartbeats, silence_run
+from lockstep.declare.options import find_longest_wait
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.errors import LockstepError
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("lockstep")
 POLL_SECONDS = 2.0
 """Interval at which the head of a stream that waits is read."""
+HANG_BATCHES = 2
+HANG_SECONDS_MIN = 600.0
+"""The longest pause between two starts is half of it."""
+HUNG_MAX = 3
+"""Threads of a stream that hang at the same time; a disk that answers no more would add one every ten minutes."""
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -74,6 +80,8 @@ class HostContext(msgspec.Struct, frozen=True, kw_only=True):
         tuning: Intervals, attempts and sizes of all runs.
         fail: Ends the host with an error that all streams share.
         is_spark_alive: Whether the Spark of this process can run jobs, or has not been started.
+        has_job: Whether a job of a run has not ended.
+        end_jobs: Cancels the jobs of a run.
     """
 
     cause: str
@@ -84,12 +92,61 @@ class HostContext(msgspec.Struct, frozen=True, kw_only=True):
     tuning: Tuning
     fail: Callable[[Exception], None]
     is_spark_alive: Callable[[], bool]
+    has_job: Callable[[str], bool]
+    end_jobs: Callable[[str], None]
+
+
+class RunStop(threading.Event):
+    """Whether the thread of a stream is to end: with the host, or because it hangs.
+
+    Attributes:
+        asked_at: When the thread asked last, by the monotonic clock.
+    """
+
+    def __init__(self, host: threading.Event) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            host: Whether the host stops.
+        """
+        super().__init__()
+        self.asked_at = time.monotonic()
+        self._host = host
+        self._thread: int | None = None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the thread hangs, and another thread has replaced it."""
+        return super().is_set()
+
+    def note_thread(self) -> None:
+        """Watch this thread: other threads poll the event, too."""
+        self._thread = threading.get_ident()
+
+    def is_set(self) -> bool:
+        """Whether to end."""
+        if threading.get_ident() == self._thread:
+            self.asked_at = time.monotonic()
+        return self._host.is_set() or super().is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the stop of the host; a thread that hangs waits for nothing."""
+        self._host.wait(timeout)
+        return self.is_set()
+
+
+def compute_hang_seconds(stream: AnyStream) -> float:
+    """Time without a sign of a stream's thread after which it hangs: twice that of a batch, and the wait for it."""
+    batch_seconds = max(HANG_SECONDS_MIN, HANG_BATCHES * stream.limits.batch_seconds)
+    return find_longest_wait(stream.trigger).total_seconds() + batch_seconds
 
 
 class StreamKeeper:
     """Runs a stream again and again, as its desired state demands.
 
-    A halt, a stop or a failure of the stream ends its run, and no other one.
+    A halt, a stop or a failure of the stream ends its run, and no other run. A thread that hangs, for example in a call
+    of a storage that never returns, is replaced: its jobs are cancelled, its run counts as dead, and a new thread runs
+    the stream with the next epoch. If the old thread returns, that epoch refuses its commit, and it ends.
 
     Attributes:
         stream: The declaration.
@@ -97,15 +154,23 @@ class StreamKeeper:
         is_running: Whether that run has not ended.
     """
 
-    def __init__(self, stream: AnyStream, context: HostContext) -> None:
-        """Nothing runs yet."""
+    def __init__(self, stream: AnyStream, context: HostContext, replaced: tuple[StreamKeeper, ...] = ()) -> None:
+        """Nothing runs yet.
+
+        Args:
+            stream: The declaration.
+            context: Shared parts of the streams of the host.
+            replaced: Keepers of the stream whose threads hang, the newest last.
+        """
         self.stream = stream
         self.launch: Launch | None = None
         self.is_running = False
         self._context = context
         self._folders = StreamFolders(stream.name, context.settings.table_root)
-        self._failures = 0
+        self._failures = len(replaced)
         self._told = ""
+        self._replaced = replaced
+        self._stop = RunStop(context.stopping.wanted)
         self._thread = threading.Thread(target=self._keep, name=f"stream {stream.name}", daemon=True)
 
     def start(self) -> None:
@@ -117,13 +182,41 @@ class StreamKeeper:
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
+    def replace_hung(self) -> StreamKeeper:
+        """Return this keeper, or its started successor if its thread hangs. Called on the main thread.
+
+        Threads that never return stay until the process ends: of a few for a stream, no more are replaced.
+        """
+        now = time.monotonic()
+        if self.launch is not None and self._context.has_job(self.launch.run_id):
+            self._stop.asked_at = now  # the deadline of the batch decides
+        seconds = compute_hang_seconds(self.stream)
+        alive = tuple(each for each in self._replaced if each.is_thread_alive())
+        if now - self._stop.asked_at < seconds or self._context.stopping.wanted.is_set() or len(alive) >= HUNG_MAX:
+            return self
+        self._stop.set()
+        if self.launch is not None:
+            silence_run(self.launch.run_id)
+            self._context.end_jobs(self.launch.run_id)
+        reason = f"its thread hangs: no sign of it for {seconds:g} s; a new thread runs the stream"
+        LOG.error("stream %s: %s", self.stream.name, reason)
+        self._context.reports.note_end(RunEnd(self.stream.name, "failed", reason))
+        successor = StreamKeeper(self.stream, self._context, (*alive, self))
+        successor.start()
+        return successor
+
+    def is_thread_alive(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
+
     def _keep(self) -> None:
-        stop = self._context.stopping.wanted
+        stop = self._stop
+        stop.note_thread()
         while not stop.is_set():
             try:
                 pause_seconds = self._attempt()
             except Exception as error:  # noqa: BLE001  # the outermost edge of a stream: the others go on
-                if stop.is_set() and self._context.stopping.explains(error):
+                if stop.is_abandoned or (stop.is_set() and self._context.stopping.explains(error)):
                     break
                 pause_seconds = self._note_error(error)
             stop.wait(pause_seconds)
@@ -148,6 +241,8 @@ class StreamKeeper:
             self.is_running = False
             if time.monotonic() - began >= LASTING_SECONDS:
                 self._failures = 0
+        if self._stop.is_abandoned:
+            return 0.0
         self._failures = 0
         self._told = ""
         LOG.info("stream %s: %s", self.stream.name, outcome.value)
@@ -169,7 +264,7 @@ class StreamKeeper:
             self.stream,
             self._context.settings,
             spark=self._context.spark,
-            stop=self._context.stopping.wanted,
+            stop=self._stop,
             report=lambda batch: self._context.reports.note_batch(name, batch),
             launch=launch,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from lockstep.features.host.supervision import HostDecision
     from lockstep.settings import Settings
 
+LOG = logging.getLogger("lockstep")
+
 
 class HostSupervisor:
     """Keeps the host of a group running while one of its streams is to run."""
@@ -39,16 +42,25 @@ class HostSupervisor:
     def __init__(self, group: str, streams: Sequence[AnyStream], settings: Settings) -> None:
         """Supervise the host of these streams' group.
 
-        Raises:
-            LockstepError: No continuous stream belongs to the group.
+        A group without streams, such as a mistyped name in the settings, must not keep all others from being loaded:
+        the sensor shows the reason.
         """
         self._group = group
         self._root = settings.table_root
-        self._folders = [StreamFolders(each.name, settings.table_root) for each in choose_streams(streams, group)]
+        self._missing = ""
+        try:
+            chosen = choose_streams(streams, group)
+        except LockstepError as error:
+            chosen = ()
+            self._missing = f"dagster.hosts of the settings names {group}: {error}"
+            LOG.warning("%s", self._missing)
+        self._folders = [StreamFolders(each.name, settings.table_root) for each in chosen]
         self._heartbeats = find_heartbeat_folder(settings.table_root, group)
 
     def tick(self, context: SensorEvaluationContext) -> SensorResult:
         """Observe the hosts of the group, decide, and carry the decision out."""
+        if self._missing:
+            return SensorResult(skip_reason=SkipReason(self._missing), cursor=context.cursor)
         cursor, warning = HostCursor.read(context.cursor)
         if warning:
             context.log.warning(warning)
