@@ -1512,6 +1512,113 @@ POSTGRES = (
     ),
 )
 
+HOST = (
+    *list_mutants(
+        "features/host/keeper.py",
+        "features/host/test_hung_threads.py",
+        Change(
+            "a job that runs is no hang",
+            "self._stop.asked_at = now  # the deadline of the batch decides",
+            "pass",
+            "test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled",
+        ),
+        Change(
+            "a thread that has given a sign lately is not replaced",
+            "if now - self._stop.asked_at < seconds or ",
+            "if ",
+            "test_a_thread_that_has_given_a_sign_lately_is_left_alone",
+        ),
+        Change(
+            "only a few threads of a stream hang",
+            " or len(alive) >= HUNG_MAX:",
+            ":",
+            "test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return",
+        ),
+        Change(
+            "a stop of the host replaces no thread",
+            " or self._context.stopping.wanted.is_set() or len",
+            " or len",
+            "test_no_thread_is_replaced_after_the_stop_of_the_host",
+        ),
+        Change(
+            "a replaced thread ends when it returns",
+            "        self._stop.set()\n        if self.launch",
+            "        if self.launch",
+            "test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return",
+        ),
+        Change(
+            "the jobs of a replaced thread are cancelled",
+            "            self._context.end_jobs(self.launch.run_id)\n",
+            "",
+            "test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled",
+        ),
+    ),
+    *list_mutants(
+        "features/host/start_policy.py",
+        "features/host/test_start_policy.py",
+        Change(
+            "a host starts no stopped stream",
+            "if head.desired is not Desired.RUNNING:",
+            "if False:",
+            "test_a_host_starts_what_is_to_run_and_only_people_change_the_desired_state",
+        ),
+        Change(
+            "a host changes no desired state",
+            "adopts_topics=True, automatic=True)",
+            "adopts_topics=True)",
+            "test_a_host_starts_what_is_to_run_and_only_people_change_the_desired_state",
+        ),
+    ),
+    *list_mutants(
+        "features/host/presence.py",
+        "features/host/test_presence.py",
+        Change(
+            "only a host that started later replaces a host",
+            "if host_id not in self._older",
+            "if host_id != self._host_id",
+            "test_only_a_host_that_started_later_and_counts_is_a_successor",
+        ),
+    ),
+    *list_mutants(
+        "features/host/supervision.py",
+        "features/host/test_supervision.py",
+        Change(
+            "a terminated run of a host is not started again",
+            "if demand.terminated:  # 3",
+            "if False:",
+            "test_nothing_starts_that_nobody_wants_and_a_terminated_run_stops_its_streams",
+        ),
+        Change(
+            "failed starts of a host are delayed",
+            "if left > 0:  # 5",
+            "if False:",
+            "test_failed_starts_are_delayed_more_each_time_until_a_host_has_lived",
+        ),
+    ),
+    *list_mutants(
+        "engine/executor/worker_memory.py",
+        "unit/engine/test_worker_memory.py",
+        Change(
+            "a task that caught the error of the watch fails",
+            "            if self._exceeded:  # Python makes",
+            "            if False:  # Python makes",
+            "test_a_task_that_passes_the_limit_fails_also_if_it_catches_the_errors",
+        ),
+        Change(
+            "a worker with more than half of the limit ends",
+            "if self._exceeded or read_memory_bytes() > limit // 2:",
+            "if self._exceeded:",
+            "test_a_worker_ends_after_a_task_that_leaves_more_than_half_of_the_limit",
+        ),
+        Change(
+            "no error of the watch reaches the work after the task",
+            "            self._task_thread = None\n\n    def _poll",
+            "            pass\n\n    def _poll",
+            "test_no_error_of_the_watch_reaches_the_work_after_the_task",
+        ),
+    ),
+)
+
 MUTANTS = (
     *COMMIT,
     *LOG,
@@ -1552,6 +1659,7 @@ MUTANTS = (
     *STORED_ROWS,
     *READ_ROWS,
     *SHARED_SPARK,
+    *HOST,
     *CURRENT,
     *POSTGRES,
     *CURRENT_ROWS,

@@ -1,0 +1,143 @@
+"""Threads of streams that hang: replaced when they give no sign, at most a few of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lockstep.engine.driver.main_thread import StopSignal
+from lockstep.engine.driver.startup import Launch
+from lockstep.features.host import keeper
+from lockstep.features.host.keeper import HUNG_MAX, HostContext, HostReports, RunEnd, StreamKeeper, compute_hang_seconds
+from lockstep.model.tuning import DEFAULT_TUNING
+from lockstep.settings import KafkaSettings, Settings
+from tests.features.host.hosted import TRIGGER_SECONDS, make_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HANG_SECONDS = 1e-6
+"""Less than the time since any sign of a thread."""
+SECONDS_MAX = 30.0
+STREAM = make_stream("topics", 0)
+
+
+class Storage:
+    """A storage whose reads return when it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.reads = 0
+
+    def read(self, _: object) -> None:
+        self.reads += 1
+        self.released.wait(SECONDS_MAX)
+        raise OSError("of the old thread")
+
+    def wait_for_reads(self, count: int) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while self.reads < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+class Host(HostReports):
+    """The host of one stream.
+
+    Attributes:
+        jobs: Runs with a job.
+        ended: Runs whose jobs were cancelled.
+        ends: Reported ends.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.jobs = set[str]()
+        self.ended = list[str]()
+        self.ends = list[RunEnd]()
+        self.stopping = StopSignal()
+        self.context = HostContext(
+            cause="a test",
+            settings=Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root),
+            spark=lambda: pytest.fail("Spark"),
+            stopping=self.stopping,
+            reports=self,
+            tuning=DEFAULT_TUNING,
+            fail=lambda error: pytest.fail(str(error)),
+            is_spark_alive=lambda: True,
+            has_job=self.jobs.__contains__,
+            end_jobs=self.ended.append,
+        )
+
+    def note_end(self, end: RunEnd) -> None:
+        self.ends.append(end)
+
+
+@pytest.fixture
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    made = Storage()
+    monkeypatch.setattr(keeper, "try_read_head", made.read)
+    monkeypatch.setattr(keeper, "compute_hang_seconds", lambda _: HANG_SECONDS)
+    yield made
+    made.released.set()
+
+
+def test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return(storage: Storage, tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    keepers = [StreamKeeper(STREAM, host.context)]
+    keepers[0].start()
+    for count in range(1, HUNG_MAX + 1):
+        storage.wait_for_reads(count)
+        keepers.append(keepers[-1].replace_hung())
+        assert keepers[-1] is not keepers[-2]
+    storage.wait_for_reads(HUNG_MAX + 1)
+    assert keepers[-1].replace_hung() is keepers[-1]
+    assert [(end.stream, end.outcome) for end in host.ends] == [(STREAM.name, "failed")] * HUNG_MAX
+    storage.released.set()
+    assert all(each.has_ended(SECONDS_MAX) for each in keepers[:-1])
+    assert len(host.ends) <= HUNG_MAX + 1  # the last thread, which goes on, reports the error of the read
+    host.stopping.ask("the end of the test")
+    assert keepers[-1].has_ended(SECONDS_MAX)
+
+
+def test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled(storage: Storage, tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    waiting = StreamKeeper(STREAM, host.context)
+    waiting.start()
+    storage.wait_for_reads(1)
+    waiting.launch = Launch(run_id="run")
+    host.jobs.add("run")
+    assert waiting.replace_hung() is waiting
+    host.jobs.clear()
+    assert waiting.replace_hung() is not waiting
+    assert host.ended == ["run"]
+
+
+def test_no_thread_is_replaced_after_the_stop_of_the_host(storage: Storage, tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    waiting = StreamKeeper(STREAM, host.context)
+    waiting.start()
+    storage.wait_for_reads(1)
+    host.stopping.ask("SIGTERM")
+    assert waiting.replace_hung() is waiting
+    storage.released.set()
+    assert waiting.has_ended(SECONDS_MAX)
+
+
+def test_a_thread_that_has_given_a_sign_lately_is_left_alone(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "compute_hang_seconds", lambda _: SECONDS_MAX)
+    host = Host(tmp_path)
+    waiting = StreamKeeper(STREAM, host.context)
+    waiting.start()
+    storage.wait_for_reads(1)
+    assert waiting.replace_hung() is waiting
+    host.stopping.ask("the end of the test")
+
+
+def test_a_thread_may_take_twice_the_deadline_of_a_batch_in_addition_to_the_trigger() -> None:
+    assert compute_hang_seconds(STREAM) == TRIGGER_SECONDS + 2 * STREAM.limits.batch_seconds
