@@ -108,13 +108,13 @@ _COUNTERS = Ticker("heartbeats", COUNT_SECONDS, COUNTERS_MAX)
 """Those of all streams of the process on a file system. State of the module, because threads belong to the process."""
 
 
-_SILENCED = set[str]()
+_STOPPED = set[str]()
 """Ids of runs of this process that count no more, although their threads have not ended."""
 
 
-def silence_run(run_id: str) -> None:
+def stop_heartbeats(run_id: str) -> None:
     """Stop the heartbeats of a run of this process whose thread hangs: the next run need not wait for it."""
-    _SILENCED.add(run_id)
+    _STOPPED.add(run_id)
 
 
 RECORD_BYTES = 512
@@ -188,7 +188,7 @@ class _Counting:
         self._end()
 
     def _count(self) -> None:
-        if self._run_id in _SILENCED:
+        if self._run_id in _STOPPED:
             return
         with suppress(OSError):  # a disk that is full for a moment: the next count shows that this process lives
             self.once()

@@ -69,7 +69,7 @@ def set_malloc_options() -> bool:
     return mallopt is not None and all(mallopt(*option) == 1 for option in MALLOC_OPTIONS.values())
 
 
-def offer_to_end_first() -> None:
+def set_oom_score() -> None:
     """Let the kernel end a worker before the driver, the JVM or a broker when the memory of the machine is used up.
 
     Spark starts a worker again. Each process may raise its own score.
@@ -92,7 +92,7 @@ def main() -> None:
     sys.path[:] = drop_archives(move_working_folder_last(sys.path, os.getcwd()))  # noqa: PTH109  # as `python -m` wrote it
     import_modules()
     set_malloc_options()
-    offer_to_end_first()
+    set_oom_score()
     gc.freeze()  # the collector of a worker does not touch, and so not copy, the pages that it shares
     daemon: Any = importlib.import_module("pyspark.daemon")
     daemon.worker = with_end(daemon.worker)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import lockstep
-from lockstep import Every, Limits
+from lockstep import Every, Limits, Topics
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.errors import Fenced
+from lockstep.features.host.host import Host
+from lockstep.features.host.keeper import HostReports
 from lockstep.features.localdev.processes import start_child
 from lockstep.operations.foreground import format_report, run_in_foreground
 from lockstep.settings import load_settings
@@ -229,6 +232,7 @@ def main() -> None:
     parser.add_argument("batch_messages", type=int)
     parser.add_argument("--spark", action="store_true")
     parser.add_argument("--never-ending", action="store_true")
+    parser.add_argument("--host", action="store_true", help="in a host with another stream, without end")
     parser.add_argument("--patience", type=float, default=30.0, help="of a handover, in seconds")
     parser.add_argument("--clock", type=Path, help="file of a `WallClock`")
     given = parser.parse_args()
@@ -236,12 +240,33 @@ def main() -> None:
         WallClock(given.clock).follow()
     limits = Limits(batch_messages=given.batch_messages, handover_timeout_seconds=given.patience)
     stream = faulty(given.pattern, limits, Every(seconds=SOON_SECONDS))
+    if given.host:
+        say(f"outcome: {_run_host(stream)}")
+        return
     run = _on_spark if given.spark else _in_this_process
     say(f"outcome: {run(stream, available_now=not given.never_ending).value}")
 
 
 def _on_spark(stream: AnyStream, *, available_now: bool) -> RunOutcome:
     return run_in_foreground(stream, load_settings(), available_now=available_now, report=Told().append)
+
+
+def _run_host(stream: AnyStream) -> str:
+    """A host of the stream and of one without topics, with which it shares Spark."""
+    other = dataclasses.replace(stream, name="other", topics=Topics(pattern="no_such_topics"))
+    settings = load_settings()
+    settings.table_root.mkdir(exist_ok=True)
+    return Host("faults", [stream, other], settings, reports=ToldByHost()).run().reason
+
+
+class ToldByHost(HostReports):
+    """Reports of the streams of a host, each told after its batch."""
+
+    def note_batch(self, stream: str, report: BatchReport) -> None:
+        """Tell it."""
+        del stream  # the other one has no messages
+        if report.offsets:
+            tell(format_report(report))
 
 
 def _in_this_process(stream: AnyStream, *, available_now: bool) -> RunOutcome:

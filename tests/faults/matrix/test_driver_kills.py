@@ -33,16 +33,21 @@ KILLS, UPDATES, PARTITIONS = 3, 900, 2
 KILL = "signal=SIGKILL"
 
 
-@pytest.fixture
-def killed_thrice(sent: Sent, drivers: Drivers, tmp_path: Path) -> Callable[[Fault], None]:
-    """Kills three drivers, one after the other, in the way that is given, and finishes by hand."""
+@pytest.fixture(params=["--never-ending", "--host"])
+def killed_thrice(
+    sent: Sent, drivers: Drivers, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[[Fault], None]:
+    """Kills three drivers, one after the other, in the way that is given, and finishes by hand.
+
+    The driver runs the stream alone, or as a host with another stream.
+    """
 
     def run(fault: Fault) -> None:
         topic = sent.create("values", PARTITIONS)
         for partition in range(PARTITIONS):
             sent.session(topic, UPDATES, partition)
         for number in range(KILLS):
-            driver = drivers.start("--spark", "--never-ending")
+            driver = drivers.start("--spark", request.param)
             driver.wait_for_batches(2)
             fault(drivers, driver, tmp_path / f"strace-{number}.log")
             wait_until(lambda: not driver.lives, "the driver's death")  # noqa: B023  # waited for within the loop

@@ -1,4 +1,4 @@
-"""Threads of streams that hang: replaced when they give no sign, at most a few of them."""
+"""Threads of streams that hang: each is replaced when it shows no sign, at most a few of them."""
 
 from __future__ import annotations
 

@@ -84,6 +84,7 @@ ONE_IMPORTER = {
     "declare.decoders.avro_reader": "the binary encoding, apart from message types and registry",
     "engine.driver.batch_checks": "pure checks over a whole batch",
     "engine.executor.collector": "Python's garbage collector, apart from the steps of a task",
+    "engine.executor.worker_memory": "the limit of the memory of a worker, apart from the steps of a task",
     "engine.executor.columnar": "chunks of a ready fold at once, apart from the hot loop",
     "engine.executor.columnar_native": "the plain chunk by the extension",
     "engine.executor.update_run": "the plain updates of a range by the extension",

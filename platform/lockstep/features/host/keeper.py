@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lockstep.control.heartbeat import forget_run, is_run_counting, read_run_heartbeats, silence_run
+from lockstep.control.heartbeat import forget_run, is_run_counting, read_run_heartbeats, stop_heartbeats
 from lockstep.declare.options import find_longest_wait
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
@@ -196,7 +196,7 @@ class StreamKeeper:
             return self
         self._stop.set()
         if self.launch is not None:
-            silence_run(self.launch.run_id)
+            stop_heartbeats(self.launch.run_id)
             self._context.end_jobs(self.launch.run_id)
         reason = f"its thread hangs: no sign of it for {seconds:g} s; a new thread runs the stream"
         LOG.error("stream %s: %s", self.stream.name, reason)
