@@ -344,7 +344,13 @@ class _Feed:
             self._producer.poll(0)
 
     def _send(self, number: int, message: Snapshot | Update) -> None:
-        self._producer.produce(f"{PREFIX}.{number}", msgspec.json.encode(message), "s")
+        value = msgspec.json.encode(message)
+        while True:
+            try:
+                self._producer.produce(f"{PREFIX}.{number}", value, "s")
+                break
+            except BufferError:  # a busy broker: wait until it has taken some
+                self._producer.poll(PAUSE_SECONDS)
         self.sent[number] += 1
 
 

@@ -40,8 +40,8 @@ OTHER_FILES = {
     "testing": "the files of a user's tests",
     "verify": "the proof reads with readers of its own",
 }
-# The state of a process is read from /proc, which is no storage.
-READS_PROC = {"boot", "control.heartbeat", "engine.executor.collector"}
+# The state of a process is read from /proc, and the limit of its container from /sys, which are no storage.
+READS_PROC = {"boot", "control.heartbeat", "engine.executor.collector", "engine.executor.worker_memory"}
 
 PATH_METHODS = {
     *("chmod", "exists", "glob", "hardlink_to", "is_dir", "is_file", "iterdir", "lchmod", "link_to", "mkdir"),

@@ -36,7 +36,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def read_memory_bytes() -> int:
     """Resident memory without mapped files, which the kernel can drop; 0 if the system has no /proc."""
     try:
-        _, resident, shared, *_ = _STATUS.read_bytes().split()
+        _, resident, shared, *_ = _STATUS.read_text().split()
     except OSError:
         return 0
     return (int(resident) - int(shared)) * _PAGE_BYTES
