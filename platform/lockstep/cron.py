@@ -7,7 +7,7 @@ import re
 _RANGES = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 """Of minute, hour, day of the month, month and day of the week."""
 _NUMBER = re.compile(r"(?<![/\w])\d+")
-"""A number that is no step."""
+"""A number that cannot be a step."""
 
 
 def find_cron_problem(expression: str) -> str:

@@ -31,7 +31,7 @@ _installed = _import_extension()
 interface: Final[int | None] = None if _installed is None else _installed.INTERFACE
 """The interface of the installed extension; None without one."""
 extension: Final = _installed if interface == INTERFACE else None
-"""The extension; None where it is not installed, or belongs to another version of lockstep."""
+"""The extension; None if it is not installed, or belongs to another version of lockstep."""
 
 WITHOUT: Final = "a ColumnFold takes 1.6 times the CPU time, a fold by hand up to 1.4 times"
 """The cost of a run without the extension; measured: docs/benchmarks.md."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 DEFAULT_TABLE_ROOT: Final = Path("var/tables")
 """From the working folder; the first start of a stream makes it."""
 HOURS_MAX: Final = 876_600
-"""A hundred years: what is subtracted from now stays a date."""
+"""A hundred years: subtracted from now it stays a date."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """Ports that an origin and a `Host` leave out."""
 REQUEST_SECONDS_MAX: Final = 3_600
@@ -161,7 +161,7 @@ SECRET_OPTIONS = (
 )
 """Options whose values are never written in settings, only their locations."""
 OTHER_VARIABLES = ("LOCKSTEP_SETTINGS", "LOCKSTEP_MAVEN_REPOSITORY", "LOCKSTEP_LIVE")
-"""Environment variables that are no settings of this file."""
+"""Environment variables that are not settings of this file."""
 REFUSED_OPTIONS = {
     "sasl.jaas.config": "is Java's; set sasl.mechanism, sasl.username and kafka.secrets sasl.password",
     "ssl.endpoint.identification.algorithm": "cannot be changed: the host name is always checked",

@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 
 WAIT_SECONDS: Final = 60
-"""A store that is away is waited for as long; by default, clients give up after one to five seconds, where it refuses
+"""A store that is away is waited for as long; by default, clients give up after one to five seconds, if it refuses
 connections (measured)."""
 _DELTA_RETRIES: Final = {
     "max_retries": "100",

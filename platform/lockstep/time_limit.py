@@ -15,7 +15,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 SLOW = "it may only be slow"
-"""Begins the next step of a time-out."""
+"""Start of the next step of a time-out."""
 
 
 def describe_silence(who: str, seconds: float, about: str = "", *, verb: str = "answer") -> str:

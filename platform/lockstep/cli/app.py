@@ -79,7 +79,7 @@ _OTHER_PATH: Final = "name another path, or see to it that this user can write t
 _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
     (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS), _OTHER_PATH
 )
-"""What a user can do about an error of the file system."""
+"""The remedies of a user for an error of the file system."""
 _JVM_ENDED: Final = EnvironmentProblem(
     "Spark's JVM ended under this command: it was killed, or had too little memory",
     next_step="repeat the command; a run continues after the last committed batch",

@@ -21,7 +21,7 @@ from lockstep.operations.plan_frame import Described, Description, Labelled, Rec
 T = TypeVar("T")
 
 SHOWN_SCOPES, SHOWN_HOURS = 50, 48
-"""Most partitions and hours that one answer shows; `--json` has all."""
+"""Most partitions and hours in one answer; `--json` has all."""
 PIPE_COLUMNS = 100_000
 """A pipe has no width: no line is folded or cut in it."""
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -16,7 +16,7 @@ from lockstep.operations.durations import format_duration
 from lockstep.progress import send_progress
 
 QUIET_SECONDS, LINE_SECONDS = 2.0, 15.0
-"""Work that ends before shows nothing; then a line each so often where there is no terminal."""
+"""Work that ends before shows nothing; then a line each so often without a terminal."""
 
 
 def format_progress(doing: str, done: int, total: int, seconds: float) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TABLE_ROWS = 100
 """Rows shown on a terminal without a limit; scripts get all."""
 PLAN_COLUMNS = ["plan_type", "plan"]
-"""Of the answer to EXPLAIN, whose text has lines of its own."""
+"""Of the answer to EXPLAIN, whose text has lines."""
 
 
 class Form(Enum):

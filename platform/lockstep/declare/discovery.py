@@ -257,7 +257,7 @@ def _list_imports(name: str, source: bytes) -> Iterator[str]:
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address of an object without a text of its own; it differs between processes."""
+"""The address of an object without a text form; it differs between processes."""
 
 
 def _package(module: str) -> str:

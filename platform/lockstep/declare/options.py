@@ -235,8 +235,8 @@ class AvailableNow(Declaration):
 
 
 FILE_BATCHES_MAX = 20
-"""Messages of a file, at most, in `Limits.batch_messages`: 4,000,000 by default fill 128 MB where a message has 32
-bytes of Parquet. Without a bound rows that a fold gives seldom would make batches of all messages of an hour."""
+"""Messages of a file, at most, in `Limits.batch_messages`: 4,000,000 by default fill 128 MB if a message has 32
+bytes of Parquet. Without a bound rows that a fold emits seldom would make batches of all messages of an hour."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class FileSize(Declaration):
 
 
 Trigger = Every | AvailableNow | FileSize
-"""When the next batch begins, and whether the stream ever ends by itself."""
+"""When the next batch starts, and whether the stream ever ends by itself."""
 
 
 def _is_wait(at_most: object) -> bool:

@@ -70,7 +70,7 @@ BUILT_IN: Mapping[str, str] = {
     "sequence": "The producer's numbers never fall inside a session, and none is used by two messages.",
     "proof_not_null": "Every row names its source: no proof column is null.",
 }
-"""The rules that every table has: their ids and what they promise."""
+"""The rules that every table has: their ids and promises."""
 _TAKEN = (*BUILT_IN, "health")
 
 

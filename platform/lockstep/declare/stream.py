@@ -326,7 +326,7 @@ def _check_freshness(objectives: Objectives, trigger: Trigger) -> None:
 
 
 RETENTION_MAX = timedelta(days=36_525)
-"""A century: what is longer keeps all rows, and dates before the year 1 cannot be computed."""
+"""A century: a longer time keeps all rows, and dates before the year 1 cannot be computed."""
 
 
 def _check_retention(field_name: str, retention: object, kept: str) -> None:
@@ -471,7 +471,7 @@ def format_integrity(integrity: IntegrityClass) -> str:
 
 _POLICY = ("on_violation", "on_growth")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""In the text of an object without a name of its own, such as evidence of the user; another one in each process."""
+"""In the text of an object without a name, such as evidence of the user; it differs in each process."""
 
 
 def _differs(owner: object, field: Field[object]) -> bool:

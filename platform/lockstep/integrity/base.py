@@ -28,7 +28,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 LATEST_US: Final = (datetime(9999, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 """Later times are in no ledger, as they are no dates in Python."""
 LONGEST: Final = timedelta(days=36_525)
-"""A century: what is added to a time has to be a time that a state can hold."""
+"""A century: the sum with a time must be a time that a state can hold."""
 BEGINNING: Final = -(2**63)
 """The watermark of a partition without any event time yet."""
 

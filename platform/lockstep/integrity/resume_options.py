@@ -78,11 +78,11 @@ def make_resume_command(stream: str, findings: tuple[Finding, ...], *, hides_ses
 
 BURST = "quarantine burst"
 REPEATS = ("repeat", "sequence goes back", "same number, other content", "same id, other content", "ids missing")
-"""The session is complete without the message: passing over that one is enough."""
+"""The session is complete without the message: passing over it is enough."""
 NOTHING_THERE = (Fault.EXPIRED, Fault.HOLE)
 """Offsets without a message: nothing to read again or to quarantine."""
 OF_A_TOPIC = (BURST, Fault.TOPIC_DELETED, Fault.PARTITIONS_ADDED, Fault.RECREATED, Fault.TRUNCATED)
-"""Not about messages at an offset: each has an option of its own."""
+"""Not about messages at an offset: each has a separate option."""
 SESSION_LENGTH_MAX = 200
 _SURROGATE = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
 

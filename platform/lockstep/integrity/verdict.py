@@ -142,7 +142,7 @@ class WrappingGate(Gate[M]):
 
 
 AnyGate = Gate[Any]
-"""A gate of any class: its states come from itself, or from `migrate_state`."""
+"""A gate of any class: its states are its own, or from `migrate_state`."""
 
 
 def report_violation(cause: str, expected: object, found: object) -> Verdict:

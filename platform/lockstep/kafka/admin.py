@@ -67,7 +67,7 @@ Answer = TypeVar("Answer")
 TURN_SECONDS = 1.0
 _UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
 _UNANSWERED = ClientError(ClientError._TIMED_OUT)  # noqa: SLF001  # the client's name
-"""The client reports no error where a leader does not answer about offsets: it gives OFFSET_INVALID as each of them."""
+"""The client reports no error if a leader does not answer about offsets: it returns OFFSET_INVALID for each of them."""
 _PROBE = "lockstep-may-see"
 """No topic: requested by name to learn whether this user may see topics at all."""
 FIRST_BROKER_SECONDS = 3.0
@@ -79,7 +79,7 @@ REQUESTS_MAX = 100_000
 POLICY_SECONDS = 300.0
 """Age of the retention policies at which they are asked for again."""
 SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
-"""Time for a leader after another one has answered; and for one that was silent in the last look already."""
+"""Time for a leader after another leader has answered; and for a leader that was silent in the last poll already."""
 
 
 class _Question(NamedTuple):

@@ -16,7 +16,7 @@ from lockstep.settings import KafkaSettings, TopicIdentity
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The zero id, in the client's spelling."""
 NAMED = "name:"
-"""Begins the identity of a topic by its name; no topic id has a colon."""
+"""Start of a topic's identity by name; no topic id has a colon."""
 
 
 class TopicsWithoutIds(LockstepError):

@@ -25,4 +25,4 @@ class Fault(StrEnum):
     PARTITIONS_ADDED = "partitions grew"
     """A topic has more partitions than when it was subscribed."""
     SESSION_SPLIT = "session in two partitions"
-    """Messages of one session came in two partitions."""
+    """Messages of one session arrived in two partitions."""

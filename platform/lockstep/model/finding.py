@@ -15,7 +15,7 @@ TEXT_MAX, CUT = 2_000, " ..."
 """Most characters of a text that shows a value, and how a longer one ends."""
 
 HIDDEN = "<session>"
-"""Stands for the name of a session."""
+"""Replaces the name of a session."""
 
 
 def escape_surrogates(text: str) -> str:

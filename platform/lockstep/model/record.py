@@ -43,7 +43,7 @@ class KafkaMessage(Protocol):
 
 
 UNREADABLE_HEADERS: Final = (("a name is not UTF-8: the client library reads no header of this message", None),)
-"""Stands for the headers where the client library fails on them. Kafka takes any bytes for a name."""
+"""Replaces the headers if the client library fails on them. Kafka takes any bytes for a name."""
 
 
 _ask_headers: Callable[[KafkaMessage], list[tuple[str, bytes | None]] | None] = methodcaller("headers")

@@ -22,11 +22,11 @@ COMMIT_HOUR: Final = "commit_hour"
 """The partition column, "YYYY-MM-DDTHH" in UTC. It is part of a file's path, not of the file."""
 
 ABSENT_UP_TO: Final = "lockstep.absent_up_to_batch"
-"""In the metadata of a column that was added: the last batch before it. Files of that batch and of earlier ones do not
-have the column; what a compaction made of them holds null there, and only this tells it from a value that was lost."""
+"""In the metadata of a column that was added: the last batch before it. Files up to that batch do not
+have the column; a compaction of them holds null there, and only this tells it from a lost value."""
 
 IDENTITY: Final = ("_topic_id", "_partition", "_emit_offset", "_row")
-"""The columns that identify a row and give its order, everywhere."""
+"""The columns that identify a row and its order, everywhere."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 

@@ -32,7 +32,7 @@ COUNTING_SECONDS_MAX = 30.0
 CLOCK_SECONDS_MAX = 60.0
 """Clocks of producers, brokers and the machines of lockstep may differ by less."""
 URGENT_RATIO = 1 / 3
-"""Headroom below this share of its objective is an error: a warning comes first, with two thirds of the time left."""
+"""Headroom below this share of its objective is an error: a warning precedes it, with two thirds of the time left."""
 
 
 class AlarmSeverity(Enum):

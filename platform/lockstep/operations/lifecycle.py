@@ -30,7 +30,7 @@ from lockstep.table.layout import StreamFolders, require_root
 
 POLL_SECONDS = 0.2
 TAKEOVERS_MAX = 5
-"""A stop follows a handover in progress to the next writer; beyond this number in a row it is no handover."""
+"""A stop follows a handover in progress to the next writer; beyond this number in a row it is not a handover."""
 
 
 class Stopped(msgspec.Struct, frozen=True):

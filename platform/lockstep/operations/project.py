@@ -14,7 +14,7 @@ from lockstep.declare.discovery import PACKAGE
 from lockstep.errors import LockstepError
 
 FILES = Path(__file__).parent / "project_files"
-"""Files that a project begins with, and that are the user's from then on."""
+"""Files of a new project that are the user's from then on."""
 TEMPLATE = Path(__file__).parents[1] / "template"
 """In an installed package; a checkout is its own template."""
 CHECKOUT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ _LOCATION_NAMED = re.compile(r"(location_name: ).*")
 
 
 BEFORE = ".before"
-"""Suffix of what an update replaced; with a number where an earlier update has left one."""
+"""Suffix of a file that an update replaced; with a number if an earlier update has left one."""
 WIRING = ("jobs", "sensors")
 """Folders whose modules follow the release; all other files of a project are the user's."""
 

@@ -26,11 +26,11 @@ from lockstep.table.layout import DerivedFolders, StreamFolders, require_root
 
 _EXPLAINS = r"explain\s+(?:(?:analyze|verbose|format\s+\w+)\s+)*"
 READS = re.compile(rf"\s*(?:describe\b|(?:{_EXPLAINS})?[\s(]*(?:select|with|values)\b)", re.IGNORECASE)
-"""How a query begins, and what EXPLAIN explains: COPY would write files, also where EXPLAIN ANALYZE runs it."""
+"""The start of a query, and of an explained query: COPY would write files, also if EXPLAIN ANALYZE runs it."""
 PLAIN: dict[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """DataFusion's own text types, which other libraries do not support yet."""
 OF_FILES = ("External error", "Object Store error", "IO error", "Parquet error")
-"""How DataFusion begins to say that a file cannot be read; what is wrong in the SQL begins otherwise."""
+"""The start of DataFusion's error about an unreadable file; errors of the SQL start otherwise."""
 
 
 Valid = Mapping[int, int]

@@ -114,7 +114,7 @@ class ResumePreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANSWER_SECONDS, POLL_SECONDS = 120.0, 0.2
-"""Time for a run to come to a resumption: a batch may be under way."""
+"""Time for a run to reach a resumption: a batch may be under way."""
 
 
 class ResumptionUnanswered(LockstepError):

@@ -23,7 +23,7 @@ PUBLIC_OPTIONS = re.compile(
     r"|ssl\.[a-z.]+\.location|ssl\.(cipher\.suites|curves\.list|sigalgs\.list)"
     r"|(socket|reconnect|metadata|topic\.metadata)\.[a-z.]+"
 )
-"""Kafka options whose values are no secrets. All others are hidden."""
+"""Kafka options whose values are not secrets. All others are hidden."""
 SECRET_NAMES = re.compile(r"(?i)secret|pass|token|credential|key|private|auth|jaas|javaoptions|executorenv")
 """Spark properties whose values may hold secrets; wider than Spark's own list."""
 LOGIN = re.compile(r"://[^/@\s]*:[^/@\s]*@")

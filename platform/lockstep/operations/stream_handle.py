@@ -24,7 +24,7 @@ from lockstep.table.ledger import LedgerRow, read_positions
 from lockstep.table.positions import find_retired_topics
 
 CLIENT_SECONDS_MAX = 600.0
-"""How late looks that share a client notice that its addresses lead to another cluster."""
+"""The delay after which snapshots that share a client notice that its addresses lead to another cluster."""
 
 
 class SharedCluster:

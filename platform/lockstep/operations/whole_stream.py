@@ -27,7 +27,7 @@ from lockstep.table.create import INCOMING, INCOMING_STEP, is_incoming
 from lockstep.table.layout import StreamFolders
 
 NOTICED = 2
-"""From this rank on: without these objects there is no table for a reader."""
+"""From this rank on: without these objects a reader finds no table."""
 FIRST_ENTRY = delta_log.make_entry_path(Path(), 0).name
 LOG = "_delta_log"
 

@@ -42,7 +42,7 @@ APPLIED_BYTES = 4 << 20
 HEADER_BYTES_MAX = 4_000_000
 """Of a header, decompressed: a chain and a few schemas have some kilobytes."""
 ANY_FRAME_BYTES, RATIO_MAX = 32_000_000, 1_000
-"""A frame takes at most so many bytes of memory, or so many for each of its own: a small file cannot take gigabytes.
+"""A frame takes at most so many bytes of memory, or so many for each of its bytes: a small file cannot take gigabytes.
 A block beyond `BLOCK_BYTES` has one large value; one that compresses better is padded to this ratio."""
 BLOCK_ENTRIES_MAX = 100_000
 """More sessions have longer keys than fit into a block."""

@@ -19,9 +19,9 @@ from lockstep.state.changelog import StateVersion
 from lockstep.state.codec import S, StateSchema
 
 BYTES_MAX = 48_000_000
-"""Encoded bytes of the sessions that a process keeps; half of what a task may decode (`MemoryBudget`)."""
+"""Encoded bytes of the sessions that a process keeps; half of the bytes that a task may decode (`MemoryBudget`)."""
 ENTRY_BYTES = 250
-"""Objects, keys and dict slots per entry, whatever its value: 1 million empty sessions take a quarter of a GB."""
+"""Objects, keys and dict slots per entry, for any value: 1 million empty sessions take a quarter of a GB."""
 
 
 class SessionEntry(msgspec.Struct, Generic[S], gc=False):

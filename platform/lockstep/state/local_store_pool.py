@@ -30,7 +30,7 @@ from lockstep.storage import make_private_folder, require_own_folder
 
 BYTES_MAX = 96_000_000
 """Encoded bytes of sessions in memory, in one task. As Python objects they are some three to six times as large: about
-the memory that Spark's own documentation gives a Python worker (spark.executor.pyspark.memory is often 512 MB to
+the memory that Spark's own documentation names for a Python worker (spark.executor.pyspark.memory is often 512 MB to
 1 GB). With far lower bounds, ranges that touch many sessions twice spill again and again; higher ones end with a kill
 on a small executor."""
 
@@ -88,7 +88,7 @@ IDLE_BYTES_MAX = 64_000_000
 IDLE_SECONDS = 300.0
 """A file that was not used for so long is closed: its partition may be elsewhere, or gone."""
 UNUSED_SECONDS, SWEEP_SECONDS = 7 * 86_400.0, 3_600.0
-"""A store that was not used for so long is deleted; a process looks for such stores so often. Topics go for good."""
+"""A store that was not used for so long is deleted; a process looks for such stores so often. Topics do not return."""
 
 _BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

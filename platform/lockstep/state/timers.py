@@ -85,7 +85,7 @@ class SystemEntries:
 
 NEVER: Final = 2**63 - 1
 _OFFSET: Final = 2**63
-"""Added to a deadline, so that negative ones come first in the order of bytes."""
+"""Added to a deadline, so that negative deadlines are first in the order of bytes."""
 
 
 class TimerQueue:

@@ -37,7 +37,7 @@ MARK = 0xC1
 """The only byte that msgpack never uses."""
 MARK_BYTES = 17
 RESERVED_FROM, ROWS = 0xF8, 0xF9
-"""No session begins with a byte from 0xf8 on (UTF-8 has none); rows of tables are under 0xf9. Keys under
+"""No session starts with a byte from 0xf8 on (UTF-8 has none); rows of tables are under 0xf9. Keys under
 the others are lockstep's own and have no state type."""
 
 

@@ -33,7 +33,7 @@ from lockstep.storage.base import FileStatus, NeedsFileSystem, NotWritten, Pendi
 from lockstep.store_clients import WAIT_SECONDS, Answer, ask_ahead, open_arrow_client, repeat_unanswered
 
 READ_WHOLE_BYTES = 8 * 1024 * 1024
-"""Smaller files are read by one request; of larger ones a reader fetches what it needs."""
+"""Smaller files are read by one request; of larger files a reader fetches the ranges that it needs."""
 REQUEST_SECONDS = 30
 """Timeout of one request."""
 CLIENT_WAIT_SECONDS = 3

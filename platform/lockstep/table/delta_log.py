@@ -58,7 +58,7 @@ REMEDIES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free space on the
 )
 """The remedy that lets the next attempt succeed, by errno."""
 LOG_ENTRIES_MAX = 20_000
-"""Maximum of entries kept in the log of an output table, whatever the retention is. Each opening of the table lists the
+"""Maximum of entries kept in the log of an output table, at any retention. Each opening of the table lists the
 log's folder, 1.2 us an entry (measured: 24 ms at 20,000, 63 ms at 52,000); at a trigger of 5 s these are 28 hours, at
 1 s five."""
 

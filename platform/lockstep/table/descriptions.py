@@ -13,7 +13,7 @@ from lockstep.errors import format_some
 from lockstep.model.decoding import decode_json, decode_json_lines
 
 RESERVED = ("delta.", "lockstep.", "__")
-"""Beginnings of names that readers and writers give a meaning; Spark's are `__`. In any case."""
+"""Starts of names with a meaning for readers and writers; Spark's are `__`. In any case."""
 
 
 class _TableMetadata(msgspec.Struct, rename="camel"):

@@ -23,7 +23,7 @@ from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
 FOLDER = "_followers"
-"""Not the name of a stream: those begin with a letter."""
+"""Not the name of a stream: those start with a letter."""
 SUFFIX = ".json"
 
 

@@ -64,7 +64,7 @@ def find_foreign_commit(table: Path, version: int) -> ForeignCommit:
 
 
 DESCRIBING = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
-"""Operations of which some are allowed: the error of another one says what it changes."""
+"""Operations of which some are allowed: the error of another operation names its changes."""
 
 
 def _find_reserved_changes(table: Path, first: int, last: int) -> Iterator[tuple[int, str]]:

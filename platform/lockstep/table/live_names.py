@@ -12,7 +12,7 @@ from lockstep.table import delta_log
 from lockstep.table.foreign_commits import refresh
 
 FOLLOWED_MAX = 20
-"""Entries that are read one by one; of more than that, all live files are looked at again."""
+"""Entries that are read one by one; for more than that, all live files are read again."""
 
 
 class LiveNames:

@@ -65,7 +65,7 @@ STRING_CHARACTERS: Final = 32
 
 _LAST_CHARACTER: Final = "\U0010ffff"
 _ABOVE_ALL_TEXT: Final = _LAST_CHARACTER * STRING_CHARACTERS
-"""Sorts after any text: it is no character, and no text contains it."""
+"""Sorts after any text: it is not a character, and no text contains it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US: Final = (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)

@@ -17,13 +17,13 @@ VALUE_BYTES_MAX = 1_000_000
 """Larger values are truncated: `value_bytes` is the true size, and Kafka has the rest for as long as it retains it."""
 
 KILLED_WORKER = "each worker that was given it died"
-"""What was found, where a message must not be decoded again."""
+"""`found` of a message that must not be decoded again."""
 UNKNOWN_SCHEMA = "the schema registry knows no schema id "
-"""What was found begins so, where a message could not be decoded then: its schema may have been registered since."""
+"""Start of `found` of a message that could not be decoded then: its schema may have been registered since."""
 NOT_STORABLE = "state not storable"
 """The cause of a message after which the state of its session could not be stored."""
 ERASED = "erased with its session"
-"""Stands in `expected` of a message of an erased session: of the message only its place and its cause are left."""
+"""Value of `expected` of a message of an erased session: of the message only its place and its cause are left."""
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ _BLOCK_ROWS = 16_384
 
 _BLOCK_TEXTS = 1_024
 """Each of their bytes takes five numbers of 64 bits while it is hashed: all texts of a dictionary at once would be
-memory that the system gives and takes back each time."""
+memory that the system allocates and frees each time."""
 
 
 def digest_rows(rows: pa.Table) -> int:

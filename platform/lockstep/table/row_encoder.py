@@ -218,7 +218,7 @@ VALUE_ERRORS: Final = (
 BATCH_ROWS_MAX: Final = 500
 """Rows of a record batch: a whole batch at once costs 2.5 times as much (caches), smaller record batches cost calls."""
 BATCH_BYTES_MAX: Final = 64_000_000
-"""Bytes of text of a column of a record batch of several rows: what is encoded at once is in memory twice."""
+"""Bytes of text of a column of a record batch of several rows: rows that are encoded together are in memory twice."""
 VALUE_BYTES_MAX: Final = 2**30
 """Bytes of text of a column of one row: Arrow, Parquet and the arrays of Java count to 2 GiB, headers included."""
 SHOWN_MAX: Final = 300

@@ -37,7 +37,7 @@ LOG = logging.getLogger("lockstep")
 REPLACED_SECONDS = 2 * 3600.0
 """Readers list the files of a ledger and then read them, which takes seconds to minutes."""
 MERGED_ROWS = 50_000
-"""Rows of small tables that are copied together: bounds what is in memory twice."""
+"""Rows of small tables that are copied together: bounds the rows that are in memory twice."""
 LEDGER_COMPRESSION = Compression("zstd", 9)
 
 

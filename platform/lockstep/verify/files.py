@@ -41,7 +41,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""Raised where the bytes of a file are no Parquet, and also where they cannot be read: see `require_bytes`."""
+"""Raised if the bytes of a file are not Parquet, and also if they cannot be read: see `require_bytes`."""
 
 
 def open_if_there(path: Path) -> pq.ParquetFile | None:

@@ -236,7 +236,7 @@ def to_stored_time(microseconds: int | None) -> datetime | None:
 
 
 BLOCK_ROWS, BLOCKS_KEPT = 128, 3
-"""Ranges that are made together, and how many blocks of them stay: a proof looks at a range and at the one before."""
+"""Ranges that are made together, and how many blocks of them stay: a proof reads a range and the range before."""
 
 
 class StoredRanges(Sequence[LedgerRange]):
@@ -447,7 +447,7 @@ Row = dict[str, object]
 COMPACTED = "compacted-"
 """Prefix of the names of compacted files; repeated here, because the proof shares no code with the engine."""
 NamedFiles = dict[int, tuple[SideFile, ...]]
-"""By batch: a number that one generation has given is given by no other."""
+"""By batch: no two generations use the same number."""
 
 
 class StoredFile(msgspec.Struct, frozen=True):

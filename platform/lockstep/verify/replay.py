@@ -31,7 +31,7 @@ from lockstep.verify.sessions import LATE, ReplaySessions, Session, make_unfit_v
 from lockstep.verify.side_tables import Marked, SideTableCheck
 
 NO_MESSAGE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
-"""Raised by decoders on a value that is no message of the stream."""
+"""Raised by decoders on a value that is not a message of the stream."""
 
 
 class Replay:

@@ -103,7 +103,7 @@ class InvariantStatus(Enum):
     VIOLATED = "violated"
     NOT_PROVEN = "not proven"
     LOST = "states lost"
-    """Of the whole proof: all is proven, and states were lost that no one has accepted."""
+    """Of the whole proof: all is proven, and some lost states are not accepted."""
     NOT_CLAIMED = "not claimed"
     """The stream does not promise it."""
 

@@ -29,7 +29,7 @@ from lockstep.verify.rows import TableRows
 from lockstep.verify.state import RewindFloor, StoredState, show_short
 
 LOCATED_TOGETHER = 10_000
-"""Differences whose batches are looked up together."""
+"""Differences whose batches are read together."""
 END = 2**63 - 1
 NO_ROW = (-1, 0)
 

@@ -12,7 +12,7 @@ import msgspec
 from lockstep.model.map_state import MapState
 
 LOADED_OTHERWISE = (ValueError, TypeError, OverflowError, RecursionError)
-"""Raised where a value cannot be stored, or its stored value cannot be loaded."""
+"""Raised if a value cannot be stored, or its stored value cannot be loaded."""
 
 
 def list_rows(value: object) -> object:

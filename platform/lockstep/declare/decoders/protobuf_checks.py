@@ -166,7 +166,7 @@ def _check_value(rule: _FieldRule, body: bytes, at: int, wire_type: int) -> int:
 
 
 _BITS: Final = 2**64 - 1
-"""The library drops what is above, and so does the encoding's definition."""
+"""The library drops the bits above, and so does the encoding's definition."""
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
@@ -212,7 +212,7 @@ def _judge_value(message: Any) -> str | None:
 
 
 Judge = Callable[[Any], str | None]
-"""From a message to what is wrong with it."""
+"""From a message to its fault."""
 _JUDGES: Final[dict[str, Judge]] = {
     "google.protobuf.Timestamp": _judge_timestamp,
     "google.protobuf.Duration": _judge_duration,

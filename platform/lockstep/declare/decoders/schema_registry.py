@@ -245,13 +245,13 @@ def _refusing(cause: DecodeCause, problem: str) -> Decode:
 
 
 SCHEMA_NOT_FOUND: Final = 40403
-"""The only answer about an id; a bare 404 may come from any proxy or wrong path."""
+"""The only answer about an id; any proxy or wrong path may send a bare 404."""
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 """Far above the size of any schema; below what would hurt a worker."""
 CHUNK_BYTES: Final = 65_536
 UNENDING: Final = "an answer that does not end"
 TRIES_SHARE_MAX: Final = 1.5
-"""Above the time that all tries may take, of the timeout: the last one may connect, wait and read for a third each."""
+"""Above the time that all tries may take, of the timeout: the last try may connect, wait and read for a third each."""
 REFERENCES_MAX: Final = 200
 """Schemas that one schema may build on, also indirectly."""
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0

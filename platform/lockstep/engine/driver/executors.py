@@ -32,7 +32,7 @@ _CANCELLED = re.compile(r"\[SPARK_JOB_CANCELLED\] Job \d+ cancelled ")
 _STOPPED = re.compile(
     r"Job \d+ cancelled because SparkContext was shut down|Cannot call methods on a stopped SparkContext"
 )
-"""How Spark's own messages begin. The text of a failed task, which may quote a message of Kafka, follows later."""
+"""The start of Spark's own messages. The text of a failed task, which may quote a message of Kafka, follows later."""
 _EXECUTOR = re.compile(r"\(([^()]+ executor [^()]+)\)")
 
 

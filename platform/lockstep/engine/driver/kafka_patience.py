@@ -19,7 +19,7 @@ LOG = logging.getLogger("lockstep")
 T = TypeVar("T")
 
 STOP_POLL_SECONDS = 0.1
-"""Interval at which a stop is looked for during a pause."""
+"""Interval of polling for a stop during a pause."""
 REPORT_SECONDS_MAX = 60.0
 """Longest time between two lines of the log about one outage."""
 

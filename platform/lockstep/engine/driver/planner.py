@@ -25,7 +25,7 @@ MOVE_FOR_SECONDS_RATIO = 0.25
 """A partition leaves its bin, whose executor has its local store, only if the bin would otherwise take longer than the
 average by more than this ratio."""
 UNEVEN_FILE_RATIO = 0.15
-"""Several files in one batch are planned only if each comes this close to the target size. The margin covers messages
+"""Several files in one batch are planned only if each is this close to the target size. The margin covers messages
 whose size differs from that of earlier batches."""
 TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
 """A range has a fixed cost of about 1 ms of CPU time (its state is opened and saved, and the client fetches far beyond

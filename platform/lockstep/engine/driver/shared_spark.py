@@ -27,7 +27,7 @@ SURPLUS = b"surplus"
 PLACES_MAX = 4
 """With more places than this, empty tasks, at some milliseconds of CPU time each, would cost more than they save."""
 SURPLUS_BATCHES = 20
-"""Workers that so many batches of each stream did not need are ended; a new one is forked in some 10 ms."""
+"""Workers that so many batches of each stream did not need are ended; a new worker is forked in some 10 ms."""
 POOL_PROPERTY = "spark.scheduler.pool"
 """Spark's local property: with `spark.scheduler.mode=FAIR`, pools get equal shares of the cores."""
 

@@ -43,7 +43,7 @@ LOG = logging.getLogger("lockstep")
 FORGET_RATIO = 0.3
 """Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
 _DISCARDING: Mapping[str, str] = {RECREATED_TOPIC: Fault.RECREATED, DELETED: Fault.TOPIC_DELETED}
-"""Changes with which no session of a topic goes on, and the causes of the losses."""
+"""Changes with which no session of a topic continues, and the causes of the losses."""
 TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
 """Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 POLL_SECONDS = 60.0
-"""Between two looks at the most."""
+"""At most between two collections."""
 GROWTH_BYTES = 64_000_000
-"""By how much the process may grow, from the begin of a task to that of a later one, before a look is due: cycles may
+"""Growth of the process, from the start of a task to that of a later task, that makes a collection due: cycles may
 hold all of it."""
 _STATUS = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

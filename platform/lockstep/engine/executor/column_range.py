@@ -27,7 +27,7 @@ Pair = tuple[str, object]
 """Session and key of a row."""
 
 NOT_PLAIN: Final = (ValueError, TypeError, OverflowError, LookupError, RecursionError, struct.error, pa.ArrowException)
-"""Raised by messages and values that are not plain; the general fold finds out why, and what it means."""
+"""Raised by messages and values that are not plain; the general fold finds the reason and its meaning."""
 
 
 class PlainChunks(Protocol):

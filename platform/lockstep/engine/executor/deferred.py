@@ -31,7 +31,7 @@ from lockstep.state.timers import CLOCK, NEVER, TimerQueue
 from lockstep.table.row_encoder import RowRejected
 
 UNSEEN_US = -1
-"""The newest event time of a session of which no message has come since its clock runs."""
+"""The newest event time of a session without a message since its clock runs."""
 
 
 class SessionClock(msgspec.Struct, array_like=True):

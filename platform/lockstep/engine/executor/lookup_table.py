@@ -32,7 +32,7 @@ _UNREADABLE = (DeltaError, pa.ArrowException, OSError)
 _UNCONVERTIBLE = (msgspec.ValidationError, ValueError, OverflowError)
 """Of a value that is none of its type, or a time beyond Python's calendar."""
 _Loaded = tuple[LookupVersion, FileStatus | None]
-"""A version, and its log entry where it is known: a table that was restored has other rows in the same version."""
+"""A version, and its log entry if it is known: a table that was restored has other rows in the same version."""
 _MAPPED, _MAPPING = "delta.columnMapping.mode", "columnMapping"
 
 

@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
     event_times_us: Sequence[int | None]
     emit_offsets: Sequence[int]
     causes: Mapping[int, RowCause]
-    """By place in the chunk, where it is no update."""
+    """By place in the chunk, unless it is an update."""
 
 
 class Expanded(NamedTuple):
@@ -510,7 +510,7 @@ class RowBuffer:
 
 
 FEW_ROWS = 50
-"""Rows of a range that are encoded together with those of others: a batch of its own costs 0.1 ms, however few."""
+"""Rows of a range that are encoded together with those of others: a separate batch costs 0.1 ms, however few."""
 
 
 def encode_few(buffers: Iterable[RowBuffer]) -> None:

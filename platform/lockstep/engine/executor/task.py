@@ -71,7 +71,7 @@ from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
 AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
-"""A halt waits for this scan: at some microseconds a message it costs less than the next look at Kafka."""
+"""A halt waits for this scan: at some microseconds a message it costs less than the next poll of Kafka."""
 CONSUMERS_MAX = 2
 """Consumers kept by a worker: that of the installation, and the one that reads a single batch of a corrupt log. The
 streams of a driver take turns in its workers, and one with a corrupt log must not close the consumer of the others."""
@@ -661,9 +661,9 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
 
 _COLLECTOR: Final = CollectorSchedule()
 _DECODED: Final = SessionCache()
-"""Of this worker: what its next task may go on with."""
+"""Of this worker: kept for its next task."""
 _HELPER: Final = ThreadPoolExecutor(1)
-"""Of this worker, and kept: a thread that starts when memory is short may never say that it has started."""
+"""Of this worker, and kept: a thread that starts when memory is short may never report that it has started."""
 _MEMORY: Final = MemoryWatch()
 _LOOKUPS: Final = LookupCache()
 """Of this worker: loading a version takes longer than most batches."""

@@ -43,7 +43,7 @@ STALE_SECONDS = 86_400.0
 """Age of a staging folder that a killed compaction left."""
 MODULUS = 2**64
 _GENERATION, _STAGED = re.compile(r"generation-\d{6,}"), re.compile(rf"{re.escape(STAGING)}[0-9a-f]{{32}}")
-"""What has another name is not ours."""
+"""A file with another name is foreign."""
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
 OTHER_LOGS = {

@@ -16,7 +16,7 @@ from lockstep.table.live_files import COMPACTED_PREFIX, TARGET_BYTES, LiveFile, 
 LARGE_RATIO = 0.5
 """A file of this share of the target is not rewritten: that could at best halve the number of files."""
 OPEN_PREFIX = "minor"
-"""Prefix of what a minor compaction makes of files of the open hour. It is rewritten once more when the hour is closed,
+"""Prefix of the output of a minor compaction of the open hour. It is rewritten once more when the hour is closed,
 unless it is large by then."""
 OPEN_FILES_MAX = 720
 """Small files of the open hour from which on they are compacted: as many as a trigger of 5 s leaves in an hour. With

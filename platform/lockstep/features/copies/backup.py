@@ -52,7 +52,7 @@ from lockstep.table.positions import read_position
 from lockstep.table.side_tables import SideLogs
 
 FILES = "files"
-"""Files lie below this folder of a backup, so that no run takes a backup for a table root."""
+"""Files are stored below this folder of a backup, so that no run takes a backup for a table root."""
 LOOKS_MAX = 20
 GONE = "it is gone from the backup"
 RESTORING = ".restoring-"

@@ -28,7 +28,7 @@ MANIFEST_BYTES_MAX = 256_000_000
 CHUNK_BYTES = 8_000_000
 PARTIAL = ".partial"
 _DRAFT = re.compile(rf"(.+)\.[0-9a-f]{{32}}{re.escape(PARTIAL)}")
-"""The name of a file before it is whole: that of the file, and a number of its own."""
+"""The name of a file before it is whole: that of the file, and a unique number."""
 
 
 NOTHING_DONE = "use another copy; nothing was restored from this copy"

@@ -36,7 +36,7 @@ from lockstep.table.positions import read_position
 from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange, find_offset
 
 SIDE_MAX = 32
-"""Messages of each side of a position: enough that a restarted MirrorMaker, which copies its last ones again, does not
+"""Messages of each side of a position: enough that a restarted MirrorMaker, which repeats its last copies, does not
 pass for the place."""
 HOLES_MAX = 4
 """Offsets read for each of them: transactions leave offsets without a message."""

@@ -89,7 +89,7 @@ from lockstep.table.schema_evolution import find_defaulted_columns
 from lockstep.table.written_by import WrittenBy
 
 FILES = "files"
-"""Files lie below this folder of an exported savepoint, so that no run takes it for a table root."""
+"""Files are stored below this folder of an exported savepoint, so that no run takes it for a table root."""
 IMPORTING = ".importing-"
 POSITIONS, EVIDENCE = "positions.json", "evidence.json"
 GONE = "it is gone from the export"

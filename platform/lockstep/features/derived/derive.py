@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ATTEMPTS_MAX = 3
-"""A source that is rewound, or erased from, under a run makes another one necessary."""
+"""A source that is rewound, or erased from, under a run makes another run necessary."""
 ENTRIES_LOOKED_AT = 100
 """Entries of the table that may follow the newest of ours: an OPTIMIZE or a VACUUM of somebody."""
 VACUUM_EVERY = 100
@@ -70,7 +70,7 @@ USER_METADATA = "lockstep.derived:"
 """Before the name of the checkpoint, in the user metadata of each commit to a derived table."""
 _VERSION_LINE = re.compile(rb"v\d+\n")
 _PLAN = re.compile(r"\n(?:\n|===)")
-"""Where Spark's message goes on with the plan of the query."""
+"""The point from which Spark's message has the plan of the query."""
 _DAMAGED = re.compile(r"\[(CANNOT_LOAD_STATE_STORE|STATE_STORE_|STREAMING_CHECKPOINT_|STREAMING_STATEFUL_OPERATOR_)")
 """Error classes of Spark for a checkpoint whose state is lost or damaged, or does not fit the query any more."""
 

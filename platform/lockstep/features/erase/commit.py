@@ -30,7 +30,7 @@ def compute_session_digest(table_id: str, session: str) -> str:
 
 
 ERASED_MARK = "erased:"
-"""Begins the name in the ledger that stands for an erased session; its digest follows."""
+"""Start of the name in the ledger that replaces an erased session; its digest follows."""
 
 
 class ErasedName:

@@ -88,7 +88,7 @@ from lockstep.table.written_files import delete_on_error, delete_unless_committe
 AGREED = ("last_batch", "rows", "messages", "savepoints", "obstacles")
 """Fields of a plan in which the committed erasure agrees with it; a compaction changes files and bytes."""
 PLANS_MAX = 20
-"""A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
+"""A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row have another cause."""
 
 
 class EraseReason(StrEnum):

@@ -12,7 +12,7 @@ from hashlib import sha256
 from lockstep.verify.ledger import LedgerChain, LedgerRange, RowPosition
 
 MARK = "erased:"
-"""Begins the name of an erased session in the ledger; its digest follows."""
+"""Start of the name of an erased session in the ledger; its digest follows."""
 _CHARACTERS = 32
 
 

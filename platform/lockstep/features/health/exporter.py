@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 METRICS_PORT = 9464
-"""The usual port of an exporter without one of its own (OpenTelemetry's)."""
+"""The usual port of an exporter without a reserved port (OpenTelemetry's)."""
 CACHE_SECONDS = 10.0
-"""Scrapes within this time get the same look: two Prometheus servers cost as much as one."""
+"""Scrapes within this time get the same snapshot: two Prometheus servers cost as much as one."""
 KAFKA_SECONDS_MAX = 3.0
 """Timeout of a request to Kafka: a scrape has 10 s by default, in which a stream must be reported as unknown."""
 CLIENT_SECONDS_MAX = 60.0
 """Timeout of a client: each one has a thread, and one that is gone without a word would keep it."""
 STREAMS_AT_ONCE = 16
-"""Threads for streams: a look mostly waits for Kafka."""
+"""Threads for streams: a snapshot mostly waits for Kafka."""
 
 
 class StreamMetric(msgspec.Struct, frozen=True):

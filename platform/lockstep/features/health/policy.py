@@ -24,7 +24,7 @@ LOCKSTEP_KINDS: frozenset[str] = frozenset(AlarmKind)
 REFRESH_SECONDS = 1_800.0
 """An evaluation without news is repeated so often: its figures stay recent, at 50 events a day."""
 WAITING_MAX = 100
-"""Notifications that wait for a webhook which does not take them; older ones are dropped."""
+"""Notifications that wait for a webhook which does not take them; older notifications are dropped."""
 
 
 class RaisedAlarm(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 NOTES_A_LOOK = 10
-"""Notifications that one look sends; the next one continues. A webhook may take seconds for each."""
+"""Notifications that one tick sends; the next tick continues. A webhook may take seconds for each."""
 
 
 OUTAGE_SECONDS = 15.0

@@ -46,7 +46,7 @@ from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import commit_restored
 
 SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
-"""It begins with a letter and has no slash, so that it is no batch, no time and no message."""
+"""It starts with a letter and has no slash, so that it cannot be a batch, a time or a message."""
 
 
 class RewindReason(StrEnum):

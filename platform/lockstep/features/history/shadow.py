@@ -57,7 +57,7 @@ SUFFIX = "_shadow"
 """Of the default name."""
 
 PIN = "shadow-"
-"""Names of savepoints that keep the batches with which shadows began begin so."""
+"""Names of savepoints that keep the first batches of shadows start so."""
 PIN_CHARACTERS, PIN_DIGEST_CHARACTERS = 47, 12
 """Of a name that does not fit: with the dot the 60 characters that the name of a savepoint may have."""
 

@@ -16,7 +16,7 @@ DICT_PRESENCE_MAX = 0.4
 """An object of so many names, each present so rarely, is a dict: its names are data."""
 PAIRS_MIN = 3
 PAIR_LENGTH_MAX = 4
-"""So many lists of one length, at most this one, are tuples."""
+"""So many lists of one length, up to this length, are tuples."""
 RESERVED = {
     *("str", "int", "float", "bool", "list", "dict", "tuple", "object", "property", "Any", "Annotated", "Decimal"),
     *("datetime", "timedelta", "msgspec", "self", "cls"),

@@ -25,7 +25,7 @@ _TAKEN = {
     "run",
     "record",
 }
-"""Names that generated files use, besides those that begin with read_."""
+"""Names that generated files use, besides those that start with read_."""
 
 
 class NewStream(msgspec.Struct, frozen=True, kw_only=True):

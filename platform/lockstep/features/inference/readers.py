@@ -12,7 +12,7 @@ from lockstep.features.inference.message_types import RESERVED, Inferred, PartTy
 COLUMNS_MAX = 150
 """Messages with more plain values become one column of JSON."""
 FLAT_DEPTH_MAX = 3
-"""Objects inside of objects, so deep, become columns of their own."""
+"""Objects inside of objects, so deep, become separate columns."""
 _COLUMN_TYPES = {
     "bool": "bool",
     "int": "int",

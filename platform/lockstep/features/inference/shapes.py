@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 DEPTH_MAX = 10
-"""Deeper parts of a message get no types of their own."""
+"""Deeper parts of a message get no separate types."""
 FIELDS_MAX = 200
 """An object with more different names is a dict."""
 POSITIONS_MAX = 8
@@ -154,7 +154,7 @@ class Shape:
 
 
 _OTHERS = "\0others"
-"""A name for what is beyond `FIELDS_MAX`; such an object becomes a dict."""
+"""A name for the fields beyond `FIELDS_MAX`; such an object becomes a dict."""
 
 
 def merge_shapes(shapes: list[Shape]) -> Shape:

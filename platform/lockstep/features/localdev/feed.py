@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 SESSION_MESSAGES_MAX = 2_000
 """A part of a recording from its snapshot on is a recording. At a few messages a second and topic such a
-session takes some ten minutes, so that sessions begin while one watches; and little is kept in memory."""
+session takes some ten minutes, so that sessions start while a person watches; and little is kept in memory."""
 FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS = 180.0, 1_800.0
-"""Soon enough for a first look; then rarely, as each new topic costs a restart of a stream."""
+"""Soon enough for a first impression; then rarely, as each new topic costs a restart of a stream."""
 
 
 class NextMessage(msgspec.Struct, frozen=True):

@@ -528,7 +528,7 @@ def keep_servers(platform: LocalPlatform, over: threading.Event) -> list[subproc
 
 FOLDER = ".live"
 INTERRUPTED = 130
-"""Exit code of a command that a signal ended, as shells give it."""
+"""Exit code of a command that a signal ended, as shells report it."""
 SAY = Screen(highlight=False, soft_wrap=True)
 
 

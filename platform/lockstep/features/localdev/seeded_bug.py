@@ -26,9 +26,9 @@ RULE = "quantity_is_positive"
 SOURCE = "assets/order_books.py"
 NOW = {"ops": {f"{COPY}__table": {"config": {"available_now": True}}}}
 CODE = ("definitions.py", "assets", "jobs", "sensors")
-"""What a code location consists of."""
+"""The parts of a code location."""
 BUG = ("None if is_zero(quantity) else PriceLevel(price, quantity)", "PriceLevel(price, quantity)")
-"""Quantity zero removes a level, says the exchange; the bug keeps the level, with quantity zero."""
+"""By the exchange's rules, quantity zero removes a level; the bug keeps the level, with quantity zero."""
 
 
 class SeededBug(msgspec.Struct, frozen=True):

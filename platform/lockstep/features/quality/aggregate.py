@@ -331,7 +331,7 @@ def _load_ledger(
 
 
 _NESTED: Final = {"erased": "array<struct<digest: string, start: long, batch: long, rows: long, messages: long>>"}
-"""Types of columns that an older release lacks, where they are no number."""
+"""Types of columns that an older release lacks, other than numbers."""
 
 
 def _counts(valid: Iterable[Lineage]) -> str:

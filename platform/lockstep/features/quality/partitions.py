@@ -55,7 +55,7 @@ RANGE_VALUES: Final = (
     "erased_rows",
     "erased_messages",
 )
-"""Values of a range, which starts at its offset: those of the ledger; `with_rows` is -1 where that has none. A reached
+"""Values of a range, which starts at its offset: those of the ledger; `with_rows` is -1 if that has none. A reached
 offset has itself as its only value, the end of a session the number of its message."""
 RULES_OF_MASK: Final = 62
 """Rules whose violations one integer holds, a bit each."""
@@ -343,8 +343,8 @@ _EXPLAINED: Final = ("messages", "holes", "accepted_losses")
 _ARRIVED: Final = ("messages", "released")
 _WITHOUT_ROWS: Final = ("accepted_without_row", "skipped", "dropped", "quarantined", "late", "buffered")
 _COVER: Final = ("begin", "until", "ledger_rows", "with_rows", "expected", "rows", "messages")
-"""Of a range that covers offsets: the first, the one after the last; rows and messages with rows that the ledger says,
-and the latter by its other counts; distinct rows and messages with rows of the table."""
+"""Of a range that covers offsets: the first, the one after the last; rows and messages with rows by the ledger,
+messages with rows by its other counts; distinct rows and messages with rows of the table."""
 
 
 class _Sessions:

@@ -36,7 +36,7 @@ from lockstep.operations.stream_handle import StreamHandle
 from lockstep.time_limit import SLOW, describe_silence
 
 PREFIX = "lockstep.loadtest"
-"""Topics of load tests begin with it, and the stream's name."""
+"""Topics of load tests start with it, and the stream's name."""
 SAMPLE_MESSAGES, SAMPLE_BYTES = 100_000, 64_000_000
 """Of all partitions together; the producer keeps them in memory."""
 TOPIC_NAME_MAX = 249

@@ -13,7 +13,7 @@ from lockstep.html_page import Bar, Fact, Line, Page, Section, TableOf, draw_bar
 CALM_SECONDS = (2.0, 8.0)
 """Between the recovery from a fault and the next fault."""
 OUTAGE_SECONDS = (2.0, 15.0)
-"""Of what is stopped or paused: below and above the time after which a writer counts as dead."""
+"""Duration of a stop or a pause: below and above the time after which a writer counts as dead."""
 RECOVERY_SECONDS_MAX = 240.0
 """A run is started again within some 30 s on an idle machine, and ten times as long on a busy one."""
 

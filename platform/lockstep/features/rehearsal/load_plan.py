@@ -16,7 +16,7 @@ from lockstep.operations.plan_frame import Obstacle, Refused
 SLICE_SECONDS, SLICES = 60, 30
 """The present load is that of the busiest minute of the last half hour: a mean over day and night understates it."""
 STAGE_BYTES_MAX = 2_000_000_000
-"""Message bytes of a stage. Kafka keeps them for each replica, table and state take up to as much again."""
+"""Message bytes of a stage. Kafka keeps them for each replica, table and state need at most as much again."""
 STAGE_SECONDS_MIN = 8.0
 """Shorter than this a stage has too few batches to judge."""
 STAGE_MESSAGES_MIN = 50
@@ -120,7 +120,7 @@ class Laps(Enum):
     """How a sample is sent again when it is at its end, so that gate and fold see legal sessions."""
 
     NEW_KEYS = "new keys"
-    """Under other message keys, which give other sessions: each lap begins all sessions again."""
+    """Under other message keys, which make other sessions: each lap starts all sessions again."""
     SAME_SESSIONS = "same sessions"
     """Unchanged: the class accepts each session again from its snapshot on."""
     ONCE = "once"

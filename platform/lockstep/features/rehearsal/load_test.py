@@ -64,7 +64,7 @@ STREAM_PREFIX = "loadtest_"
 TRIGGER_SECONDS, TRIGGER_SECONDS_MAX = 5.0, 10.0
 """A stream with a rarer batch, or none by time, is tested with a batch every 5 s: others would end after the test."""
 BATCHES_MIN = 4
-"""Fewer batches say nothing about a steady rate."""
+"""Fewer batches prove nothing about a steady rate."""
 DISK_FACTOR = 3
 """Disk of a stage by its message bytes: Kafka, table and state."""
 

@@ -47,7 +47,7 @@ LOG = logging.getLogger("lockstep")
 RECENT_SECONDS = 3600.0
 """A younger log checkpoint stays: a reader may have just found it. So does a younger draft of an entry."""
 CHECKPOINTS_KEPT, CHECKPOINTS_BETWEEN = 2, 4
-"""The newest checkpoints stay whatever their age, and some between the oldest needed one and these: entries are kept
+"""The newest checkpoints stay at any age, and some between the oldest needed one and these: entries are kept
 back to a checkpoint; without any in between the oldest one would always be needed (seen after ten simulated days)."""
 BEFORE_ALL = -1
 EPOCHS_KEPT = 20

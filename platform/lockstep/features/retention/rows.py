@@ -36,7 +36,7 @@ from lockstep.table.row_order import RowPlace, find_segments
 AGREED = ("rows", "hours")
 """Fields of a plan in which the commit agrees with the plan; a compaction changes the files."""
 PLANS_MAX = 20
-"""A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row are no compaction."""
+"""A compaction that replaces the files meanwhile makes a new plan necessary; so many in a row have another cause."""
 BATCHES_A_READ = 2_000
 """Of the ledger at a time: an hour at a trigger of 5 s has 720, and a retention drops one at a time, mostly."""
 

@@ -32,7 +32,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.written_by import read_written_by
 
 CLOCK_AHEAD_SECONDS_MAX = 86_400.0
-"""What a clock that is ahead, or a stream that stands still, takes from the time to keep at most."""
+"""The most by which a clock that is ahead, or an idle stream, shortens the time to keep."""
 _ORDER = ["batch", "topic_id", "partition"]
 
 

@@ -15,7 +15,7 @@ from lockstep.time_limit import SLOW, run_command
 CHECK = "definitions"
 WORKSPACE = "workspace.yaml"
 LOAD_SECONDS = 240.0
-"""Three seconds on an idle machine; Dagster itself gives a code location three minutes."""
+"""Three seconds on an idle machine; Dagster's own limit for a code location is three minutes."""
 _FAILED = re.compile(r"Validation failed for code location (?P<name>\S+):\s+(?P<error>.*?)\s+Stack Trace:", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[\d*m")
 SHOWN_MAX = 1_000

@@ -179,7 +179,7 @@ class _Look:
 
 
 AHEAD_SECONDS_MAX = 60.0
-"""A message further in the future shows a wrong clock: the producer's, the broker's or this one."""
+"""A message further in the future shows a wrong clock: the producer's, the broker's or this machine's."""
 NAMED_MAX = 3
 
 

@@ -33,7 +33,7 @@ PORTS = {3000: "Dagster's web UI"}
 """Ports in use by default."""
 
 WEB_SERVERS = ("dagster-webserver", "dagster_webserver", "lockstep.orchestration.web_server")
-"""Programs and modules that serve Dagster's pages; `dagster dev` starts the second one."""
+"""Programs and modules that serve Dagster's pages; `dagster dev` starts the second."""
 FOREIGN_HOST = "attacker.invalid"
 ANSWER_SECONDS, CONTENT_MAX = 1.0, 10_000
 
@@ -158,7 +158,7 @@ CLOCK_SECONDS_MAX = 60.0
 """Far below the 36 hours after which a commit refuses a file as too old."""
 IN_MEMORY = ("tmpfs", "ramfs")
 OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.s3fs", "fuse.sshfs")
-"""File systems whose exclusive creation or syncing has exceptions of its own."""
+"""File systems whose exclusive creation or syncing has exceptions."""
 
 
 def check_table_root(root: Path) -> Iterator[Diagnosis]:

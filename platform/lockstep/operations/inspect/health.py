@@ -40,7 +40,7 @@ from lockstep.table.live_files import TARGET_BYTES
 GROWTH_SECONDS = 3_600.0
 """What entered quarantine within this time counts as its growth."""
 UNREADABLE_ERRORS = (LockstepError, DeltaError, OSError)
-"""What a look at a table of which a part is damaged, or on a disk that fails, ends with."""
+"""Errors from reading a table with a damaged part, or on a failing disk."""
 CLAIMS_LOOKED_AT = 50
 """Log entries after the last batch that may be the claim: further ones are compactions and desired states."""
 

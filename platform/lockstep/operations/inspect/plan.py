@@ -36,7 +36,7 @@ from lockstep.table.schema_evolution import SchemaChange, find_defaulted_columns
 
 LOCAL_MASTER = re.compile(r"local\[(\d+)")
 CORES_ELSEWHERE = 2
-"""Maximum number of bins where the master's address does not give its cores."""
+"""Maximum number of bins if the master's address does not have its cores."""
 
 
 class PlannedRead(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ class Action(Enum):
     ACCEPT = "accept"
     DROP = "drop"
     WAIT = "wait"
-    """Quarantined, and the session is suspended, whatever the policy is."""
+    """Quarantined, and the session is suspended, for any policy."""
     REFUSE = "refuse"
     """The promise is broken: the policy decides."""
     HOLD = "hold"
