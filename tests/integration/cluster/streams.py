@@ -60,8 +60,8 @@ def catching(pattern: str, trap: Path, batch_seconds: float) -> Stream[Snapshot 
 
 
 HOARD_BYTES = 100_000_000
-HOARD_SECONDS = 0.1
-"""Longer than two polls of the worker's memory take for three messages."""
+HOARD_SECONDS = 0.5
+"""Several polls of the memory of the worker."""
 _HOARD: list[bytes] = []
 
 
