@@ -150,7 +150,7 @@ def test_a_backup_does_not_replace_an_exported_savepoint(copied: Path, runs: Loc
     export_savepoint(runs.handle, "move", exported)
     with pytest.raises(CopyDamaged, match="not that of a backup") as refused:
         make_backup(runs.folders, exported)
-    assert refused.value.next_step == "name another folder for adding: a backup deletes foreign files"
+    assert refused.value.next_step == "name another folder for adding: a backup deletes files that are not its own"
     assert read_export(exported, "adding").savepoint == "move"
 
 

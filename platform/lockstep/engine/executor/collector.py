@@ -2,8 +2,7 @@
 
 It is off during a task, and does not visit the objects that tasks leave behind, mostly state, until a collection is
 due: once a minute, or when the process has grown. Then it visits all: a cycle in objects of a task, or in a replaced
-    state,
-is garbage that nothing else frees. In a worker of Spark, PySpark itself collects once the result is sent.
+state, is garbage that nothing else frees. In a worker of Spark, PySpark itself collects once the result is sent.
 """
 
 from __future__ import annotations

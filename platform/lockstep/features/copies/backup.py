@@ -385,7 +385,7 @@ def _read_own(folders: StreamFolders, target: Path, kind: type[K], name: str) ->
     try:
         found = read_manifest(target, kind, name)
     except CopyDamaged as error:
-        step = f"name another folder for {folders.stream}: a backup deletes foreign files"
+        step = f"name another folder for {folders.stream}: a backup deletes files that are not its own"
         raise CopyDamaged(target, f"its {name} is not that of a backup: {error.reason}", step) from error
     if found.stream != folders.stream:
         step = f"name another folder for {folders.stream}: each stream has its own"
