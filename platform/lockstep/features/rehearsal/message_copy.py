@@ -1,6 +1,6 @@
 """Samples of real messages that can be sent again: whole sessions, in order, legal in every lap. Pure.
 
-A payload cannot be rewritten for an arbitrary decoder. Three ways are tried, in the order of `Laps`: other message keys,
+A payload cannot be rewritten for an arbitrary decoder. Three ways are tried, in the order of `Laps`: other keys,
 if the transform takes its sessions from them; the same sessions from their snapshots on, if the class accepts
 that; a single lap otherwise. Which one holds is decided by the stream's own `envelope` and gate on two laps.
 """
