@@ -93,7 +93,11 @@ STORE_MODULES = (
 )
 """They run in one worker: another object store costs 4 s of CPU until its code is compiled."""
 
-TYPED_MODULES = ("tests/house/typing/test_user_types.py", "tests/streams/tutorial/test_tutorial.py")
+TYPED_MODULES = (
+    "tests/house/typing/test_user_types.py",
+    "tests/streams/tutorial/test_tutorial.py",
+    "tests/extensions/pages/test_pages.py",
+)
 """They run in one worker: mypy takes 9 s of CPU to read the library, and 1 s when its cache has it."""
 
 LONGEST_MODULES = (
@@ -221,7 +225,7 @@ def harmed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache of mypy with nothing but `--strict`, as users run it."""
+    """The cache of mypy with `--strict --explicit-package-bases`: other options would read the library again."""
     return tmp_path_factory.mktemp("mypy")
 
 

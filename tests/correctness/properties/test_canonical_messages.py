@@ -15,8 +15,9 @@ from lockstep.declare.decoders.base import Decoder
 from lockstep.decoders import Function, MessagePack
 from lockstep.model.storable import StorableType
 from tests.correctness.properties.state_types import KINDS, Kind, make_makers, make_module
+from tests.support.examples import scale_examples
 
-EXAMPLES = max(200, settings().max_examples)
+EXAMPLES = scale_examples(200)
 ENCODE = {"json": msgspec.json.encode, "msgpack": msgspec.msgpack.encode}
 DECODERS: dict[str, Decoder] = {"json": Json(), "msgpack": MessagePack()}
 UNSENT = (TypeError, ValueError, OverflowError)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from lockstep.state.codec import StateNotOfItsType, StateSchema
 from lockstep.verify.stored_form import is_storable
 from tests.correctness.properties.state_types import KINDS, Kind, form, make_makers, make_module
+from tests.support.examples import scale_examples
 
-EXAMPLES = max(400, settings().max_examples)
+EXAMPLES = scale_examples(400)
 
 
 def refusal(schema: StateSchema[Any], value: object) -> str:

@@ -37,6 +37,7 @@ from tests.correctness.verify.forging import Forged
 from tests.correctness.verify.shelves import Producer, Shelves, shelf_stream
 from tests.correctness.verify.test_replayed_tables import CLASSES
 from tests.support import offline_stream
+from tests.support.examples import scale_examples
 from tests.support.minute_stream import Minute, Totals, Value, Window, minutes, totals
 from tests.support.offline_proof import prove
 from tests.support.offline_stream import Offline
@@ -174,7 +175,7 @@ def is_violated(report: VerifyReport) -> bool:
     return report.status is InvariantStatus.VIOLATED
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.generate])
+@settings(max_examples=scale_examples(40), deadline=None, phases=[Phase.generate])
 @given(
     steps=st.lists(STEPS, min_size=4, max_size=16),
     seed=st.integers(0, 10_000),

@@ -21,6 +21,7 @@ from lockstep.table.ledger import Accepted, ErasedRows, LedgerRow
 from lockstep.table.quarantine import ERASED
 from lockstep.table.side_files import LedgerFile
 from tests.features.quality.stream_tables import CLEAN, Batch, clean_batches, write
+from tests.support.examples import scale_examples
 from tests.support.traces import find_traces
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def hide(row: LedgerRow, mark: str, decided: set[int]) -> LedgerRow:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 @given(
     st.lists(DECISIONS, min_size=len(CLEAN), max_size=2 * len(CLEAN)).filter(lambda each: len(each) % len(CLEAN) == 0)
 )

@@ -26,6 +26,7 @@ from lockstep.features.copies.copied_files import (
 )
 from lockstep.features.copies.relocate import POSITIONS, ExportedPositions, SavepointManifest, read_export
 from lockstep.storage import PathRefused, find_fault, find_named_files
+from tests.support.examples import scale_examples
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ HOSTILE = st.one_of(
     PLAIN,
 )
 SMALL = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=scale_examples(120),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lockstep.features.derived.derive import RebuildCause, find_other_history
 from lockstep.table.follower_positions import SourceHistory, make_history
 from tests.support.every_commit import EveryCommit
+from tests.support.examples import scale_examples
 
 KEEPING = ("batch", "quiet", "hour", "compact", "retain", "close", "floor", "savepoint", "schema", "desire")
 REPLACING = {"rewind": RebuildCause.REWOUND, "promote": RebuildCause.REWOUND, "erase": RebuildCause.ERASED}
@@ -23,7 +24,7 @@ def look(made: EveryCommit) -> SourceHistory:
     return make_history(made.run.folders, made.run.output.base())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 @given(
     before=st.lists(st.sampled_from(KEEPING), max_size=4),
     replacing=st.none() | st.sampled_from(sorted(REPLACING)),

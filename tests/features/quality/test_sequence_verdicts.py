@@ -42,6 +42,7 @@ from lockstep.features.quality.rules import RuleOutcome, judge_partitions
 from lockstep.integrity.strict import Evidence, Repeats
 from lockstep.testing import SentMessage, run
 from tests.features.quality.test_partitions import SCHEMA
+from tests.support.examples import scale_examples
 
 if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
@@ -240,7 +241,7 @@ def feeds(draw: st.DrawFn, cell: Cell) -> list[SentMessage[Message]]:
     return sent
 
 
-@settings(max_examples=800)
+@settings(max_examples=scale_examples(800))
 @given(st.sampled_from(CELLS).flatmap(lambda cell: st.tuples(st.just(cell), feeds(cell))))
 def test_no_table_of_the_engine_breaks_the_rule(case: tuple[Cell, list[SentMessage[Message]]]) -> None:
     """A break is critical and stops what is downstream: a false one is worse than none."""

@@ -18,7 +18,7 @@ from tests.house.rules.test_imports import LIBRARY, ROOT, imports_of, module_of
 
 FEATURES = {feature.name: feature for feature in list_features()}
 TODAY = INSTALLED[datetime.now(UTC).toordinal() % len(INSTALLED)]
-"""The feature whose removal the usual tier tries; the nightly tier tries all."""
+"""The feature whose removal the usual tier tries, without running the tests that are left; the slow tier runs all."""
 CORE_TESTS = ("integrity", "table", "folds", "settings")
 WHOLE_SECONDS = 1_200
 """These tests take 120 s of CPU time, and each worker of the suite has less than half a core."""
@@ -95,7 +95,7 @@ def test_no_feature_is_named_outside_of_its_folder_by_text() -> None:
 @pytest.mark.timeout(WHOLE_SECONDS)
 def test_without_the_feature_of_today_the_rest_works(tmp_path: Path) -> None:
     """The name of the test leaves it out: workers collect on both sides of midnight."""
-    check_without(TODAY, tmp_path)
+    check_without(TODAY, tmp_path, "--collect-only")
 
 
 @pytest.mark.timeout(WHOLE_SECONDS)
@@ -105,8 +105,8 @@ def test_without_any_feature_the_rest_works(name: str, tmp_path: Path) -> None:
     check_without(name, tmp_path)
 
 
-def check_without(name: str, folder: Path) -> None:
-    """Remove a feature and all that need it from a copy of the tree, and use the copy."""
+def check_without(name: str, folder: Path, *options: str) -> None:
+    """Remove a feature and all that need it from a copy of the tree; use the copy, and call pytest with options."""
     gone = list_dependents(name)
     for part in COPIED:
         copy(ROOT / part, folder / part)
@@ -129,6 +129,7 @@ def check_without(name: str, folder: Path) -> None:
         "-p",
         "no:cacheprovider",
         "--hypothesis-profile=few",
+        *options,
         "-m",
         "not slow and not broker and not spark",
         *tests,

@@ -91,10 +91,11 @@ typed: Stream[Message, State, OtherRow] = sums  # wrong: another row
 
 
 def mypy_errors(path: Path, folder: Path, cache: Path) -> dict[int, str]:
-    """Line and text of each error, by mypy with nothing but --strict."""
+    """Line and text of each error, by mypy with its strict options."""
     command: list[str | Path] = [
         TOOLS / "mypy",
         "--strict",
+        "--explicit-package-bases",
         "--config-file=",
         f"--cache-dir={cache}",
         "--no-error-summary",

@@ -42,7 +42,9 @@ def test_the_code_passes_the_checks_of_the_house(reader: Reader, mypy_cache: Pat
     house = ("--config", str(ROOT / "pyproject.toml"), "--config", f"src=['.', '{ROOT / 'platform'}']")
     reader.does("ruff", "check", *house, "assets", "tests")
     reader.does("ruff", "format", "--check", *house, ".")
-    reader.does("mypy", "--strict", "--config-file=", "--cache-dir", str(mypy_cache), STREAM)
+    reader.does(
+        "mypy", "--strict", "--explicit-package-bases", "--config-file=", "--cache-dir", str(mypy_cache), STREAM
+    )
 
 
 def test_one_name_in_definitions_gives_all_parts_of_the_stream(reader: Reader) -> None:

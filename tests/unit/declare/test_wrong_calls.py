@@ -22,6 +22,7 @@ from lockstep.errors import CallError, DeclarationError, LockstepError
 from lockstep.model.declaration import Declaration
 from tests.support.adding_stream import Adding, adding
 from tests.support.derived_tables import count_windows
+from tests.support.examples import scale_examples
 from tests.support.public_surface import MODULES, list_public_classes
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def test_an_unknown_argument_is_refused(kind: type) -> None:
         check_unknown(kind, name, f"{name}x")
 
 
-@settings(max_examples=400)
+@settings(max_examples=scale_examples(400))
 @given(data=st.data())
 def test_an_unknown_argument_is_named_with_the_nearest_one(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(CALLABLE))
@@ -155,7 +156,7 @@ def test_an_argument_too_many_is_refused(kind: type) -> None:
     check_surplus(kind, 1, ["a"])
 
 
-@settings(max_examples=200)
+@settings(max_examples=scale_examples(200))
 @given(kind=st.sampled_from(CALLABLE), surplus=st.integers(1, 1_000), value=VALUES)
 def test_any_arguments_too_many_are_refused_in_a_short_text(kind: type, surplus: int, value: object) -> None:
     check_surplus(kind, surplus, value)

@@ -44,6 +44,7 @@ from lockstep.verify.followers import judge_claim
 from lockstep.verify.report import InvariantStatus
 from tests.support.adding_stream import adding
 from tests.support.every_commit import EveryCommit
+from tests.support.examples import scale_examples
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LIMIT = timedelta(hours=3)
@@ -159,7 +160,7 @@ def raise_alarms(position: FollowerPosition, head: Head) -> list[str]:
     return [alarm.problem for alarm in judge_health(facts, STREAM) if alarm.kind == AlarmKind.FOLLOWER]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scale_examples(400), deadline=None)
 @given(before=STEPS, after=STEPS, choice=st.integers(0, 30), replaces=st.booleans(), hours=st.integers(0, 6))
 def test_a_position_is_judged_as_the_tree_of_batches_says(
     *, before: list[tuple[str, int]], after: list[tuple[str, int]], choice: int, replaces: bool, hours: int
@@ -196,7 +197,7 @@ def test_a_position_is_judged_as_the_tree_of_batches_says(
     assert "failed with DeriveFailed" in problem
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scale_examples(200), deadline=None)
 @given(
     steps=STEPS,
     beyond=st.sampled_from(("version", "batch", "generation", "erasure")),
@@ -219,7 +220,7 @@ def test_a_claim_beyond_the_table_is_a_violation_and_a_claim_behind_it_is_not(
 CHANGES = ("batch", "quiet", "hour", "compact", "close", "floor", "rewind", "promote", "erase")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 @given(before=st.lists(st.sampled_from(CHANGES), max_size=3), after=st.lists(st.sampled_from(CHANGES), max_size=3))
 def test_the_proof_and_the_alarm_agree_on_tables_that_the_library_wrote(before: list[str], after: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -292,7 +293,7 @@ def test_a_follower_without_a_declaration_is_listed_until_it_is_forgotten(tmp_pa
 PATHS = st.lists(st.sampled_from(("..", ".", "derived", "books")), max_size=3).map("/".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scale_examples(300), deadline=None)
 @given(kind=PATHS, name=PATHS)
 def test_no_name_leads_to_another_file(kind: str, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,7 @@ from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OutputLog
 from tests.support.delta_protocol import find_broken_rules
 from tests.support.every_commit import EveryCommit
+from tests.support.examples import scale_examples
 from tests.support.protocol_run import ProtocolRun, stored_offsets
 
 BEFORE = ("batch", "quarantined", "hour", "batch", "hour")
@@ -35,7 +36,7 @@ def problems(found: Repair) -> list[str]:
     return [each.found for each in found.checks if each.condition not in {"ok", "repaired"}]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scale_examples(50), deadline=None)
 @given(
     step=st.sampled_from(STEPS),
     share=st.sampled_from([0.0, 0.0, 0.5, 0.99]),

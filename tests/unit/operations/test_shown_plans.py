@@ -35,6 +35,7 @@ from lockstep.operations.repair import prepare_repair
 from lockstep.table import delta_log, ledger
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from tests.support.cluster_views import topic, view
+from tests.support.examples import scale_examples
 from tests.support.plain_reader import named_files, read_table
 from tests.support.protocol_run import TOPIC, TOPIC_ID, ProtocolRun, folders_in, stored_offsets
 
@@ -167,7 +168,7 @@ def test_a_change_between_question_and_answer(written: ProtocolRun, tmp_path: Pa
     assert done or change not in HARMLESS
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scale_examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(command=st.sampled_from(sorted(COMMANDS)), changes=st.lists(st.sampled_from(sorted(CHANGES)), max_size=3))
 def test_changes_between_question_and_answer(
     written: ProtocolRun, tmp_path_factory: pytest.TempPathFactory, command: str, changes: list[str]

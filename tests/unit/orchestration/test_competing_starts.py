@@ -22,6 +22,7 @@ from lockstep.orchestration.supervisor_policy import (
     decide_supervision,
 )
 from lockstep.table.head import Desired, Head
+from tests.support.examples import scale_examples
 
 TICK_SECONDS = 5.0
 
@@ -164,7 +165,7 @@ class Supervision:
                 assert each.launched == before + 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scale_examples(150), deadline=None)
 @given(streams=machines(), slots=st.integers(1, 3), ticks=st.integers(1, 20))
 def test_starts_take_turns_and_all_that_are_wanted_come_to_run(streams: list[Machine], slots: int, ticks: int) -> None:
     supervision = Supervision(streams, slots)
@@ -190,7 +191,7 @@ def find_start_times(streams: list[Machine], slots: int) -> dict[str, float]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scale_examples(100), deadline=None)
 @given(streams=machines(), slots=st.integers(1, 3))
 def test_first_starts_hold_up_no_stream_that_has_written(streams: list[Machine], slots: int) -> None:
     """After a reboot all are due at the same poll, in whatever order they are declared."""

@@ -18,6 +18,7 @@ from lockstep.state.entry_order import Change, make_store_key, sort_changes
 from lockstep.state.filling_store import FillingStore
 from lockstep.state.local_store import LocalStore, StoreFile
 from lockstep.state.segment_reader import SegmentReader
+from tests.support.examples import scale_examples
 from tests.unit.state.test_filling import small_blocks
 from tests.unit.state.test_merging import KEYS, STREAM, apply
 
@@ -35,7 +36,7 @@ def open_chain(folder: Path, refs: list[SegmentRef], cache: BlockCache | None = 
     return ChainReader(folder, StateVersion(1, "topic-id", 0, 10, refs[-1]), tuple(refs), cache or BlockCache())
 
 
-@settings(max_examples=300)
+@settings(max_examples=scale_examples(300))
 @given(
     stored=st.dictionaries(KEYS, st.binary(max_size=2), min_size=1),
     streams=st.lists(STREAM.filter(len), max_size=4),

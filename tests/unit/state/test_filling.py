@@ -20,6 +20,7 @@ from lockstep.state.restore import SelfHealingStore
 from lockstep.state.segment_reader import SegmentReader
 from lockstep.state.store import PartitionState
 from lockstep.state.values import make_session_prefix
+from tests.support.examples import scale_examples
 from tests.unit.state.home import Home, drop, put
 from tests.unit.state.tables import SCHEMA, Step, take
 from tests.unit.state.test_merging import BATCHES as HISTORIES
@@ -44,7 +45,7 @@ def small_blocks(filled_bytes: int, block_bytes: int = 100) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=150)
+@settings(max_examples=scale_examples(150))
 @given(batches=HISTORIES, filled_bytes=st.sampled_from([0, 300, 2_000, 1 << 30]))
 def test_a_state_that_is_filled_later_is_that_of_a_dict(batches: History, filled_bytes: int) -> None:
     with TemporaryDirectory() as folder, patch_limit(4), small_blocks(filled_bytes):

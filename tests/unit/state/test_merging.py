@@ -18,6 +18,7 @@ from lockstep.state.changelog import RestoreKind, read_header
 from lockstep.state.entry_order import Change, is_prefix_removal, make_prefix_removal, sort_changes
 from lockstep.state.merging import merge_changes
 from lockstep.state.store import PartitionState
+from tests.support.examples import scale_examples
 from tests.unit.state.home import Home, put
 from tests.unit.state.tables import SCHEMA, SESSIONS, STEPS, Model, Step, check_readers, take
 
@@ -32,7 +33,7 @@ BATCHES = st.lists(
 History = list[tuple[list[Step], str, int, bool]]
 
 
-@settings(max_examples=100)
+@settings(max_examples=scale_examples(100))
 @given(batches=BATCHES)
 def test_a_merged_state_is_that_of_a_dict(batches: History) -> None:
     """Local stores of earlier versions, kills before the commit and rewinds in between."""
@@ -148,7 +149,7 @@ STREAM = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=scale_examples(500))
 @given(
     streams=st.lists(STREAM, max_size=5), stored=st.dictionaries(KEYS, st.binary(max_size=2)), held=st.integers(0, 5)
 )

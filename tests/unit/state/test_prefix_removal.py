@@ -14,11 +14,12 @@ from lockstep.state.decoded_sessions import SessionEntry
 from lockstep.state.entry_order import Change, is_prefix_removal, make_prefix_removal, sort_changes
 from lockstep.state.local_store import LocalStore, StoreFile
 from lockstep.state.store import PartitionState, SpillStore
+from tests.support.examples import scale_examples
 from tests.unit.state.home import Home
 from tests.unit.state.tables import BATCHES, SCHEMA, Book, Model, Step, check_readers, read, read_changes, take
 
 
-@settings(max_examples=200)
+@settings(max_examples=scale_examples(200))
 @given(batches=BATCHES)
 def test_every_reader_agrees_with_a_dict(batches: list[tuple[list[Step], bool]]) -> None:
     with TemporaryDirectory() as folder:

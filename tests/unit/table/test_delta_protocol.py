@@ -22,6 +22,7 @@ from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit_kinds import RowChange, find_commit_kind, list_commit_kinds
 from tests.support.delta_protocol import find_broken_rules
 from tests.support.every_commit import EveryCommit
+from tests.support.examples import scale_examples
 
 STEPS = st.sampled_from(
     (
@@ -62,7 +63,7 @@ def check(made: EveryCommit) -> None:
         DeltaTable(table).to_pyarrow_table()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scale_examples(60), deadline=None)
 @given(steps=st.lists(STEPS, min_size=3, max_size=14))
 def test_commits_of_all_kinds_in_any_order_keep_the_rules(steps: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -28,6 +28,7 @@ from lockstep.table.follower_positions import (
     write_position,
 )
 from tests.support.every_commit import EveryCommit
+from tests.support.examples import scale_examples
 
 TEXTS = st.text(max_size=9).filter(lambda text: text.isprintable())
 NUMBERS = st.integers(0, 2**53)
@@ -71,7 +72,7 @@ def list_sources(position: FollowerPosition) -> list[str]:
     return [source.stream for source in position.sources]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scale_examples(60), deadline=None)
 @given(positions=st.lists(POSITIONS, max_size=5, unique_by=lambda position: position.follower))
 def test_positions_are_read_as_they_were_written(positions: list[FollowerPosition]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +98,7 @@ def test_a_file_that_is_cut_at_any_byte_is_named_and_written_again(tmp_path: Pat
     assert read_follower_positions(tmp_path).read == (ONE,)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scale_examples(200), deadline=None)
 @given(at=st.integers(0, 1_000), byte=st.integers(0, 255))
 def test_a_changed_byte_ends_no_reading(at: int, byte: int) -> None:
     """It is another text, or damaged; a position of another follower counts as damaged."""
@@ -135,7 +136,7 @@ def test_a_position_that_was_forgotten_is_not_there(tmp_path: Path) -> None:
 STEPS = ("batch", "quiet", "hour", "compact", "retain", "close", "floor", "rewind", "promote", "erase")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scale_examples(40), deadline=None)
 @given(steps=st.lists(st.sampled_from(STEPS), max_size=5))
 def test_the_history_of_a_version_is_that_of_its_head(steps: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
