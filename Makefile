@@ -17,6 +17,9 @@ NIGHTLY_3 := $(addprefix tests/,house integration/cli features/localdev integrat
 NIGHTLY_1 := $(filter-out $(NIGHTLY_2) $(NIGHTLY_3) tests/faults/% tests/house/%,$(patsubst %/,%,$(sort $(dir \
 	$(wildcard tests/*/*/test_*.py)))))
 
+# Without the caches of Python each worker and each process of the tests compiles the library again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup environment java demo up down kafka gameday test test-nightly test-all mutants check bench wheels release-check lock clean
 
