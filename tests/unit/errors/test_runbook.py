@@ -50,9 +50,17 @@ def test_every_error_has_an_entry_and_every_entry_is_an_error(kinds: dict[str, t
     assert sorted(ENTRIES) == sorted(kinds)
 
 
-def test_the_index_has_every_entry_in_order() -> None:
-    links = ", ".join(f"[{name}](#{name.lower()})" for name in sorted(ENTRIES))
-    assert f"\nErrors by name: {links}.\n" in RUNBOOK
+def test_the_entries_follow_the_symptoms_in_the_order_of_their_names() -> None:
+    symptoms, errors = RUNBOOK.split("\n## Errors by name\n")
+    assert list(ENTRIES) == sorted(ENTRIES)
+    assert [len(re.findall(r"^### ", part, re.MULTILINE)) for part in (symptoms, errors)] == [0, len(ENTRIES)]
+
+
+def test_the_table_of_symptoms_names_every_section_in_order() -> None:
+    table = RUNBOOK.split("\n## ")[0]
+    sections = re.findall(r"^## (.+)$", RUNBOOK, re.MULTILINE)
+    linked = re.findall(r"\| \[([^]]+)\]\(#[a-z-]+\) \|$", table, re.MULTILINE)
+    assert linked == [name for name in sections if name not in {"Logs", "Errors by name"}]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
