@@ -9,14 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from lockstep.declare.delivery_target import RowSource, Target
 from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.options import Topics
-from lockstep.declare.postgres_table import PostgresTable, find_value_type
+from lockstep.declare.postgres_table import PostgresTable
+from lockstep.declare.row_key import check_row_key, find_value_type, refuse_removed_without_key
 from lockstep.errors import DeclarationError
 from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_classes, check_field_types
@@ -38,7 +39,8 @@ class FirstRows(Enum):
 class KafkaTopic(Declaration):
     """A Kafka topic of the cluster of the settings: exactly once for consumers with isolation.level=read_committed.
 
-    A message has the session as its key, the row as JSON, and its origin in the headers (docs/deliver.md).
+    A message has the session as its key, the row as JSON, and its origin in the headers. With `key`, the topic is
+    compacted, and has the last row of each key (docs/deliver.md).
 
     Example: `KafkaTopic(topic="large_moves")`
 
@@ -46,15 +48,20 @@ class KafkaTopic(Declaration):
         topic: Name of the topic, which must exist.
         tokens: Name of the compacted topic of one partition with the positions of deliveries; it is created if it does
             not exist. Several deliveries may share it.
+        key: Fields of the row, or columns of the origin such as `_session`, that are the key of a message; empty for
+            the session, in a topic that keeps each row.
+        removed: The field that is None exactly in the row of a removed key: its message is a tombstone; empty without
+            removals.
         transaction_rows: Rows of a transaction, at most.
         transaction_seconds: Time for which a transaction collects rows, at most.
     """
 
     topic: str
     tokens: str = "lockstep-deliveries"
+    key: tuple[str, ...] = ()
+    removed: str = ""
     transaction_rows: int = 10_000
     transaction_seconds: float = 1.0
-    joins_batches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse names and limits that no topic or transaction can have."""
@@ -66,6 +73,7 @@ class KafkaTopic(Declaration):
                 raise DeclarationError(f"KafkaTopic.{name}", value, problem, "for example 'large_moves'")
         if self.topic == self.tokens:
             raise DeclarationError("KafkaTopic.tokens", self.tokens, "is the topic of the rows", "another topic")
+        refuse_removed_without_key("KafkaTopic", self.key, self.removed)
         if not 1 <= self.transaction_rows <= ROWS_MAX:
             problem = f"is not between 1 and {ROWS_MAX}"
             raise DeclarationError("KafkaTopic.transaction_rows", self.transaction_rows, problem, "10_000")
@@ -77,6 +85,15 @@ class KafkaTopic(Declaration):
     def address(self) -> str:
         """The topic, as two deliveries to one place are refused by it."""
         return f"kafka topic {self.topic}"
+
+    @property
+    def joins_batches(self) -> bool:
+        """Rows of several batches may be delivered together: the last row of a key depends on the order of batches."""
+        return not self.key
+
+    def check_rows(self, value: type[msgspec.Struct]) -> None:
+        """Refuse a key that rows of a type do not have. Raises DeclarationError."""
+        check_row_key("KafkaTopic", self.key, self.removed, value)
 
 
 ROWS_MAX = 50_000
@@ -171,7 +188,7 @@ def check_deliveries(deliveries: object, topics: Topics, row: type[msgspec.Struc
         if not isinstance(each, Delivery):
             raise DeclarationError("Stream.deliveries", each, "is not a Delivery", right)
         _refuse_source(each.target, topics)
-        if isinstance(each.target, PostgresTable):
+        if isinstance(each.target, PostgresTable) or (isinstance(each.target, KafkaTopic) and each.target.key):
             each.target.check_rows(find_value_type(each.select, row))
     refuse_shared(cast("Sequence[Delivery]", listed))
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from lockstep.declare.row_key import check_row_key, refuse_removed_without_key
 from lockstep.errors import DeclarationError
 from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_field_types
 
 if TYPE_CHECKING:
-    from lockstep.model.columns import Column
+    pass
 
 NAME_BYTES_MAX: Final = 63
 """Postgres cuts longer names without an error."""
 _TABLE = re.compile(r"(?:([a-z_][a-z0-9_]*)\.)?([a-z_][a-z0-9_]*)")
 _TAKEN: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 """Columns that each table of Postgres has."""
-SESSION_COLUMNS: Final = ("_topic", "_topic_id", "_partition", "_session")
-"""Columns of the origin that may be part of a key."""
-_NO_KEYS: Final = frozenset({"float", "struct", "list", "map"})
-"""Kinds of columns that are not compared exactly, or not at all."""
 ROWS_MAX: Final = 1_000_000
 SECONDS_MAX: Final = 20.0
 
@@ -81,9 +77,7 @@ class PostgresTable(Declaration):
             problem = "does not name the location of a connection string"
             right = "'env:MARKET_DATABASE' or 'file:/run/secrets/market_database'"
             raise DeclarationError("PostgresTable.connection", "<hidden>", problem, right)
-        if self.removed and not self.key:
-            problem = "marks removed keys, and the table has no key"
-            raise DeclarationError("PostgresTable.removed", self.removed, problem, "key=(...), or no removed")
+        refuse_removed_without_key("PostgresTable", self.key, self.removed)
         _check_between("transaction_rows", self.transaction_rows, ROWS_MAX, "10_000")
         _check_between("transaction_seconds", self.transaction_seconds, SECONDS_MAX, "1.0")
 
@@ -115,54 +109,13 @@ class PostgresTable(Declaration):
         """
         from lockstep.model.table_schema import make_row_columns  # declarations load without pyarrow
 
-        columns = {column.name: column for column in make_row_columns(value)}
-        for name in columns:
+        for name in (column.name for column in make_row_columns(value)):
             if len(name.encode()) > NAME_BYTES_MAX or name in _TAKEN or "\0" in name:
                 problem = f"cannot name a column in Postgres: {NAME_BYTES_MAX} bytes at most, and not a name of its own"
                 raise DeclarationError(f"{value.__name__}.{name}", name, problem, "rename it by Delivery.select")
-        for name in self.key:
-            _check_key(name, columns, value)
-        if self.removed:
-            _check_removed(self.removed, columns, self.key, value)
+        check_row_key("PostgresTable", self.key, self.removed, value)
 
 
 def _check_between(name: str, given: float, most: float, right: str) -> None:
     if not 0 < given <= most:
         raise DeclarationError(f"PostgresTable.{name}", given, f"is not more than 0 and at most {most:g}", right)
-
-
-def _check_key(name: str, columns: dict[str, Column], value: type[msgspec.Struct]) -> None:
-    if name in SESSION_COLUMNS:
-        return
-    if name not in columns:
-        right = f"fields of {value.__name__}, or of {', '.join(SESSION_COLUMNS)}"
-        raise DeclarationError("PostgresTable.key", name, f"is not a field of {value.__name__}", right)
-    column = columns[name].type
-    if column.nullable or column.kind.value in _NO_KEYS:
-        problem = "is optional" if column.nullable else f"is of the kind {column.kind.value}, which is no key"
-        raise DeclarationError("PostgresTable.key", name, problem, "fields of text, integers, decimals or times")
-
-
-def _check_removed(name: str, columns: dict[str, Column], key: tuple[str, ...], value: type[msgspec.Struct]) -> None:
-    if name not in columns or name in key or not columns[name].type.nullable:
-        problem = f"is not an optional field of {value.__name__} outside of the key"
-        raise DeclarationError("PostgresTable.removed", name, problem, "the field that is None for a removed key")
-
-
-def find_value_type(select: Callable[..., Any] | None, row: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The type of the delivered values: the result of `Delivery.select`, or the row type.
-
-    Raises:
-        DeclarationError: The function names no Struct as its result.
-    """
-    if select is None:
-        return row
-    try:
-        found = get_type_hints(select).get("return")
-    except NameError as error:
-        found = error
-    if isinstance(found, type) and issubclass(found, msgspec.Struct):
-        return found
-    right = f"def {select.__name__}(row: {row.__name__}, origin: RowSource) -> Alert, a Struct"
-    problem = f"has the result {found}: a table has its columns from it"
-    raise DeclarationError("Delivery.select", select.__qualname__, problem, right)

@@ -251,7 +251,7 @@ def _describe_effect(position: FollowerPosition, stream: str, undone_after: int 
     if position.rebuilds:
         return "its next run rebuilds it; until then it shows the previous rows"
     if undone_after is None and position.reads is Reads.COMMITS:
-        return "keeps its rows: those of the session are to be erased in its target"
+        return "keeps its rows: the notes tell how those of the session are erased"
     if undone_after is None:
         return "keeps its rows: the erasure is refused if they are of the session"
     read = position.find_source(stream)

@@ -96,7 +96,7 @@ def read_messages(servers: str, topic: str, partitions: int) -> list[Message]:
     ended = set[int]()
     try:
         while len(ended) < partitions:
-            for message in consumer.consume(1_000, 10):
+            for message in consumer.consume(1_000, 0.5):
                 if message.error() is not None:
                     ended.add(message.partition() or 0)
                 else:

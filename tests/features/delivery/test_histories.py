@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.features.delivery.position import DeliveryHalted, HaltReason
+from lockstep.features.delivery.changes import HaltReason
+from lockstep.features.delivery.position import DeliveryHalted
 from lockstep.features.delivery.prove import prove_deliveries
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.shadow import begin_shadow

@@ -17,11 +17,12 @@ from lockstep.errors import DeclarationError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.delivery import deliver as delivering_run
 from lockstep.features.delivery import kafka_message
+from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.deliver import run_delivery as deliver
 from lockstep.features.delivery.events import read_history
 from lockstep.features.delivery.kafka_message import OutgoingMessage, choose_partition
 from lockstep.features.delivery.kafka_target import KafkaConnection
-from lockstep.features.delivery.position import DeliveryHalted, HaltReason
+from lockstep.features.delivery.position import DeliveryHalted
 from lockstep.features.delivery.prove import prove_deliveries
 from lockstep.features.delivery.status import plan_delivery
 from lockstep.features.delivery.targets import DeclaredDelivery

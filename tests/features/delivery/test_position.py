@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from lockstep.delivery import Delivery, DeliveryToken, FirstRows, KafkaTopic, RowIdentity
+from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.position import (
-    HaltReason,
     VersionRead,
     accept_halt,
     find_common_batch,
@@ -72,8 +72,6 @@ def test_each_change_of_the_past_continues_or_halts(cell: str) -> None:
     token, head, reason = CELLS[cell]
     halt = find_halt(token, head, "entry")
     assert (None if halt is None else halt.reason) == reason
-    if halt is not None:
-        assert "deliver" in halt.next_step
 
 
 def test_a_table_with_another_entry_at_the_version_that_was_read_is_a_copy() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lockstep.declare.postgres_table import find_value_type
+from lockstep.declare.row_key import find_value_type
 from lockstep.delivery import Delivery, PostgresTable, RowSource
 from lockstep.errors import DeclarationError
 from lockstep.features.delivery.prove_postgres import encode_values

@@ -31,8 +31,9 @@ from lockstep.errors import SettingsError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.delivery import deliver as delivering_run
 from lockstep.features.delivery import postgres_target
+from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.events import read_history
-from lockstep.features.delivery.position import DeliveryHalted, HaltReason
+from lockstep.features.delivery.position import DeliveryHalted
 from lockstep.features.delivery.postgres_rows import RowValues
 from lockstep.features.delivery.postgres_target import PostgresConnection
 from lockstep.features.delivery.targets import open_target

@@ -1495,7 +1495,7 @@ POSTGRES = (
         ),
     ),
     *list_mutants(
-        "features/delivery/deliver.py",
+        "features/delivery/claim.py",
         "features/delivery/test_postgres_delivery.py",
         Change(
             "a table with keys takes batch by batch",
@@ -1503,6 +1503,20 @@ POSTGRES = (
             "joins = True",
             "test_rows_are_appended_once_and_keys_have_their_last_row",
         ),
+    ),
+    *list_mutants(
+        "features/delivery/claim.py",
+        "features/delivery/test_changes.py",
+        Change(
+            "erased rows are no reason for other missing rows",
+            "if found == step.rows - erased:",
+            "if found <= step.rows:",
+            "test_after_an_erasure_a_step_with_fewer_rows_than_its_ledger_halts",
+        ),
+    ),
+    *list_mutants(
+        "features/delivery/deliver.py",
+        "features/delivery/test_postgres_delivery.py",
         Change(
             "a target that went back is noticed",
             "if claim < newest:",

@@ -18,6 +18,7 @@ from tests.unit.cli.documents import list_commands
 
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 ARGUMENTS = {
+    "delivery rebuild": ["books"],
     "erase": ["books", "--session", "a"],
     "expire": ["books", "--days", "1"],
     "rebuild": ["books"],

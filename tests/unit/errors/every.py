@@ -32,8 +32,9 @@ from lockstep.features.compaction.rewrite import BinRefused
 from lockstep.features.compaction.run import CompactionRefused, CompactionResult, InputsGone
 from lockstep.features.copies.backup import BackupOvertaken
 from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress
+from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.deliver import UnknownDelivery
-from lockstep.features.delivery.position import DeliveryHalted, HaltReason
+from lockstep.features.delivery.position import DeliveryHalted
 from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.features.erase.commit import ErasureOvertaken
 from lockstep.features.export.dataset import ExportMismatch

@@ -329,7 +329,7 @@ def test_a_damaged_position_can_be_forgotten_and_is_in_each_plan(tmp_path: Path)
         (False, Reads.COMMITS, 4, "holds rows of batches 5 to 6, which are undone: its next run is refused"),
         (False, Reads.HOURS, 6, "keeps its rows: none of them is undone"),
         (False, Reads.HOURS, None, "keeps its rows: the erasure is refused if they are of the session"),
-        (False, Reads.COMMITS, None, "keeps its rows: those of the session are to be erased in its target"),
+        (False, Reads.COMMITS, None, "keeps its rows: the notes tell how those of the session are erased"),
     ],
 )
 def test_a_plan_lists_the_effect_on_each_follower(

@@ -19,6 +19,7 @@ from lockstep.cli.app import (
     show_error,
 )
 from lockstep.cli.output import print_answer, render_descriptions
+from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
 from lockstep.errors import LockstepError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DeliveryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of a delivery.")]
-delivery = make_group("delivery", Panel.RUN, "Stop a delivery, and start it again.")
+delivery = make_group("delivery", Panel.RUN, "Stop a delivery, start it again, rebuild its target.")
 STOP_SECONDS = 90.0
 """Time for the write in progress to end after Ctrl-C; a write that is killed is undone or completed by the next run."""
 
@@ -95,12 +96,48 @@ def start(name: DeliveryName, *, as_json: AsJson = False) -> None:
     _order(name, start_delivery, as_json=as_json)
 
 
-def _order(name: str, order: Callable[[Path, str, int], bool], *, as_json: bool) -> None:
-    """Store an order, and show the plan of the next run."""
+@register_command("delivery rebuild large_moves --plan", Panel.RUN, name="rebuild", within=delivery)
+def rebuild(
+    name: DeliveryName,
+    *,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace all rows, also if the undone ones can be deleted alone.")
+    ] = False,
+    accept_dropped: Annotated[
+        bool, typer.Option("--accept-dropped", help="The target loses rows that retention has dropped.")
+    ] = False,
+    plan: PlanOnly = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild the target of a delivery from the table, after a rewind, a lost target or a corrected function.
+
+    Undone rows of an appended table in Postgres are deleted; any other target gets all rows of the table again. No run
+    delivers meanwhile.
+    """
+    from lockstep.features.delivery.rebuild import prepare_rebuild
+
+    settings = load_settings_or_exit()
+    carry_out(
+        lambda: prepare_rebuild(_choose(name), settings, replaces=replace, accept_dropped=accept_dropped),
+        plan_only=plan,
+        yes=yes,
+        as_json=as_json,
+    )
+
+
+def _choose(name: str) -> DeclaredDelivery:
     from lockstep.features.delivery.deliver import choose_deliveries, list_deliveries
-    from lockstep.features.delivery.status import plan_delivery, read_source_position
 
     (declared,) = choose_deliveries(name, list_deliveries(list_all_streams().values()))
+    return declared
+
+
+def _order(name: str, order: Callable[[Path, str, int], bool], *, as_json: bool) -> None:
+    """Store an order, and show the plan of the next run."""
+    from lockstep.features.delivery.status import plan_delivery, read_source_position
+
+    declared = _choose(name)
     root = load_settings_or_exit().table_root
     read = read_source_position(root, name, declared.stream.name)
     order(root, name, 0 if read is None else read.batch)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from lockstep.declare.delivery import Delivery
-from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken
+from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, RowIdentity
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.compare import ComparedBatches
 from lockstep.features.delivery.decode import RowDecoder
@@ -20,6 +21,27 @@ class TableReading(NamedTuple):
 
     folders: StreamFolders
     base: Base
+
+
+class NewestRow(NamedTuple):
+    """The last row of a key.
+
+    Attributes:
+        place: Its place in the order of delivery: batch and identity.
+        content: Its content; None if it removes the key.
+        row: Names it.
+    """
+
+    place: tuple[int, RowIdentity]
+    content: bytes | None
+    row: str
+
+
+class EncodedRow(NamedTuple):
+    """Key and content of a row; no content if it removes the key."""
+
+    key: bytes
+    content: bytes | None
 
 
 class ExpectedRows:
@@ -50,6 +72,18 @@ class ExpectedRows:
                 if row.origin.identity > token.last:
                     return
                 yield row
+
+    def find_newest(
+        self, batches: ComparedBatches, token: DeliveryToken, encode: Callable[[DeliveredRow], EncodedRow]
+    ) -> dict[bytes, NewestRow]:
+        """Find the last row of each key that is delivered, also of a step in progress."""
+        newest = dict[bytes, NewestRow]()
+        for row in chain(self.read_batches(batches), self.read_started(token)):
+            key, content = encode(row)
+            place = (row.origin.batch, row.origin.identity)
+            if key not in newest or place > newest[key].place:
+                newest[key] = NewestRow(place, content, f"key {row.origin.identity} of batch {row.origin.batch}")
+        return newest
 
     def _choose(self, placed: PlacedRows) -> Iterator[DeliveredRow]:
         for row, origin in zip(*self._decoder.decode(placed), strict=True):

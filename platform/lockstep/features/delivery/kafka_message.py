@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
 from lockstep.declare.delivery_target import DeliveredRow, RowIdentity
+from lockstep.declare.row_key import SESSION_COLUMNS
 
 ROW = "lockstep.row"
 """Header with the identity of the row: `<table id>/<generation>/<topic id>/<partition>/<emit offset>/<row>`."""
@@ -23,10 +25,10 @@ Header = tuple[str, bytes]
 
 
 class OutgoingMessage(NamedTuple):
-    """A message to produce."""
+    """A message to produce; without a value, a tombstone."""
 
     key: bytes
-    value: bytes
+    value: bytes | None
     partition: int
     headers: list[Header]
 
@@ -61,7 +63,18 @@ class _Run(NamedTuple):
 class MessageEncoder:
     """Encodes the rows of one table for a topic."""
 
-    def __init__(self, table_id: str, code: str, partitions: int) -> None:
+    def __init__(self, table_id: str, code: str, partitions: int, key: Sequence[str] = (), removed: str = "") -> None:
+        """Encode nothing yet.
+
+        Args:
+            table_id: Delta's id of the table.
+            code: Digest of the functions of the delivery.
+            partitions: Number of partitions of the topic.
+            key: Fields of the row, or columns of the origin, that are the key; empty for the session.
+            removed: The field that is None in the row of a removed key; empty for none.
+        """
+        self._readers = [_make_reader(name) for name in key]
+        self._removed = removed
         self._encoder = msgspec.json.Encoder()
         self._table_id = table_id
         self._code = code
@@ -79,9 +92,20 @@ class MessageEncoder:
             self._prefix = f"{self._table_id}/{origin.generation}/{origin.topic_id}/{origin.partition}/".encode()
             self._of_batch = (BATCH, f"{origin.batch}/{self._code}/{origin.topic}".encode())
         key, digest = _encode_key(origin.session)
+        if self._readers:
+            key = self._encoder.encode([read(row) for read in self._readers])
+            digest = _hash(key) & 0x7FFFFFFF
         identity = b"%b%d/%d" % (self._prefix, origin.emit_offset, origin.row)
-        value = self._encoder.encode(row.value)
+        is_gone = bool(self._removed) and getattr(row.value, self._removed) is None
+        value = None if is_gone else self._encoder.encode(row.value)
         return OutgoingMessage(key, value, digest % self._partitions, [(ROW, identity), self._of_batch])
+
+
+def _make_reader(name: str) -> Callable[[DeliveredRow], object]:
+    """Read a part of the key."""
+    if name in SESSION_COLUMNS:
+        return attrgetter(f"origin.{name[1:]}")
+    return attrgetter(f"value.{name}")
 
 
 def decode_headers(headers: Mapping[str, bytes]) -> RowHeaders:

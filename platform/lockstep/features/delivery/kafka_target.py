@@ -8,13 +8,14 @@ token is the position: it settles an unknown outcome.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.declare.delivery import KafkaTopic
@@ -28,7 +29,11 @@ from lockstep.declare.delivery_target import (
     TargetRefused,
 )
 from lockstep.errors import KafkaError, KafkaUnreachable, LockstepError
-from lockstep.features.delivery.kafka_message import MessageEncoder, decode_headers
+from lockstep.features.delivery.changeable_target import ChangeableTarget
+from lockstep.features.delivery.erasures import ErasedSession
+from lockstep.features.delivery.kafka_keys import KeyedRebuild, encode_row, list_erased
+from lockstep.features.delivery.kafka_message import MessageEncoder, OutgoingMessage, decode_headers
+from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, read_last_messages
 from lockstep.features.delivery.kafka_tokens import TokenTopic
 from lockstep.kafka.admin import ClusterAdmin, Topic, read_topic_settings
 from lockstep.kafka.client import ClusterClient, make_admin_client, make_producer_configuration
@@ -62,22 +67,35 @@ _NO_TRANSACTIONS = {
 
 
 class _TargetState(msgspec.Struct, frozen=True):
-    """The topic to which a token belongs."""
+    """The topic to which a token belongs.
+
+    Attributes:
+        topic_id: Its id.
+        partitions: Number of its partitions.
+        deletes: Messages of a rebuild that are still to be deleted: those before an offset, by partition.
+    """
 
     topic_id: str
     partitions: int
+    deletes: dict[int, int] = {}
 
 
-class KafkaConnection(TargetConnection):
+class KafkaConnection(ChangeableTarget):
     """A claimed topic."""
 
-    def __init__(self, delivery: str, target: KafkaTopic, settings: KafkaSettings) -> None:
+    def __init__(self, delivery: str, target: KafkaTopic, settings: KafkaSettings, *, rebuilds: bool = False) -> None:
         """Claim the topic.
 
         1. Find topic and token topic; create the latter if it does not exist.
         2. Fence earlier runs: their transactions end.
         3. Read the token up to the end of the token topic as of then.
-        4. Refuse a topic that is not as the token has it.
+        4. Refuse a topic that is not as the token has it; end a rebuild that was killed.
+
+        Args:
+            delivery: Name of the delivery.
+            target: The topic.
+            settings: The cluster.
+            rebuilds: All messages are to be deleted: a topic that grew or was created again is accepted.
 
         Raises:
             TargetRefused: The topic is missing, was re-created or grew, belongs to another delivery, or Kafka refuses
@@ -88,6 +106,7 @@ class KafkaConnection(TargetConnection):
         self._target = target
         self._settings = settings
         client = make_admin_client(settings)
+        self._client = client
         self._admin = ClusterAdmin(client, settings.timeout_seconds)
         self._refused = list[LockstepError]()
         self._encoder: MessageEncoder | None = None
@@ -103,7 +122,7 @@ class KafkaConnection(TargetConnection):
         self._state = _TargetState(self._topic.topic_id, self._topic.partitions)
         self._epoch = 1 if self._token is None else self._token.epoch + 1
         if self._token is not None:
-            self._check_topic(self._token)  # 4
+            self._check_topic(self._token, rebuilds=rebuilds)  # 4
 
     @property
     def token(self) -> DeliveryToken | None:
@@ -112,18 +131,97 @@ class KafkaConnection(TargetConnection):
 
     def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
         """Write rows and token in one transaction. Raises as `TargetConnection.write`."""
-        state = msgspec.json.encode(self._state).decode()
-        stamped = msgspec.structs.replace(token, epoch=self._epoch, target_state=state)
+        self._write(rows, token, self._state)
+
+    def _write(self, rows: Sequence[DeliveredRow], token: DeliveryToken, state: _TargetState) -> None:
         if self._encoder is None:
-            self._encoder = MessageEncoder(token.table_id, token.code, self._topic.partitions)
+            self._encoder = self._make_encoder(token)
+        encoder = self._encoder
+        self._transact(lambda: self._produce(rows, encoder), token, state)
+
+    def _transact(
+        self, produce: Callable[[], None], token: DeliveryToken | None, state: _TargetState | None = None
+    ) -> None:
+        """Produce messages and the token, if any, in one transaction."""
         try:
             self._producer.begin_transaction()
-            self._produce(rows, self._encoder)
-            self._produce_one(self._target.tokens, self._target.topic.encode(), msgspec.json.encode(stamped), 0, [])
+            produce()
+            stamped = self._token
+            if token is not None:
+                encoded = msgspec.json.encode(state or self._state).decode()
+                stamped = msgspec.structs.replace(token, epoch=self._epoch, target_state=encoded)
+                key = self._target.topic.encode()
+                self._produce_one(self._target.tokens, OutgoingMessage(key, msgspec.json.encode(stamped), 0, []))
             self._commit()
         except KafkaException as error:
             raise self._explain(error.args[0]) from error
         self._token = stamped
+
+    def _make_encoder(self, token: DeliveryToken) -> MessageEncoder:
+        target = self._target
+        return MessageEncoder(token.table_id, token.code, self._topic.partitions, target.key, target.removed)
+
+    def erase(self, sessions: Sequence[ErasedSession], token: DeliveryToken) -> int | None:
+        """Write tombstones for the keys of erased sessions; None if the key does not have the session."""
+        if "_session" not in self._target.key:
+            return None
+        at = self._target.key.index("_session")
+        tombstones = list_erased(self._read_last(), sessions, at, token.table_id)
+        self._write_messages(tombstones, token)
+        return len(tombstones)
+
+    def retract(self, valid: Mapping[int, int], token: DeliveryToken) -> None:
+        """Delete nothing: a topic cannot lose single messages."""
+
+    @contextmanager
+    def rebuild(self, token: DeliveryToken) -> Iterator[TargetConnection]:
+        """Replace all rows.
+
+        Of a compacted topic, the keys that differ are corrected. A rebuild that is killed is repeated. All messages of
+        another topic are deleted: the token has their offsets first, so that the next run ends a rebuild that is
+        killed.
+        """
+        if self._target.key:
+            writer = KeyedRebuild(token, self._make_encoder(token))
+            yield writer
+            self._write_messages(list(writer.list_corrections(self._read_last())), writer.token)
+            return
+        ends = self._admin.view([self._target.topic]).ends
+        deletes = {key.partition: each.high_watermark for key, each in ends.items()}
+        self._write((), token, msgspec.structs.replace(self._state, deletes=deletes))
+        self._delete_messages(deletes)
+        yield self
+
+    def _read_last(self) -> dict[KeyPlace, LastMessage]:
+        """Read the last message of each key."""
+        ends = {key.partition: each for key, each in self._admin.view([self._target.topic]).ends.items()}
+        return read_last_messages(self._target.topic, ends, self._settings)
+
+    def _write_messages(self, messages: Sequence[OutgoingMessage], token: DeliveryToken) -> None:
+        """Write messages that may be repeated; the last transaction has the token."""
+        size = self._target.transaction_rows
+        for start in range(0, max(1, len(messages)), size):
+            is_last = start + size >= len(messages)
+            self._transact(partial(self._produce_all, messages[start : start + size]), token if is_last else None)
+
+    def _produce_all(self, messages: Sequence[OutgoingMessage]) -> None:
+        for each in messages:
+            self._produce_one(self._topic.name, each)
+
+    def _delete_messages(self, before: Mapping[int, int]) -> None:
+        """Delete messages before an offset of each partition; repeating it does nothing."""
+        wanted = [TopicPartition(self._target.topic, partition, offset) for partition, offset in before.items()]
+        deleted = self._client.delete_records(wanted, request_timeout=self._settings.timeout_seconds)
+        try:
+            for each in deleted.values():
+                each.result(self._settings.timeout_seconds)
+        except KafkaException as error:
+            problem = f"messages of topic {self._target.topic} cannot be deleted: {error.args[0].str()}"
+            step = f"grant DELETE on {self._target.topic}; lockstep deliver {self._delivery} continues the rebuild"
+            raise TargetRefused(self._delivery, problem, next_step=step) from error
+        except TimeoutError as error:
+            silence = describe_silence("Kafka", self._settings.timeout_seconds, self._target.topic)
+            raise TargetInterrupted(self._delivery, silence) from error
 
     def close(self) -> None:
         """Abort the open transaction, if any."""
@@ -134,22 +232,19 @@ class KafkaConnection(TargetConnection):
         """Produce to pinned partitions: a topic that grows keeps the order of its keys until the next claim."""
         topic = self._topic.name
         for row in rows:
+            message = encode_row(encoder, row)
             try:
-                key, value, partition, headers = encoder.encode(row)
-            except (TypeError, ValueError) as error:
-                step = "let Delivery.select make a value that JSON can hold"
-                raise RowUndeliverable(row.origin.identity, f"JSON cannot hold it: {error}", next_step=step) from error
-            try:
-                self._produce_one(topic, key, value, partition, headers)
+                self._produce_one(topic, message)
             except KafkaException as error:
                 if error.args[0].code() in _TOO_LARGE:
-                    raise _make_too_large(row.origin.identity, len(value)) from error
+                    raise _make_too_large(row.origin.identity, len(message.value or b"")) from error
                 raise
 
-    def _produce_one(self, topic: str, key: bytes, value: bytes, partition: int, headers: list[Any]) -> None:
+    def _produce_one(self, topic: str, message: OutgoingMessage) -> None:
+        key, value, partition, headers = message
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers)
+                self._producer.produce(topic, value, key, partition, headers=cast("list[Any]", headers))
             except BufferError:
                 self._producer.poll(0.05)
             else:
@@ -190,12 +285,27 @@ class KafkaConnection(TargetConnection):
         elif topics[tokens].partitions != 1:
             problem = f"the token topic {tokens} has {topics[tokens].partitions} partitions, not one"
             raise TargetRefused(self._delivery, problem, next_step="name another one: KafkaTopic(tokens=...)")
+        self._check_policy(client, topics[name])
         (kept,) = read_topic_settings(client, [tokens], self._settings.timeout_seconds)
         if kept.settings.get("cleanup.policy") != "compact":
             problem = f"the token topic {tokens} has cleanup.policy {kept.settings.get('cleanup.policy')}: Kafka would "
             step = f"set cleanup.policy=compact on {tokens}"
             raise TargetRefused(self._delivery, f"{problem}delete the position of the delivery", next_step=step)
         return topics[name]
+
+    def _check_policy(self, client: ClusterClient, topic: Topic) -> None:
+        """Refuse a topic that would lose rows, or keep the rows that others have replaced."""
+        if not self._target.key and not topic.deletes_only:
+            problem = f"topic {topic.name} is compacted: Kafka would keep the last row of each session alone"
+            step = f"set cleanup.policy=delete on {topic.name}; or declare a key: KafkaTopic(key=...)"
+            raise TargetRefused(self._delivery, problem, next_step=step)
+        if self._target.key:
+            (kept,) = read_topic_settings(client, [topic.name], self._settings.timeout_seconds)
+            policy = kept.settings.get("cleanup.policy")
+            if policy != "compact":
+                problem = f"topic {topic.name} has cleanup.policy {policy}: it would lose keys that do not change"
+                step = f"set cleanup.policy=compact on {topic.name}; or declare no key"
+                raise TargetRefused(self._delivery, problem, next_step=step)
 
     def _create_tokens(self, client: ClusterClient) -> None:
         """Create the token topic, with as many replicas as the topic of the rows has."""
@@ -246,21 +356,26 @@ class KafkaConnection(TargetConnection):
             raise TargetInterrupted(self._delivery, problem) from error
         return producer
 
-    def _check_topic(self, token: DeliveryToken) -> None:
+    def _check_topic(self, token: DeliveryToken, *, rebuilds: bool) -> None:
         name = self._target.topic
         if token.delivery != self._delivery:
             problem = f"topic {name} is the target of delivery {token.delivery}, whose rows it has"
             step = f"name another topic; or continue that delivery by its name, {token.delivery}"
             raise TargetRefused(self._delivery, problem, next_step=step)
+        if rebuilds:
+            return
         had = decode_json(token.target_state, _TargetState)
+        rebuild = f"lockstep delivery rebuild {self._delivery} --plan; or "
         if had.topic_id != self._state.topic_id:
             problem = f"topic {name} was deleted and created again: the rows that were delivered are gone"
-            step = "deliver to a topic of another name, from the first row on"
+            step = f"{rebuild}deliver by another name to another topic, from the first row on"
             raise TargetRefused(self._delivery, problem, next_step=step)
         if had.partitions != self._state.partitions:
             problem = f"topic {name} had {had.partitions} partitions, and has {self._state.partitions}: keys would move"
-            step = "deliver to a new topic with that number, from the first row on"
+            step = f"{rebuild}deliver by another name to a topic of that number, from the first row on"
             raise TargetRefused(self._delivery, problem, next_step=step)
+        if had.deletes:
+            self._delete_messages(had.deletes)
 
 
 def _make_too_large(row: Any, size: int) -> RowUndeliverable:

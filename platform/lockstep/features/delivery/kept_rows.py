@@ -7,6 +7,7 @@ from functools import partial
 
 from lockstep.declare.delivery import Delivery, FirstRows
 from lockstep.declare.stream import AnyStream
+from lockstep.features.delivery.changes import may_delete_sessions
 from lockstep.features.delivery.deliver import list_deliveries
 from lockstep.features.delivery.status import read_source_position
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
@@ -28,7 +29,9 @@ def find_delivered_rows(erased: ErasedHours) -> KeptRows:
             where = (
                 f"{each.delivery.target.address} has rows of batches up to {read.batch} (delivery {each.delivery.name})"
             )
-            notes.append(f"{where}: erase those of the session there")
+            is_able = may_delete_sessions(each.delivery)
+            done = "its next run deletes those of the session" if is_able else "erase those of the session there"
+            notes.append(f"{where}: {done}")
     return KeptRows(notes=tuple(notes))
 
 

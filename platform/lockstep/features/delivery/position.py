@@ -1,42 +1,24 @@
 """The position of a delivery in the history of its table: continue, or halt by name. Pure.
 
-| change of the past | default |
-|---|---|
-| compaction, vacuum, closed hours, added columns | continues: a row belongs to the range of its batch |
-| rewind or promotion behind the position | continues: the undone batches were not delivered |
-| rewind or promotion before the position | halts (`UNDONE`); `--accept` continues after the last common batch |
-| retention of delivered rows | continues: they stay in the target |
-| retention of rows that are not delivered | halts (`DROPPED`); `--accept` continues after them |
-| erasure of a session | continues; the history names the rows in the target, which the operator erases |
-| another table, or one restored from an older copy | halts (`REPLACED`) |
+changes.py has the effect of each event on each kind of target.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 
 import msgspec
 
 from lockstep.declare.delivery import Delivery, FirstRows
 from lockstep.declare.delivery_target import DeliveryToken
 from lockstep.errors import LockstepError
+from lockstep.features.delivery.changes import HaltReason
 from lockstep.table.commit import Base
 from lockstep.table.follower_positions import find_generation
 from lockstep.table.head import Head
 
 KIND = "delivery"
 """The kind of these followers."""
-
-
-class HaltReason(StrEnum):
-    """Why a delivery halts until an operator acts."""
-
-    UNDONE = "batches that it has delivered were undone"
-    REPLACED = "the table is not the one that it has delivered"
-    DROPPED = "retention has dropped rows that it has not delivered"
-    INCOMPLETE = "the table and its ledger count different rows"
-    ROW = "a row cannot be delivered"
 
 
 class DeliveryHalted(LockstepError):
@@ -54,11 +36,11 @@ class DeliveryHalted(LockstepError):
 
 
 class HaltFound(msgspec.Struct, frozen=True):
-    """A reason to halt, with its evidence and remedy."""
+    """A reason to halt, with its evidence, and the batch after which the delivery would continue."""
 
     reason: HaltReason
     evidence: str
-    next_step: str
+    batch: int
 
 
 class VersionRead(msgspec.Struct, frozen=True):
@@ -126,7 +108,6 @@ def mark_version(token: DeliveryToken, read: VersionRead, code: str) -> Delivery
     return msgspec.structs.replace(
         token,
         generation=head.generation,
-        erasure=0 if head.erasure is None else head.erasure.batch,
         version=read.base.version,
         entry=read.entry,
         valid=head.valid_batches,
@@ -142,28 +123,25 @@ def find_halt(token: DeliveryToken, head: Head, entry_now: str) -> HaltFound | N
         head: The head of the table.
         entry_now: Token of the log entry that the table has at the version of the position; empty if it is unknown.
     """
-    restart = "deliver by another name to another target, from the first row on"
     if token.table_id != head.table_id:
-        return HaltFound(HaltReason.REPLACED, f"its id is {head.table_id}, not {token.table_id}", restart)
+        return HaltFound(HaltReason.REPLACED, f"its id is {head.table_id}, not {token.table_id}", 0)
     is_ahead = token.generation > head.generation or (
         token.step_generation == head.generation and token.step_batch > head.batch
     )
     if is_ahead or (token.entry and entry_now and token.entry != entry_now):
         evidence = f"version {token.version}, which it has read, is another one or missing: it was restored from a copy"
-        return HaltFound(HaltReason.REPLACED, evidence, restart)
-    accept = f"lockstep deliver {token.delivery} --accept"
+        return HaltFound(HaltReason.REPLACED, evidence, 0)
     common = find_common_batch(token, head)
     if token.step_batch > common:
         evidence = (
             f"it has rows of batches {common + 1} to {token.step_batch}, and the table continues after batch {common} "
             f"in generation {head.generation}"
         )
-        step = f"they stay in the target, with their generation: {accept} continues after batch {common}; or "
-        return HaltFound(HaltReason.UNDONE, evidence, step + restart)
+        return HaltFound(HaltReason.UNDONE, evidence, common)
     dropped = 0 if head.retention is None else head.retention.batch
     if dropped > token.batch:
         evidence = f"those of batches {token.batch + 1} to {dropped}"
-        return HaltFound(HaltReason.DROPPED, evidence, f"{accept} continues after batch {dropped}, without them")
+        return HaltFound(HaltReason.DROPPED, evidence, dropped)
     return None
 
 

@@ -31,6 +31,17 @@ AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) 
 """A session that waits for a client in a COPY takes no notice of a cancel or a timeout."""
 
 
+_ERASE: Final = """
+DELETE FROM {} WHERE _topic_id = %s AND _partition = %s AND _batch < %s
+AND left(encode(sha256(convert_to(%s || _session, 'UTF8')), 'hex'), 32) = %s
+"""
+_RETRACT: Final = """
+DELETE FROM {} AS old WHERE NOT EXISTS (
+    SELECT FROM unnest(%s::bigint[], %s::bigint[]) AS valid (generation, batch)
+    WHERE old._generation = valid.generation AND old._batch <= valid.batch)
+"""
+
+
 class TargetLayout:
     """The statements for one target table."""
 
@@ -60,6 +71,10 @@ class TargetLayout:
             "CREATE TABLE {} (target text PRIMARY KEY, delivery text NOT NULL, epoch bigint NOT NULL, table_id text, "
             "generation bigint, batch bigint, rows bigint, written_at timestamptz, token text)"
         )
+
+        self.delete_all = sql.SQL("DELETE FROM {}").format(self.table)
+        self.erase = sql.SQL(_ERASE).format(self.table)
+        self.retract = sql.SQL(_RETRACT).format(self.table)
 
     def _of_tokens(self, statement: str) -> sql.Composed:
         return sql.SQL(statement).format(self.tokens)
@@ -105,6 +120,10 @@ class TargetLayout:
     def copy_to_stage(self, columns: Sequence[TableColumn]) -> sql.Composed:
         """Copy rows into the staging table."""
         return _make_copy(self._stage(columns), columns)
+
+    def clear_stage(self, columns: Sequence[TableColumn]) -> sql.Composed:
+        """Empty the staging table for further rows of the transaction."""
+        return sql.SQL("TRUNCATE {}").format(self._stage(columns))
 
     def _stage(self, columns: Sequence[TableColumn]) -> sql.Identifier:
         """Its name has a digest of table and columns: sessions of a pool are shared."""
@@ -172,26 +191,28 @@ class TargetTable:
         self._layout = layout
         self._connection = connection
 
-    def check_or_create(self, columns: Sequence[TableColumn], number: int | None) -> None:
+    def check_or_create(self, columns: Sequence[TableColumn], number: int | None, *, rebuilds: bool = False) -> None:
         """Create the table, or refuse a table that is not as the token has it; add new columns.
 
         Args:
             columns: The columns of the rows.
             number: Number of the newest row by the token; None without a token.
+            rebuilds: All rows are to be replaced.
 
         Raises:
             TargetRefused: The table is missing, has rows of others, or other columns.
         """
         name = self._target.table
         if not self._layout.has_table(self._connection):
-            if number:
-                step = "restore it together with lockstep_deliveries; or deliver to a new table, from the first row on"
+            if number and not rebuilds:
+                step = f"lockstep delivery rebuild {self._delivery} --plan; or deliver by another name to another table"
                 raise self._refuse(f"table {name} was dropped, and {number} rows were delivered to it", step)
             for statement in self._layout.create_table(columns):
                 self._connection.execute(statement)
             return
         self._check_columns(columns)
-        self._check_rows(number)
+        if not (rebuilds and number is not None):
+            self._check_rows(number)
 
     def _check_columns(self, columns: Sequence[TableColumn]) -> None:
         path = f"{self._target.schema}.{self._target.name}"
@@ -239,6 +260,8 @@ class TargetTable:
             counted = "has no token" if number is None else f"has its token at row {number}"
             problem = f"table {self._target.table} has rows that this delivery did not count: it {counted}"
             step = "restore the table together with lockstep_deliveries; or deliver to a new table"
+            if number is not None:
+                step = f"{step}; or lockstep delivery rebuild {self._delivery} --plan"
             raise self._refuse(problem, step)
 
     def _refuse(self, problem: str, next_step: str) -> TargetRefused:

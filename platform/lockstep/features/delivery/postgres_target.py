@@ -13,7 +13,7 @@ All settings are local to a transaction, and no statement is prepared, so a conn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +33,8 @@ from lockstep.declare.delivery_target import (
 )
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.errors import LockstepError
+from lockstep.features.delivery.changeable_target import ChangeableTarget
+from lockstep.features.delivery.erasures import ErasedSession
 from lockstep.features.delivery.postgres_layout import TargetLayout, TargetTable
 from lockstep.features.delivery.postgres_rows import RowValues
 from lockstep.kafka.secrets import fetch_secret
@@ -42,6 +44,8 @@ PATIENCE_SECONDS: Final = 5
 """Time for the write in progress of an earlier run to end before its session is ended: its process may hang."""
 TRANSACTION_SECONDS: Final = 60
 """A statement that takes longer is cancelled; so is a session that waits for longer inside of a transaction."""
+DELETE_SECONDS: Final = 600
+"""Time for a statement that deletes the rows of a session or of undone batches: it reads the whole table."""
 CONNECT_SECONDS: Final = 15
 _DEFAULTS: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -75,6 +79,7 @@ class TargetState(msgspec.Struct, frozen=True):
         code: Digest of the functions that made the newest rows.
         code_number: The rows after this number were made by these functions.
         code_batch: The rows of batches after this batch were made by these functions.
+        first_number: The rows up to this number were replaced by a rebuild.
     """
 
     number: int
@@ -82,6 +87,7 @@ class TargetState(msgspec.Struct, frozen=True):
     code: str
     code_number: int = 0
     code_batch: int = 0
+    first_number: int = 0
 
 
 class _Claimed(NamedTuple):
@@ -120,14 +126,22 @@ def explain_error(delivery: str, target: PostgresTable, error: psycopg.Error) ->
     return TargetInterrupted(delivery, f"Postgres: {found}{f' (SQLSTATE {state})' if state else ''}")
 
 
-class PostgresConnection(TargetConnection):
+class PostgresConnection(ChangeableTarget):
     """A claimed table."""
 
-    def __init__(self, delivery: str, target: PostgresTable, value: type[msgspec.Struct]) -> None:
+    def __init__(
+        self, delivery: str, target: PostgresTable, value: type[msgspec.Struct], *, rebuilds: bool = False
+    ) -> None:
         """Claim the table.
 
         1. Connect. 2. Wait for the write of an earlier run, and lock the token. 3. Refuse a table that is not
         as the token has it; create it, or add its new columns. 4. Raise the epoch.
+
+        Args:
+            delivery: Name of the delivery.
+            target: The table.
+            value: Type of the delivered rows.
+            rebuilds: The rows are to be replaced: a dropped table, or rows that the token does not count, are accepted.
 
         Raises:
             TargetRefused: The table has other columns, rows of others or another delivery, or a right is missing.
@@ -139,7 +153,9 @@ class PostgresConnection(TargetConnection):
         self._rows = RowValues(value)
         self._layout = TargetLayout(target)
         self._epoch = 0
+        self._rebuilds = rebuilds
         self._token: DeliveryToken | None = None
+        self._state = TargetState(0, target.key, "")
         self._connection = open_database(delivery, target)  # 1
         try:
             with self._explain():
@@ -156,17 +172,86 @@ class PostgresConnection(TargetConnection):
     def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
         """Write rows and token in one transaction. Raises as `TargetConnection.write`."""
         state = self._advance(token, len(rows))
-        encoded = msgspec.json.encode(state).decode()
-        stamped = msgspec.structs.replace(token, epoch=self._epoch, target_state=encoded)
+        stamped = self._stamp(token, state)
         try:
             with self._begin():
                 self._connection.execute(self._layout.lock_write)
                 self._move_token(stamped)
-                self._write_rows(rows)
+                self._write_rows(rows, self._state.number)
         except psycopg.Error as error:
             raise self._explain_write(error, rows) from error
         self._token = stamped
         self._state = state
+
+    def erase(self, sessions: Sequence[ErasedSession], token: DeliveryToken) -> int:
+        """Delete the rows of erased sessions: Postgres computes the digests. Raises as `write`."""
+
+        def delete() -> int:
+            self._connection.execute(sql.SQL(f"SET LOCAL statement_timeout = '{DELETE_SECONDS}s'"))
+            return sum(self._delete_session(each, token.table_id) for each in sessions)
+
+        return self._change(token, delete)
+
+    def _delete_session(self, erased: ErasedSession, table_id: str) -> int:
+        values = (erased.key.topic_id, erased.key.partition, erased.batch, f"{table_id}\n", erased.digest)
+        return self._connection.execute(self._layout.erase, values).rowcount
+
+    def retract(self, valid: Mapping[int, int], token: DeliveryToken) -> int | None:
+        """Delete the rows of undone batches. A table with a key has lost the rows that these replaced: None."""
+        if self._target.key:
+            return None
+        generations = list(valid)
+        batches = [valid[each] for each in generations]
+
+        def delete() -> int:
+            self._connection.execute(sql.SQL(f"SET LOCAL statement_timeout = '{DELETE_SECONDS}s'"))
+            return self._connection.execute(self._layout.retract, (generations, batches)).rowcount
+
+        return self._change(token, delete)
+
+    def _change(self, token: DeliveryToken, delete: Callable[[], int]) -> int:
+        """Delete rows and write the token in one transaction."""
+        stamped = token
+        deleted = 0
+        try:
+            with self._begin():
+                self._connection.execute(self._layout.lock_write)
+                self._move_token(self._stamp(token, self._state))
+                deleted = delete()
+                left = max(0, token.delivered - deleted)
+                stamped = self._stamp(msgspec.structs.replace(token, delivered=left), self._state)
+                self._move_token(stamped)
+        except psycopg.Error as error:
+            raise self._explain_write(error, ()) from error
+        self._token = stamped
+        return deleted
+
+    @contextmanager
+    def rebuild(self, token: DeliveryToken) -> Iterator[TargetConnection]:
+        """Replace all rows in one transaction: readers see the table before, then after. Raises as `write`."""
+        writer = _RebuildWriter(token, self._state.number, self._write_rows)
+        try:
+            with self._begin():
+                self._connection.execute(self._layout.lock_write)
+                self._move_token(self._stamp(token, self._state))
+                self._connection.execute(sql.SQL("SET LOCAL statement_timeout = 0"))
+                self._connection.execute(
+                    sql.SQL(f"SET LOCAL idle_in_transaction_session_timeout = '{DELETE_SECONDS}s'")
+                )
+                self._connection.execute(self._layout.delete_all)
+                yield writer
+                first = self._state.number
+                state = TargetState(writer.number, self._target.key, token.code, first, token.since, first)
+                stamped = self._stamp(writer.token, state)
+                self._move_token(stamped)
+        except psycopg.Error as error:
+            raise self._explain_write(error, writer.rows) from error
+        self._token = stamped
+        self._state = state
+
+    def _stamp(self, token: DeliveryToken, state: TargetState) -> DeliveryToken:
+        encoded = msgspec.json.encode(state).decode()
+        return msgspec.structs.replace(token, epoch=self._epoch, target_state=encoded)
 
     def close(self) -> None:
         """Close the connection: Postgres undoes a transaction that is open."""
@@ -202,11 +287,11 @@ class PostgresConnection(TargetConnection):
     def _claim_locked(self) -> None:
         found = self._lock_token()  # 2
         self._token = found.token
-        self._state = TargetState(0, self._target.key, "")
         if found.token is not None:
             self._state = decode_json(found.token.target_state, TargetState)
         table = TargetTable(self._delivery, self._target, self._layout, self._connection)
-        table.check_or_create(self._rows.columns, self._state.number if found.token is not None else None)  # 3
+        number = None if found.token is None else self._state.number
+        table.check_or_create(self._rows.columns, number, rebuilds=self._rebuilds)  # 3
         self._epoch = found.epoch + 1
         self._connection.execute(self._layout.claim, (self._target.name, self._delivery, self._epoch))  # 4
 
@@ -255,21 +340,23 @@ class PostgresConnection(TargetConnection):
         if moved.rowcount != 1:
             raise DeliveryFenced(self._delivery)
 
-    def _write_rows(self, rows: Sequence[DeliveredRow]) -> None:
+    def _write_rows(self, rows: Sequence[DeliveredRow], after: int) -> None:
+        """Write rows, whose numbers follow `after`."""
         if not rows:
             return
         columns = self._rows.columns
         if self._target.key:
             self._connection.execute(self._layout.create_stage(columns))
-            self._copy(rows, self._layout.copy_to_stage(columns))
+            self._copy(rows, self._layout.copy_to_stage(columns), after)
             self._connection.execute(self._layout.merge(columns))
+            self._connection.execute(self._layout.clear_stage(columns))
         else:
-            self._copy(rows, self._layout.copy(columns))
+            self._copy(rows, self._layout.copy(columns), after)
 
-    def _copy(self, rows: Sequence[DeliveredRow], statement: sql.Composed) -> None:
+    def _copy(self, rows: Sequence[DeliveredRow], statement: sql.Composed, after: int) -> None:
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types([column.copied_type for column in self._rows.columns])
-            for number, row in enumerate(rows, self._state.number + 1):
+            for number, row in enumerate(rows, after + 1):
                 try:
                     copy.write_row(self._rows.make(row, number))
                 except psycopg.OperationalError:
@@ -310,13 +397,43 @@ class PostgresConnection(TargetConnection):
         """Write rows, and undo that; the error, if any."""
         try:
             with self._begin(undo=True):
-                self._write_rows(rows)
+                self._write_rows(rows, self._state.number)
                 self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
             if not _is_of_rows(error):
                 raise explain_error(self._delivery, self._target, error) from error
             return error.diag.message_primary or type(error).__name__
         return None
+
+
+class _RebuildWriter(TargetConnection):
+    """Writes rows in the transaction of a rebuild; its token is written at the end.
+
+    Attributes:
+        number: Number of the newest row.
+        rows: The rows of the newest write.
+    """
+
+    def __init__(self, token: DeliveryToken, number: int, write: Callable[[Sequence[DeliveredRow], int], None]) -> None:
+        self._token = token
+        self._write = write
+        self.number = number
+        self.rows: Sequence[DeliveredRow] = ()
+
+    @property
+    def token(self) -> DeliveryToken:
+        """The token of the newest write."""
+        return self._token
+
+    def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
+        """Write rows. Raises the errors of the driver, which the rebuild explains."""
+        self.rows = rows
+        self._write(rows, self.number)
+        self.number += len(rows)
+        self._token = token
+
+    def close(self) -> None:
+        """The rebuild ends the transaction."""
 
 
 def _is_of_rows(error: psycopg.Error) -> bool:

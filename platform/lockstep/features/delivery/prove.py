@@ -2,7 +2,8 @@
 
 Each row of the table up to the token is in a topic once, with the key, value and partition that the functions make of
 it now; the topic has no other rows; and rows of one source partition follow each other in each target partition. A
-message takes 50 bytes of memory. Tables are in prove_postgres.py.
+message takes 50 bytes of memory. A topic with a key has the last row of each key. prove_postgres.py has
+tables.
 """
 
 from __future__ import annotations
@@ -10,35 +11,40 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import Message, TopicPartition
 
 from lockstep.declare.delivery import Delivery, KafkaTopic
-from lockstep.declare.delivery_target import DeliveryToken
+from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError
 from lockstep.features.delivery.compare import (
     ComparedBatches,
     DigestComparison,
+    TargetDifference,
     choose_batches,
     judge_difference,
     make_proof,
 )
-from lockstep.features.delivery.expected_rows import ExpectedRows, TableReading
+from lockstep.features.delivery.expected_rows import EncodedRow, ExpectedRows, TableReading
 from lockstep.features.delivery.kafka_message import ROW, MessageEncoder, RowHeaders, decode_headers
+from lockstep.features.delivery.kafka_reading import (
+    KeyPlace,
+    LastMessage,
+    digest_value,
+    read_last_messages,
+    read_partition,
+)
 from lockstep.features.delivery.kafka_tokens import TokenTopic
 from lockstep.features.delivery.targets import require_driver
 from lockstep.kafka.admin import ClusterAdmin, PartitionOffsets
-from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
+from lockstep.kafka.client import make_admin_client
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.stream_table import open_table
 from lockstep.settings import KafkaSettings
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import FollowerProof, InvariantStatus
-
-SILENT_POLLS = 150
-"""Polls of a fifth of a second without a message after which the proof ends."""
 
 
 def prove_deliveries(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings) -> Iterator[FollowerProof]:
@@ -70,26 +76,44 @@ def _prove_topic(
     if token is None or token.delivery != delivery.name or token.table_id != base.head.table_id:
         return make_proof(delivery, InvariantStatus.NOT_CLAIMED, "no row of this table", "")
     topic = topics[target.topic]
-    comparison = _TopicComparison(token, choose_batches(token, base.head), delivery.digest_code())
+    comparison = _TopicComparison(token, choose_batches(token, base.head), delivery.digest_code(), target)
     ends = {key.partition: each for key, each in admin.view([target.topic]).ends.items()}
-    comparison.read_topic(target.topic, ends, kafka)
-    comparison.compare_rows(ExpectedRows(delivery, stream, TableReading(folders, base)), topic.partitions)
+    expected = ExpectedRows(delivery, stream, TableReading(folders, base))
+    if target.key:
+        comparison.read_keys(read_last_messages(target.topic, ends, kafka))
+        comparison.compare_keys(expected, topic.partitions)
+    else:
+        comparison.read_topic(target.topic, ends, kafka)
+        comparison.compare_rows(expected, topic.partitions)
     found = comparison.digests.result()
-    excuses = dict[str, str]()
-    if not (topic.deletes_only and all(each.start == 0 for each in ends.values())):
+    is_whole = bool(target.key) or (topic.deletes_only and all(each.start == 0 for each in ends.values()))
+    excuses = _find_excuses(found, token, base.head, target)
+    if not is_whole:
         excuses["missing"] = "Kafka has removed messages from the topic"
-    elif found.other_code:
-        excuses["missing"] = "functions of the delivery were changed"
-    if base.head.erasure is not None or found.other_code:
-        erased = "they may be of an erased session, to be erased there"
-        excuses["extra"] = erased if base.head.erasure is not None else "functions of the delivery were changed"
     return judge_difference(delivery, token, found, "messages", excuses)
+
+
+def _find_excuses(found: TargetDifference, token: DeliveryToken, head: Head, target: KafkaTopic) -> dict[str, str]:
+    """The reasons for which messages may differ from the rows."""
+    excuses = dict[str, str]()
+    if found.other_code:
+        excuses["missing"] = "functions of the delivery were changed"
+    if head.erasure is not None and ("_session" not in target.key or token.erasure < head.erasure.batch):
+        excuses["extra"] = "they may be of an erased session, to be erased there"
+        if target.key:
+            excuses["changed"] = excuses["extra"]
+    elif target.key and head.retention is not None:
+        excuses["extra"] = "retention has dropped the last rows of some keys"
+    elif found.other_code:
+        excuses["extra"] = "functions of the delivery were changed"
+    return excuses
 
 
 class _TopicComparison:
     """One comparison of a topic with a table."""
 
-    def __init__(self, token: DeliveryToken, batches: ComparedBatches, code: str) -> None:
+    def __init__(self, token: DeliveryToken, batches: ComparedBatches, code: str, target: KafkaTopic) -> None:
+        self._target = target
         self._token = token
         self._batches = batches
         self._code = code
@@ -99,9 +123,43 @@ class _TopicComparison:
         """Read all committed messages, and compare the order of those in each partition."""
         for partition, offsets in sorted(ends.items()):
             last = dict[TopicIdPartition, tuple[int, int, int]]()
-            for message in _read_partition(TopicPartition(topic, partition, offsets.start), offsets.stable_end, kafka):
+            for message in read_partition(TopicPartition(topic, partition, offsets.start), offsets.stable_end, kafka):
                 self._take_message(message, last)
         self.digests.settle()
+
+    def read_keys(self, last: Mapping[KeyPlace, LastMessage]) -> None:
+        """Take the last message of each key."""
+        for place, message in last.items():
+            try:
+                headers = decode_headers(message.headers)
+            except (KeyError, ValueError):
+                self.digests.note("foreign", f"partition {place.partition}: the last message of a key has no headers")
+                continue
+            if headers.table_id != self._token.table_id:
+                self.digests.note("foreign", f"a message of the table with id {headers.table_id}")
+            elif not self._batches.counts(headers.generation, headers.batch):
+                self.digests.note("undone", "")
+            else:
+                content = message.headers[ROW] + message.digest
+                self.digests.add(_join_key(place), content, compares=headers.code == self._code)
+        self.digests.settle()
+
+    def compare_keys(self, expected: ExpectedRows, partitions: int) -> None:
+        """Read the rows that are delivered, and compare the last of each key with its message."""
+        encoder = self._make_encoder(partitions)
+
+        def encode(row: DeliveredRow) -> EncodedRow:
+            key, value, partition, headers = encoder.encode(row)
+            content = None if value is None else headers[0][1] + digest_value(value)
+            return EncodedRow(_join_key(KeyPlace(partition, key)), content)
+
+        for key, newest in expected.find_newest(self._batches, self._token, encode).items():
+            if newest.content is not None:
+                self.digests.compare(key, newest.content, newest.row)
+
+    def _make_encoder(self, partitions: int) -> MessageEncoder:
+        target = self._target
+        return MessageEncoder(self._token.table_id, self._code, partitions, target.key, target.removed)
 
     def _take_message(self, message: Message, last: dict[TopicIdPartition, tuple[int, int, int]]) -> None:
         where = f"partition {message.partition()}, offset {message.offset()}"
@@ -132,37 +190,15 @@ class _TopicComparison:
 
     def compare_rows(self, expected: ExpectedRows, partitions: int) -> None:
         """Read the rows of the batches that are delivered, and compare each with its message."""
-        encoder = MessageEncoder(self._token.table_id, self._code, partitions)
+        encoder = self._make_encoder(partitions)
         for row in expected.read_batches(self._batches):
             key, value, partition, headers = encoder.encode(row)
             named = f"row {row.origin.identity} of batch {row.origin.batch}"
-            self.digests.compare(headers[0][1], _join_content(key, value, partition), named)
+            self.digests.compare(headers[0][1], _join_content(key, value or b"", partition), named)
 
 
-def _read_partition(start: TopicPartition, end: int, kafka: KafkaSettings) -> Iterator[Message]:
-    """The committed messages of a partition up to its last stable offset."""
-    if start.offset >= end:
-        return
-    consumer: Any = make_consumer(make_reader_configuration(kafka))
-    reached = start.offset
-    silent = 0
-    try:
-        consumer.assign([start])
-        while reached < end:
-            found = consumer.consume(5_000, 0.2)
-            silent = 0 if found else silent + 1
-            if silent > SILENT_POLLS:
-                problem = f"topic {start.topic}, partition {start.partition}: no message from offset {reached} to {end}"
-                raise LockstepError(problem, next_step="check the cluster; then lockstep verify again")
-            for message in found:
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() != ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name
-                    raise LockstepError(f"topic {start.topic}: {error.str()}", next_step="lockstep verify again")
-                reached = max(reached, message.offset() + (error is None))
-    finally:
-        consumer.close()
+def _join_key(place: KeyPlace) -> bytes:
+    return b"%d/%b" % (place.partition, place.key)
 
 
 def _join_content(key: bytes, value: bytes, partition: int) -> bytes:

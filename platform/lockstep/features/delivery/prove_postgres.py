@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Context, Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -18,7 +18,8 @@ from psycopg.types.json import Jsonb, set_json_loads
 
 from lockstep.declare.delivery import Delivery
 from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken
-from lockstep.declare.postgres_table import PostgresTable, find_value_type
+from lockstep.declare.postgres_table import PostgresTable
+from lockstep.declare.row_key import find_value_type
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.compare import (
     ComparedBatches,
@@ -27,12 +28,13 @@ from lockstep.features.delivery.compare import (
     judge_difference,
     make_proof,
 )
-from lockstep.features.delivery.expected_rows import ExpectedRows, TableReading
+from lockstep.features.delivery.expected_rows import EncodedRow, ExpectedRows, TableReading
 from lockstep.features.delivery.postgres_layout import TargetLayout
 from lockstep.features.delivery.postgres_rows import NUMBER, RowValues, Values
 from lockstep.features.delivery.postgres_target import TargetState, explain_error, open_database
 from lockstep.model.decoding import decode_json
 from lockstep.operations.stream_table import open_table
+from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import FollowerProof, InvariantStatus
 
@@ -67,10 +69,7 @@ def prove_table(delivery: Delivery, target: PostgresTable, stream: AnyStream, fo
         raise explain_error(delivery.name, target, error) from error
     finally:
         connection.close()
-    is_dropped = base.head.retention is not None
-    excuses = comparison.find_excuses(
-        delivery.digest_code(), is_erased=base.head.erasure is not None, is_dropped=is_dropped
-    )
+    excuses = comparison.find_excuses(delivery.digest_code(), base.head)
     return judge_difference(delivery, token, comparison.digests.result(), "rows", excuses)
 
 
@@ -92,14 +91,6 @@ def _read_rows(layout: TargetLayout, rows: RowValues, connection: psycopg.Connec
         cursor.itersize = ROWS_A_FETCH
         cursor.execute(query, binary=True)
         yield from cursor
-
-
-class _Newest(NamedTuple):
-    """The last row of a key so far: its place in the order of delivery, its content, its name."""
-
-    place: tuple[object, ...]
-    content: bytes | None
-    row: str
 
 
 class _TableComparison:
@@ -148,7 +139,7 @@ class _TableComparison:
     def compare_rows(self, expected: ExpectedRows) -> None:
         """Compare the rows of the stream that are delivered, or the last of each key, with those of Postgres."""
         if self._key:
-            for key, newest in self._find_newest(expected).items():
+            for key, newest in expected.find_newest(self._batches, self._token, self._encode_row).items():
                 if newest.content is not None:
                     self.digests.compare(key, newest.content, newest.row)
             return
@@ -157,35 +148,27 @@ class _TableComparison:
             named = f"row {row.origin.identity} of batch {row.origin.batch}"
             self.digests.compare(self._encode_identity(values), self._encode(values), named)
 
-    def _find_newest(self, expected: ExpectedRows) -> dict[bytes, _Newest]:
-        newest = dict[bytes, _Newest]()
-        self._replay(expected.read_batches(self._batches), newest)
-        self._replay(expected.read_started(self._token), newest)
-        return newest
+    def _encode_row(self, row: DeliveredRow) -> EncodedRow:
+        values = self._rows.make(row, 0)
+        is_gone = bool(self._removed) and values[self._at[self._removed]] is None
+        return EncodedRow(self._encode_key(values), None if is_gone else self._encode(values))
 
-    def _replay(self, rows: Iterator[DeliveredRow], newest: dict[bytes, _Newest]) -> None:
-        for row in rows:
-            values = self._rows.make(row, 0)
-            key = self._encode_key(values)
-            place = (row.origin.batch, *row.origin.identity)
-            if key not in newest or place > newest[key].place:
-                is_gone = bool(self._removed) and values[self._at[self._removed]] is None
-                content = None if is_gone else self._encode(values)
-                newest[key] = _Newest(place, content, f"key {row.origin.identity} of batch {row.origin.batch}")
-
-    def find_excuses(self, code: str, *, is_erased: bool, is_dropped: bool) -> dict[str, str]:
+    def find_excuses(self, code: str, head: Head) -> dict[str, str]:
         """The reasons for which rows may be missing or more than those of the stream."""
         excuses = dict[str, str]()
-        is_other = self._state.code_number > 0 or self._state.code != code
+        is_other = self._state.code_number > self._state.first_number or self._state.code != code
         if is_other:
             excuses = dict.fromkeys(("missing", "extra"), "functions of the delivery were changed")
             if self._state.code != code:
                 excuses["changed"] = "the functions are not those of the newest rows"
-        if not self._key and self._first_number > 1:
+        if not self._key and self._first_number > self._state.first_number + 1:
             excuses["missing"] = f"the rows before number {self._first_number} were deleted in Postgres"
-        if is_erased:
-            excuses["extra"] = "they may be of an erased session, to be erased there"
-        elif is_dropped and self._key:
+        erasure = 0 if head.erasure is None else head.erasure.batch
+        if erasure > self._token.erasure:
+            excuses["extra"] = "they may be of an erased session, whose rows the next run deletes"
+        if erasure and self._key and "_session" not in self._key:
+            excuses["missing"] = "the last rows of their keys were of an erased session: a rebuild adds them"
+        elif head.retention is not None and self._key:
             excuses["extra"] = "retention has dropped the last rows of some keys"
         return excuses
 

@@ -6,7 +6,8 @@ import msgspec
 
 from lockstep.declare.delivery import Delivery, KafkaTopic
 from lockstep.declare.delivery_target import TargetConnection, TargetRefused
-from lockstep.declare.postgres_table import PostgresTable, find_value_type
+from lockstep.declare.postgres_table import PostgresTable
+from lockstep.declare.row_key import find_value_type
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.kafka_target import KafkaConnection
 from lockstep.settings import KafkaSettings
@@ -19,17 +20,24 @@ class DeclaredDelivery(msgspec.Struct, frozen=True):
     stream: AnyStream
 
 
-def open_target(declared: DeclaredDelivery, settings: KafkaSettings) -> TargetConnection:
-    """Claim the target of a delivery. Raises as `Target.connect`."""
+def open_target(declared: DeclaredDelivery, settings: KafkaSettings, *, rebuilds: bool = False) -> TargetConnection:
+    """Claim the target of a delivery. Raises as `Target.connect`.
+
+    Args:
+        declared: The delivery and its stream.
+        settings: Kafka's cluster.
+        rebuilds: All rows of the target are to be replaced.
+    """
     delivery = declared.delivery
     target = delivery.target
     if isinstance(target, KafkaTopic):
-        return KafkaConnection(delivery.name, target, settings)
+        return KafkaConnection(delivery.name, target, settings, rebuilds=rebuilds)
     if isinstance(target, PostgresTable):
         require_driver(delivery.name)
         from lockstep.features.delivery.postgres_target import PostgresConnection
 
-        return PostgresConnection(delivery.name, target, find_value_type(delivery.select, declared.stream.types.row))
+        value = find_value_type(delivery.select, declared.stream.types.row)
+        return PostgresConnection(delivery.name, target, value, rebuilds=rebuilds)
     return target.connect(delivery.name)
 
 
