@@ -87,6 +87,19 @@ def _folder_or_prefix(value: object) -> object:
     return _folder(value)
 
 
+_HEADER: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_OWN_HEADERS: Final = frozenset({"accept", "authorization", "connection", "content-length", "cookie", "host"})
+
+
+def _further_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name) or name.lower() in _OWN_HEADERS:
+            raise ValueError(f"{name!r} is not a further header, such as target-sr-cluster")
+        if not value.isascii() or not value.isprintable():
+            raise ValueError(f"the header {name} holds other characters than printable ASCII")
+    return headers
+
+
 def _cron(value: str) -> str:
     if problem := find_cron_problem(value):
         raise ValueError(problem)
@@ -123,10 +136,17 @@ class RegistrySettings(_Refusing):
     Attributes:
         url: Address, for example http://registry:8081; empty without a registry. For decoders with a schema registry.
         user: User, if the registry requires one. For registries with a login.
-        secrets: Location of the user's `password`: `file:` and an absolute path, or `env:` and a variable. Fetched by
-            each process that connects. For registries with a login.
-        ca_file: Certificates to trust instead of the system's; on every machine that runs tasks. For registries with a
-            certificate of a private authority.
+        secrets: Location of the user's `password`, or of the `client_secret`: `file:` and an absolute path, or `env:`
+            and a variable. Fetched by each process that connects. For registries with a login.
+        client_id: Client of OpenID Connect, whose token is sent instead of a user. For registries with tokens.
+        issuer_url: Address at which the client requests its tokens. For registries with tokens.
+        issuer_hosts: Hosts that may issue tokens: the host of `issuer_url` must be one of them. For registries with
+            tokens.
+        scope: Scope of the tokens, if the issuer requires one. For registries with tokens.
+        headers: Further headers of each request to the registry, such as `target-sr-cluster`. For services with several
+            registries.
+        ca_file: Certificates to trust instead of the system's, for registry and issuer; on every machine that runs
+            tasks. For certificates of a private authority.
         timeout_seconds: Timeout of one request, retries included. For slow or distant registries.
     """
 
@@ -134,15 +154,37 @@ class RegistrySettings(_Refusing):
 
     url: Annotated[str, AfterValidator(_address)] = ""
     user: str = ""
-    secrets: dict[Literal["password"], Annotated[str, AfterValidator(_reference)]] = {}
+    secrets: dict[Literal["password", "client_secret"], Annotated[str, AfterValidator(_reference)]] = {}
+    client_id: str = ""
+    issuer_url: str = ""
+    issuer_hosts: tuple[str, ...] = ()
+    scope: str = ""
+    headers: Annotated[dict[str, str], AfterValidator(_further_headers)] = {}
     ca_file: Path | None = None
     timeout_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
 
     @model_validator(mode="after")
     def _whole(self) -> RegistrySettings:
-        if bool(self.user) != bool(self.secrets):
+        if bool(self.user) != ("password" in self.secrets):
             raise ValueError("a user needs registry.secrets password, and the password a user")
+        if problem := self._find_wrong_client():
+            raise ValueError(problem)
         return self
+
+    def _find_wrong_client(self) -> str:
+        """The problem of the client of OpenID Connect; empty without one."""
+        of_client = (bool(self.client_id), "client_secret" in self.secrets, bool(self.issuer_url))
+        if not any(of_client):
+            unused = "scope" if self.scope else "issuer_hosts" if self.issuer_hosts else ""
+            return f"registry.{unused} has no effect without registry.client_id" if unused else ""
+        if not all(of_client):
+            return "a client needs registry.client_id, registry.issuer_url and registry.secrets client_secret"
+        if self.user:
+            return "registry.user has no effect with registry.client_id: remove one of them"
+        if urlsplit(self.url).scheme != "https":
+            return "a token over http is readable: registry.url of a client starts with https"
+        wrong = _find_wrong_issuer(self.issuer_url, self.issuer_hosts, "registry.issuer_hosts")
+        return f"registry.issuer_url {wrong}" if wrong else ""
 
 
 ALLOWED_OPTIONS = (
@@ -309,23 +351,23 @@ def _wrong_tokens(options: dict[str, str], secrets: dict[str, str], hosts: tuple
     unused = [name for name in ("sasl.username", "sasl.password") if name in options or name in secrets]
     if unused:
         return f"{unused[0]} has no effect with {TOKENS}, whose identity is {_CLIENT}"
-    return _wrong_endpoint(options[_ENDPOINT], hosts)
+    problem = _find_wrong_issuer(options[_ENDPOINT], hosts, "kafka.issuer_hosts")
+    return f"options {_ENDPOINT} {problem}" if problem else ""
 
 
-def _wrong_endpoint(address: str, hosts: tuple[str, ...]) -> str:
+def _find_wrong_issuer(address: str, hosts: tuple[str, ...], setting: str) -> str:
+    """The problem of the address of an issuer of tokens; empty without one."""
     try:
         url = urlsplit(address)
         host = url.hostname or ""
         port = url.port
     except ValueError:
-        return f"options {_ENDPOINT} is not a URL"
+        return "is not a URL"
     # The library that requests the token may read an unusual address in another way than this check.
     plain = f"https://{host}{'' if port is None else f':{port}'}{url.path}"
     if address != plain or not _HOST.fullmatch(host) or not _PATH.fullmatch(url.path):
-        return f"options {_ENDPOINT} is https://HOST[:PORT]/PATH in lower case, without user, query and fragment"
-    if host not in hosts:
-        return f"options {_ENDPOINT} names the host {host}, which is not in kafka.issuer_hosts"
-    return ""
+        return "is https://HOST[:PORT]/PATH in lower case, without user, query and fragment"
+    return "" if host in hosts else f"names the host {host}, which is not in {setting}"
 
 
 class SparkSettings(_Refusing):

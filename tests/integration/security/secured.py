@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization as pem
 
 from lockstep.features.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
-from tests.integration.security.token_server import AUDIENCE, CLIENT, CLIENT_PHRASE, KEYS, TokenServer, run_token_server
+from tests.support.token_server import AUDIENCE, CLIENT, CLIENT_PHRASE, KEYS, TokenServer, run_token_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

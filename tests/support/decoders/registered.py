@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
@@ -91,6 +93,7 @@ class HttpSchemas:
         asked: Paths of all questions, in order.
         refusing: Instead of an answer: (status, body) for each question, while there are any.
         authorization: What the header must be; None lets everybody in.
+        headers: The headers of all questions, in order.
         hold: While it is not set, questions wait.
     """
 
@@ -98,6 +101,7 @@ class HttpSchemas:
     asked: list[str] = field(default_factory=list)
     refusing: list[tuple[int, bytes]] = field(default_factory=list)
     authorization: str | None = None
+    headers: list[dict[str, str]] = field(default_factory=list)
     hold: threading.Event = field(default_factory=threading.Event)
     _subjects: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     _by_id: list[dict[str, object]] = field(default_factory=list)
@@ -141,14 +145,15 @@ def _error(status: int, code: int, message: str) -> tuple[int, bytes]:
 
 
 @contextlib.contextmanager
-def http_schemas() -> Iterator[HttpSchemas]:
-    """A registry on a free port of this machine."""
+def http_schemas(certificate: Path | None = None) -> Iterator[HttpSchemas]:
+    """A registry on a free port of this machine; with a file of a certificate and its key over TLS."""
     schemas = HttpSchemas()
     schemas.hold.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             schemas.hold.wait(30)
+            schemas.headers.append(dict(self.headers))
             status, body = schemas.answer(self.path, self.headers.get("Authorization"))
             with contextlib.suppress(ConnectionError):
                 self.send_response(status)
@@ -165,6 +170,11 @@ def http_schemas() -> Iterator[HttpSchemas]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     schemas.url = f"http://127.0.0.1:{server.server_port}"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        schemas.url = schemas.url.replace("http", "https")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -58,11 +58,14 @@ def test_the_stream_of_the_page_ends_a_session_by_a_tombstone(tmp_path: Path, mo
 
 
 def test_the_settings_of_the_page_name_a_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lockstep.toml").write_text(BLOCKS["toml"])
     monkeypatch.chdir(tmp_path)
-    registry = make_registry(load_settings().registry)
-    assert registry is not None
-    assert (registry.user, registry.password_from) == ("lockstep", "env:REGISTRY_SECRET")
+    found = []
+    for block in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL):
+        (tmp_path / "lockstep.toml").write_text(block)
+        registry = make_registry(load_settings().registry)
+        assert registry is not None
+        found.append((registry.user, registry.password_from, registry.client and registry.client.client_id))
+    assert found == [("lockstep", "env:REGISTRY_SECRET", None), ("", "", "lockstep")]
 
 
 @pytest.mark.parametrize("cause", DecodeCause)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from urllib.parse import quote
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from lockstep.errors import LockstepError, RegistryUnreachable, SettingsError
 from lockstep.time_limit import describe_silence, run_within
 
 if TYPE_CHECKING:
-    from requests import Response
+    from requests import PreparedRequest, Response
 
 
 SECOND_LOOK_SECONDS: Final = 0.5
@@ -257,6 +257,11 @@ REFERENCES_MAX: Final = 200
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0
 PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Responses that may be transient."""
+UNAUTHORIZED: Final = 401
+SHOWN_MAX: Final = 80
+"""Characters of an issuer's error that are shown."""
+TOKEN_SHARE: Final = 0.8
+"""Share of the life of a token after which the process requests the next token."""
 
 
 _PUT_IT_THERE: Final = "put it there, readable for the user that runs lockstep, on every machine that runs tasks"
@@ -284,6 +289,48 @@ class _Passing(Exception):  # a transient state of the registry, which is retrie
 
 
 @dataclass(frozen=True)
+class TokenClient:
+    """A client of OpenID Connect that requests tokens by its credentials (RFC 6749, section 4.4).
+
+    Attributes:
+        issuer_url: Address of the tokens.
+        client_id: Its name at the issuer.
+        secret_from: Source of its secret: "file:" and an absolute path, or "env:" and a variable.
+        scope: Scope of the tokens; empty for the issuer's own.
+    """
+
+    issuer_url: str
+    client_id: str
+    secret_from: str
+    scope: str = ""
+
+
+class _TokenAnswer(msgspec.Struct):
+    access_token: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._~+/-]+=*\Z")]
+    """Of characters that a header may have."""
+    expires_in: float = 300.0
+    """RFC 6749 only recommends it; an issuer without it has its tokens renewed every few minutes."""
+
+
+def _send_as_it_is(request: PreparedRequest) -> PreparedRequest:
+    return request
+
+
+class _TokenRefusal(msgspec.Struct):
+    error: str
+
+
+@dataclass(frozen=True)
+class _Token:
+    text: str
+    renewed_at: float
+
+
+_TOKENS: Final[dict[TokenClient, _Token]] = {}
+"""The tokens of this process."""
+
+
+@dataclass(frozen=True)
 class HttpRegistry(Registry):
     """A schema registry at an address.
 
@@ -292,13 +339,17 @@ class HttpRegistry(Registry):
         user: User, if the registry requires one.
         password_from: Source of the password: "file:" and an absolute path, or "env:" and a variable.
             The password itself is read for each request, and not cached.
-        ca_file: Certificates to trust instead of the system's.
+        client: The client whose tokens are sent; None without tokens.
+        headers: Further headers of each request.
+        ca_file: Certificates to trust instead of the system's, for registry and issuer.
         timeout_seconds: Timeout of one request, retries included.
     """
 
     url: str
     user: str = ""
     password_from: str = ""
+    client: TokenClient | None = None
+    headers: tuple[tuple[str, str], ...] = ()
     ca_file: Path | None = None
     timeout_seconds: float = 10.0
 
@@ -359,6 +410,55 @@ class HttpRegistry(Registry):
             raise self._unreachable(f"{error}, for {self.timeout_seconds:g} s") from error
 
     def _once(self, path: str, deadline: float) -> _Answer | None:
+        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **dict(self.headers)}
+        address = self.url.rstrip("/") + path
+        if self.client is None:
+            login = (self.user, self._read_secret(self.password_from)) if self.user else None
+            return self._judged(*self._exchange(address, deadline, headers=headers, login=login))
+        known = _TOKENS.get(self.client)
+        token = self._find_token(self.client, deadline)
+        headers["Authorization"] = f"Bearer {token.text}"
+        status, body = self._exchange(address, deadline, headers=headers, login=None)
+        if status == UNAUTHORIZED and token is known:
+            _TOKENS.pop(self.client, None)
+            raise _Passing(f"HTTP {status} to a token that was valid before")
+        return self._judged(status, body)
+
+    def _find_token(self, client: TokenClient, deadline: float) -> _Token:
+        """The token of this process; a new token if that expires soon."""
+        token = _TOKENS.get(client)
+        if token is None or time.monotonic() >= token.renewed_at:
+            form = {"grant_type": "client_credentials"} | ({"scope": client.scope} if client.scope else {})
+            login = client.client_id, self._read_secret(client.secret_from)
+            status, body = self._exchange(client.issuer_url, deadline, headers={}, login=login, form=form)
+            token = _TOKENS[client] = self._read_token(client, status, body)
+        return token
+
+    def _read_token(self, client: TokenClient, status: int, body: bytes) -> _Token:
+        if status in PASSING:
+            raise _Passing(f"HTTP {status} from {client.issuer_url}")
+        try:
+            if status == 200:  # noqa: PLR2004  # HTTP's own number
+                answer = msgspec.json.decode(body, type=_TokenAnswer)
+                return _Token(answer.access_token, time.monotonic() + TOKEN_SHARE * answer.expires_in)
+            problem = repr(msgspec.json.decode(body, type=_TokenRefusal).error[:SHOWN_MAX])
+        except msgspec.MsgspecError as error:
+            problem = str(error)
+        raise self._unreachable(
+            f"{client.issuer_url} issued no token: HTTP {status}, {problem}",
+            "check client_id, client_secret, scope and issuer_url in the [registry] part of the settings",
+        )
+
+    def _exchange(
+        self,
+        address: str,
+        deadline: float,
+        *,
+        headers: Mapping[str, str],
+        login: tuple[str, str] | None,
+        form: Mapping[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """Status and body of a response: to a form that is sent, or to a question without a form."""
         import requests
         from requests.auth import HTTPBasicAuth
         from requests.exceptions import ConnectionError as NoConnection
@@ -366,17 +466,19 @@ class HttpRegistry(Registry):
 
         left = max(self.timeout_seconds / 3, deadline - time.monotonic())
         try:
-            with requests.get(
-                self.url.rstrip("/") + path,
-                headers={"Accept": "application/vnd.schemaregistry.v1+json, application/json"},
-                # Encoded here: of a text requests takes Latin-1 alone.
-                auth=HTTPBasicAuth(self.user.encode(), self._password().encode()) if self.user else None,
+            with requests.request(
+                "GET" if form is None else "POST",
+                address,
+                headers=dict(headers),
+                data=form,
+                # Encoded here: of a text requests takes Latin-1 alone. With None it reads a login from ~/.netrc.
+                auth=_send_as_it_is if login is None else HTTPBasicAuth(*(part.encode() for part in login)),
                 timeout=min(left, self.timeout_seconds / 2),
                 verify=str(self.ca_file) if self.ca_file else True,
-                allow_redirects=False,  # only the configured registry receives the password
+                allow_redirects=False,  # only the configured address receives the secret
                 stream=True,
             ) as response:
-                return self._judged(response.status_code, _body(response, deadline))
+                return response.status_code, _body(response, deadline)
         except requests.exceptions.SSLError as error:
             raise self._unreachable(f"TLS: {error}") from error
         except (NoConnection, requests.exceptions.Timeout, BrokenOff) as error:
@@ -384,15 +486,15 @@ class HttpRegistry(Registry):
         except (requests.exceptions.RequestException, OSError) as error:
             raise self._unreachable(str(error)) from error
 
-    def _password(self) -> str:
-        kind, _, place = self.password_from.partition(":")
+    def _read_secret(self, source: str) -> str:
+        kind, _, place = source.partition(":")
         try:
-            password = Path(place).read_text().rstrip("\r\n") if kind == "file" else os.environ.get(place, "")
+            secret = Path(place).read_text().rstrip("\r\n") if kind == "file" else os.environ.get(place, "")
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreachable(f"its password cannot be read: {type(error).__name__}", _PUT_IT_THERE) from None
-        if not password:
-            raise self._unreachable(f"there is no password in {self.password_from}", _PUT_IT_THERE)
-        return password
+        if not secret:
+            raise self._unreachable(f"there is no password in {source}", _PUT_IT_THERE)
+        return secret
 
     def _judged(self, status: int, body: bytes) -> _Answer | None:
         if status in PASSING:

@@ -14,7 +14,7 @@ import msgspec
 
 from lockstep import native
 from lockstep.control.heartbeat import run_heartbeat
-from lockstep.declare.decoders.schema_registry import HttpRegistry, check_registry
+from lockstep.declare.decoders.schema_registry import HttpRegistry, TokenClient, check_registry
 from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
@@ -65,9 +65,17 @@ def make_registry(settings: RegistrySettings) -> HttpRegistry | None:
         url=settings.url,
         user=settings.user,
         password_from=settings.secrets.get("password", ""),
+        client=_make_client(settings),
+        headers=tuple(settings.headers.items()),
         ca_file=settings.ca_file,
         timeout_seconds=settings.timeout_seconds,
     )
+
+
+def _make_client(settings: RegistrySettings) -> TokenClient | None:
+    if not settings.client_id:
+        return None
+    return TokenClient(settings.issuer_url, settings.client_id, settings.secrets["client_secret"], settings.scope)
 
 
 def run_stream(
