@@ -79,7 +79,7 @@ def test_a_topic_becomes_a_stream_with_a_test_that_passes(project: Path, broker:
     ("name", "problem"),
     [
         ("class", "uses this name"),
-        ("Levels", "no lower"),
+        ("Levels", "not a lower"),
         ("list", "uses this name"),
         ("a b", "not a lower-case"),
     ],
