@@ -1,7 +1,8 @@
 """Deliveries: rows of a stream to a Kafka topic, a Postgres table or a target of your own, exactly once."""
 
-from lockstep.declare.delivery import Delivery, FirstRows, KafkaTopic
+from lockstep.declare.delivery import Delivery, FirstRows, KafkaTopic, UndeliverableRows
 from lockstep.declare.delivery_target import (
+    DeadRow,
     DeliveredRow,
     DeliveryFenced,
     DeliveryToken,
@@ -16,6 +17,7 @@ from lockstep.declare.delivery_target import (
 from lockstep.declare.postgres_table import NewColumns, PostgresTable
 
 __all__ = [
+    "DeadRow",
     "DeliveredRow",
     "Delivery",
     "DeliveryFenced",
@@ -31,4 +33,5 @@ __all__ = [
     "TargetConnection",
     "TargetInterrupted",
     "TargetRefused",
+    "UndeliverableRows",
 ]

@@ -35,6 +35,15 @@ class FirstRows(Enum):
     """Rows of batches that are committed after the first run."""
 
 
+class UndeliverableRows(Enum):
+    """The effect of a row at which a function fails, or that the target cannot store."""
+
+    HALT = "halt"
+    """The delivery halts, and names the row."""
+    DEAD_LETTER = "dead letter"
+    """The row is left out, and written to a file for people (docs/deliver.md)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaTopic(Declaration):
     """A Kafka topic of the cluster of the settings: exactly once for consumers with isolation.level=read_committed.
@@ -116,6 +125,7 @@ class Delivery(Declaration):
         first_rows: The rows with which the delivery starts.
         holds_rows: How long rows that it has not read are exempt from `Stream.retention`; then retention drops them,
             and the delivery halts. None for no exemption.
+        undeliverable: The effect of a row that cannot be delivered.
 
     Raises:
         DeclarationError: Names the field, the value and a valid alternative.
@@ -127,6 +137,7 @@ class Delivery(Declaration):
     select: Callable[[Any, RowSource], msgspec.Struct] | None = None
     first_rows: FirstRows = FirstRows.ALL
     holds_rows: timedelta | None = timedelta(days=7)
+    undeliverable: UndeliverableRows = UndeliverableRows.HALT
 
     def __post_init__(self) -> None:
         """Check everything that needs neither the target nor the table."""
@@ -140,6 +151,11 @@ class Delivery(Declaration):
         if not isinstance(cast("object", self.first_rows), FirstRows):
             right = "FirstRows.ALL or FirstRows.NEW"
             raise DeclarationError("Delivery.first_rows", self.first_rows, "is not one of FirstRows", right)
+        if not isinstance(cast("object", self.undeliverable), UndeliverableRows):
+            right = "UndeliverableRows.HALT or UndeliverableRows.DEAD_LETTER"
+            raise DeclarationError(
+                "Delivery.undeliverable", self.undeliverable, "is not one of UndeliverableRows", right
+            )
         held = cast("object", self.holds_rows)
         if held is not None and (not isinstance(held, timedelta) or held <= timedelta(0)):
             right = "timedelta(days=7), or None"

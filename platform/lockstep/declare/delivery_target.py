@@ -83,6 +83,20 @@ class DeliveredRow(msgspec.Struct, frozen=True, gc=False):
     origin: RowSource
 
 
+class DeadRow(msgspec.Struct, frozen=True):
+    """A row that a delivery has left out, because it cannot be delivered (`UndeliverableRows.DEAD_LETTER`).
+
+    Attributes:
+        row: Its identity.
+        generation: The generation of the table that wrote its batch.
+        batch: Its batch.
+    """
+
+    row: RowIdentity
+    generation: int
+    batch: int
+
+
 class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a delivery, which the target commits together with the rows.
 
@@ -107,6 +121,7 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
         code: Digest of the delivery's functions.
         target_state: State of the target that only the target reads.
         written_at: Time (UTC).
+        dead: The rows that were left out, in order of delivery.
     """
 
     delivery: str
@@ -129,6 +144,7 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     target_state: str
     written_at: datetime
+    dead: tuple[DeadRow, ...] = ()
 
 
 class TargetRefused(LockstepError):

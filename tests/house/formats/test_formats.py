@@ -41,6 +41,7 @@ from lockstep.features.copies.copied_files import BegunCopy
 from lockstep.features.copies.mirror import PositionEvidence
 from lockstep.features.copies.relocate import ExportedPositions, SavepointManifest
 from lockstep.features.current.history import CurrentBase
+from lockstep.features.delivery.dead_letters import DeadLetter
 from lockstep.features.delivery.events import DeliveryHistory
 from lockstep.features.delivery.stop_order import StopOrder
 from lockstep.features.derived.derive import CheckpointNote
@@ -69,7 +70,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
     *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
-    *(CurrentBase, DeliveryHistory, DeliveryToken, StopOrder),
+    *(CurrentBase, DeadLetter, DeliveryHistory, DeliveryToken, StopOrder),
 )
 """Files of JSON, the head in the log among them."""
 PACKED: tuple[type[msgspec.Struct], ...] = (SegmentHeader, BufferedMessage)

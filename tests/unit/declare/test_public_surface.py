@@ -76,6 +76,7 @@ SURFACE = {
         "TimestampType",
     ],
     "lockstep.delivery": [
+        "DeadRow",
         "DeliveredRow",
         "Delivery",
         "DeliveryFenced",
@@ -91,6 +92,7 @@ SURFACE = {
         "TargetConnection",
         "TargetInterrupted",
         "TargetRefused",
+        "UndeliverableRows",
     ],
     "lockstep.derived": [
         "Codec",

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
+from lockstep.declare.delivery import UndeliverableRows
 from lockstep.declare.delivery_target import (
     DeliveredRow,
     DeliveryToken,
@@ -23,6 +24,13 @@ from lockstep.declare.delivery_target import (
 from lockstep.errors import format_some
 from lockstep.features.delivery.changeable_target import ChangeableTarget
 from lockstep.features.delivery.changes import HaltReason, describe_remedies
+from lockstep.features.delivery.dead_letters import (
+    DEAD_MAX,
+    delete_other_letters,
+    list_kept,
+    make_dead_row,
+    write_dead_letter,
+)
 from lockstep.features.delivery.decode import RowDecoder
 from lockstep.features.delivery.erasures import Erasures, read_erasures
 from lockstep.features.delivery.position import (
@@ -104,6 +112,7 @@ class Claim:
         """Write the token of the claim, and read the ends of its batch."""
         self.token = mark_version(token, read, self._code)
         self._write(self.token)
+        delete_other_letters(self._folders.root, self._delivery.name, self.token.dead)
         self._ends = read_ends(self._folders, read.base.head, self.token.batch)
 
     @property
@@ -144,12 +153,15 @@ class Claim:
         if newest > find_readable_batch(self._folders, read.base.head):
             return token
         erased = read_erasures(self._folders, max(token.erasure, token.step_batch), newest)
-        changed = msgspec.structs.replace(token, erasure=newest)
+        root = self._folders.root
+        dead = list_kept(root, self._delivery.name, token.dead, erased.sessions, token.table_id)
+        changed = msgspec.structs.replace(token, erasure=newest, dead=dead)
         deleted: int | None = None
         if isinstance(self.connection, ChangeableTarget):
             deleted = self.connection.erase(erased.sessions, changed)
         if deleted is None:
             self.connection.write((), changed)
+        delete_other_letters(root, self._delivery.name, dead)
         self._note_erasures(erased, token, deleted)
         return changed if self.connection.token is None else self.connection.token
 
@@ -225,26 +237,54 @@ class Claim:
         for row, origin in zip(rows, origins, strict=True):
             try:
                 value = self._delivery.choose(row, origin)
-            except Exception as error:  # the user's function: whatever it raises
-                raise self._make_poison(origin.identity, f"{type(error).__name__}: {error}") from error
-            if value is not None:
-                if not isinstance(value, msgspec.Struct):
-                    raise self._make_poison(origin.identity, f"select returned no Struct: {type(value).__name__}")
+            except Exception as error:  # noqa: BLE001  # the user's function: whatever it raises
+                self._bury(DeliveredRow(row, origin), self._make_poison(origin, f"{type(error).__name__}: {error}"))
+                continue
+            if value is None:
+                continue
+            if isinstance(cast("object", value), msgspec.Struct):
                 self._rows.append(DeliveredRow(value, origin))
+            else:
+                problem = f"select returned no Struct: {type(value).__name__}"
+                self._bury(DeliveredRow(row, origin), self._make_poison(origin, problem))
 
-    def _make_poison(self, row: RowIdentity, problem: str) -> DeliveryHalted:
+    def _make_poison(self, origin: RowSource, problem: str) -> RowUndeliverable:
         step = f"correct the function; then lockstep deliver {self._delivery.name}"
-        return DeliveryHalted(self._delivery.name, HaltReason.ROW, f"row {row}: {problem}", next_step=step)
+        return RowUndeliverable(origin.identity, problem, next_step=step)
+
+    def _bury(self, row: DeliveredRow, poison: RowUndeliverable) -> None:
+        """Leave a row out as a dead letter, if that is declared. Raises DeliveryHalted."""
+        name = self._delivery.name
+        step = poison.next_step
+        if self._delivery.undeliverable is UndeliverableRows.HALT:
+            raise DeliveryHalted(name, HaltReason.ROW, poison.problem, next_step=step) from poison
+        if len(self.token.dead) >= DEAD_MAX:
+            problem = f"{poison.problem}; there are {DEAD_MAX} dead letters"
+            step = f"correct the cause; then lockstep delivery rebuild {name} --replace"
+            raise DeliveryHalted(name, HaltReason.ROW, problem, next_step=step) from poison
+        write_dead_letter(self._folders.root, name, row.value, row.origin, poison.problem)
+        self.token = msgspec.structs.replace(self.token, dead=(*self.token.dead, make_dead_row(row.origin)))
 
     def _write(self, token: DeliveryToken) -> None:
-        rows = self._rows
-        token = msgspec.structs.replace(token, delivered=token.delivered + len(rows), written_at=datetime.now(UTC))
-        try:
-            self.connection.write(rows, token)
-        except RowUndeliverable as error:
-            reason = HaltReason.ROW
-            step = error.next_step
-            raise DeliveryHalted(self._delivery.name, reason, error.problem, next_step=step) from error
+        while True:
+            rows = self._rows
+            delivered = token.delivered + len(rows)
+            now = datetime.now(UTC)
+            stamped = msgspec.structs.replace(token, delivered=delivered, dead=self.token.dead, written_at=now)
+            try:
+                self.connection.write(rows, stamped)
+            except RowUndeliverable as error:
+                poison = next((each for each in rows if each.origin.identity == error.row), None)
+                if poison is None:
+                    reason = HaltReason.ROW
+                    raise DeliveryHalted(
+                        self._delivery.name, reason, error.problem, next_step=error.next_step
+                    ) from error
+                self._bury(poison, error)
+                self._rows = [each for each in rows if each is not poison]
+            else:
+                break
+        token = stamped
         self.token = msgspec.structs.replace(self.token, delivered=token.delivered)
         self._rows = []
         self._written_at = time.monotonic()

@@ -162,6 +162,8 @@ def judge_difference(
         excused.append(f"{found.undone} {unit} are of undone batches, which was accepted")
     if found.other_code:
         excused.append(f"{found.other_code} {unit} were made by other functions: their values were not compared")
+    if token.dead:
+        excused.append(f"{len(token.dead)} rows are dead letters")
     status = InvariantStatus.NOT_PROVEN if excused else InvariantStatus.PROVEN
     return make_proof(delivery, status, claim, "; ".join(excused))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
 from lockstep.declare.delivery import Delivery
-from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, RowIdentity
+from lockstep.declare.delivery_target import DeadRow, DeliveredRow, DeliveryToken, RowIdentity
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.compare import ComparedBatches
 from lockstep.features.delivery.decode import RowDecoder
@@ -47,7 +47,18 @@ class EncodedRow(NamedTuple):
 class ExpectedRows:
     """Reads the rows that a delivery has delivered, as its functions make them now."""
 
-    def __init__(self, delivery: Delivery, stream: AnyStream, table: TableReading) -> None:
+    def __init__(
+        self, delivery: Delivery, stream: AnyStream, table: TableReading, dead: Iterable[DeadRow] = ()
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            delivery: The delivery.
+            stream: Its stream.
+            table: The table.
+            dead: Rows that were left out.
+        """
+        self._dead = frozenset((each.generation, each.row) for each in dead)
         self._delivery = delivery
         self._decoder = RowDecoder(stream.types.row)
         self._folders = table.folders
@@ -87,6 +98,8 @@ class ExpectedRows:
 
     def _choose(self, placed: PlacedRows) -> Iterator[DeliveredRow]:
         for row, origin in zip(*self._decoder.decode(placed), strict=True):
+            if self._dead and (origin.generation, origin.identity) in self._dead:
+                continue
             value = self._delivery.choose(row, origin)
             if value is not None:
                 yield DeliveredRow(value, origin)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, RowUndeliverable, TargetConnection
-from lockstep.features.delivery.erasures import ErasedSession
+from lockstep.features.delivery.erasures import ErasedSession, digest_session
 from lockstep.features.delivery.kafka_message import ROW, MessageEncoder, OutgoingMessage, decode_headers
 from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, digest_value
 from lockstep.model.position import TopicIdPartition
-
-DIGEST_CHARACTERS = 32
 
 
 class KeyedRebuild(TargetConnection):
@@ -96,7 +93,6 @@ def list_erased(
         except (KeyError, ValueError, IndexError, TypeError):
             continue  # a message of somebody else
         source = TopicIdPartition(headers.identity.topic_id, headers.identity.partition)
-        digest = hashlib.sha256(f"{table_id}\n{session}".encode("utf-8", "surrogatepass")).hexdigest()
-        if headers.batch < erased.get((source, digest[:DIGEST_CHARACTERS]), 0):
+        if headers.batch < erased.get((source, digest_session(table_id, session)), 0):
             tombstones.append(OutgoingMessage(place.key, None, place.partition, []))
     return tombstones

@@ -153,9 +153,21 @@ class KafkaConnection(ChangeableTarget):
                 key = self._target.topic.encode()
                 self._produce_one(self._target.tokens, OutgoingMessage(key, msgspec.json.encode(stamped), 0, []))
             self._commit()
+        except RowUndeliverable:
+            self._abort()
+            raise
         except KafkaException as error:
-            raise self._explain(error.args[0]) from error
+            explained = self._explain(error.args[0])
+            if isinstance(explained, RowUndeliverable):
+                self._abort()
+            raise explained from error
         self._token = stamped
+
+    def _abort(self) -> None:
+        """Abort the transaction of a row that Kafka refuses: the next one may follow."""
+        self._refused.clear()
+        with suppress(KafkaException):
+            self._producer.abort_transaction(self._settings.timeout_seconds)
 
     def _make_encoder(self, token: DeliveryToken) -> MessageEncoder:
         target = self._target

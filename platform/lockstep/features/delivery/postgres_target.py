@@ -229,7 +229,7 @@ class PostgresConnection(ChangeableTarget):
     @contextmanager
     def rebuild(self, token: DeliveryToken) -> Iterator[TargetConnection]:
         """Replace all rows in one transaction: readers see the table before, then after. Raises as `write`."""
-        writer = _RebuildWriter(token, self._state.number, self._write_rows)
+        writer = _RebuildWriter(token, self._state.number, self._write_savepoint)
         try:
             with self._begin():
                 self._connection.execute(self._layout.lock_write)
@@ -248,6 +248,11 @@ class PostgresConnection(ChangeableTarget):
             raise self._explain_write(error, writer.rows) from error
         self._token = stamped
         self._state = state
+
+    def _write_savepoint(self, rows: Sequence[DeliveredRow], after: int) -> None:
+        """Write rows in the transaction of a rebuild; if one of them cannot be encoded, none of them is written."""
+        with self._connection.transaction():
+            self._write_rows(rows, after)
 
     def _stamp(self, token: DeliveryToken, state: TargetState) -> DeliveryToken:
         encoded = msgspec.json.encode(state).decode()

@@ -78,7 +78,7 @@ def _prove_topic(
     topic = topics[target.topic]
     comparison = _TopicComparison(token, choose_batches(token, base.head), delivery.digest_code(), target)
     ends = {key.partition: each for key, each in admin.view([target.topic]).ends.items()}
-    expected = ExpectedRows(delivery, stream, TableReading(folders, base))
+    expected = ExpectedRows(delivery, stream, TableReading(folders, base), token.dead)
     if target.key:
         comparison.read_keys(read_last_messages(target.topic, ends, kafka))
         comparison.compare_keys(expected, topic.partitions)

@@ -64,7 +64,7 @@ def prove_table(delivery: Delivery, target: PostgresTable, stream: AnyStream, fo
             rows = RowValues(find_value_type(delivery.select, stream.types.row))
             comparison = _TableComparison(target, token, choose_batches(token, base.head), rows)
             comparison.take_rows(_read_rows(layout, rows, connection))
-            comparison.compare_rows(ExpectedRows(delivery, stream, TableReading(folders, base)))
+            comparison.compare_rows(ExpectedRows(delivery, stream, TableReading(folders, base), token.dead))
     except psycopg.Error as error:
         raise explain_error(delivery.name, target, error) from error
     finally:

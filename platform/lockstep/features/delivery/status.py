@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import LockstepError
+from lockstep.features.delivery.dead_letters import list_dead_letters
 from lockstep.features.delivery.deliver import list_deliveries
 from lockstep.features.delivery.position import KIND
 from lockstep.features.delivery.steps import find_readable_batch
@@ -37,6 +38,7 @@ class DeliveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         batch: Rows up to this batch are in the target, as of the last run; None before the first.
         behind: Batches that it has not delivered; None while the stream has no table.
         next_run: Effect of the next run.
+        dead_letters: Rows that were left out, as of the last run.
         problem: Reason to act for an operator; empty without any.
     """
 
@@ -46,6 +48,7 @@ class DeliveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     batch: int | None
     behind: int | None
     next_run: str
+    dead_letters: int = 0
     problem: str = ""
 
     def describe(self) -> Description:
@@ -56,6 +59,7 @@ class DeliveryPlan(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("delivered up to batch", self.batch),
             Labelled("batches behind", self.behind),
             Labelled("the next run", self.next_run),
+            Labelled("dead letters", self.dead_letters),
         )
         return Description(title=f"{self.name}: delivery", facts=facts, notes=(self.problem,) if self.problem else ())
 
@@ -67,6 +71,11 @@ def plan_delivery(declared: DeclaredDelivery, root: Path) -> DeliveryPlan:
         TableError: The table does not match its head, or the ledger is behind it.
     """
     plan = _plan_started(declared, root)
+    letters = list_dead_letters(root, declared.delivery.name)
+    if letters:
+        problem = f"{len(letters)} rows are dead letters: {letters[0].parent}"
+        problem = "; ".join(filter(None, (plan.problem, problem)))
+        plan = msgspec.structs.replace(plan, dead_letters=len(letters), problem=problem)
     if not is_stopped(root, declared.delivery.name):
         return plan
     return msgspec.structs.replace(plan, next_run=f"stopped: lockstep delivery start {declared.delivery.name}")

@@ -75,6 +75,8 @@ PLACES = (
     ErasedPlace("positions of followers", "", "versions, batches and classes of errors", Removal.NEVER_NAMED),
     ErasedPlace("targets of deliveries", "", "delivered rows", Removal.OUTSIDE,
                 "the plan names each target: its next run deletes the rows, or you erase them there"),
+    ErasedPlace("dead letters of deliveries", "", "rows that could not be delivered", Removal.OUTSIDE,
+                "the next run of the delivery deletes those of the session"),
     ErasedPlace("histories of deliveries", "", "batches and reasons of halts", Removal.NEVER_NAMED),
     ErasedPlace("local stores of executors", "", "a copy of the state, outside of the table root", Removal.RUN),
     ErasedPlace("events, logs and alarms", "", "topic, partition and offset of a halt or a failing row",
