@@ -8,6 +8,8 @@ import tomllib
 from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING
 
+from tests.support.syntax import list_nodes
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -36,7 +38,7 @@ def find_imports(library: Path) -> set[str]:
     """The top-level packages that the library imports, lazy imports included."""
     imported: set[str] = set()
     for path in library.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in list_nodes(path):
             if isinstance(node, ast.Import):
                 imported.update(alias.name.split(".")[0] for alias in node.names)
             if isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.matrix.fault import Fault
 from tests.faults.matrix.matrix import MATRIX, REQUIRED, page
+from tests.support.syntax import parse_file
 
 TESTS = Path(__file__).parents[2]
 Marked = dict[str, set[str]]
@@ -27,7 +28,7 @@ def marks(function: ast.FunctionDef) -> set[str]:
 
 
 def functions_of(path: Path) -> list[ast.FunctionDef]:
-    body = ast.parse(path.read_text()).body
+    body = parse_file(path).body
     return [each for each in body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.syntax import list_nodes, parse_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -147,7 +149,7 @@ class Import:
 @cache
 def imports_of(path: Path) -> tuple[Import, ...]:
     """Every import of a file but those for the type checker alone, wherever it is written."""
-    tree = ast.parse(path.read_text(), filename=str(path))
+    tree = parse_file(path)
     typing_only = {id(node) for block in type_checking_blocks(tree) for node in ast.walk(block)}
     at_load = set(map(id, nodes_run_at_load(tree)))
     return tuple(
@@ -238,7 +240,7 @@ def test_a_module_with_one_importer_in_its_package_has_a_reason() -> None:
     modules = {module_of(path) for path in LIBRARY.rglob("*.py") if path.name != "__init__.py"}
     importers: dict[str, set[str]] = {module: set() for module in modules}
     for path in LIBRARY.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in list_nodes(path):
             if isinstance(node, ast.ImportFrom):
                 for module in {str(node.module), *modules_named(node)} & modules - {module_of(path)}:
                     importers[module].add(module_of(path))

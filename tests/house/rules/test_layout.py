@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from tests.support.syntax import list_nodes, parse_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -55,7 +57,7 @@ def test_every_package_of_the_library_says_what_it_is_and_only_the_public_ones_e
     }
     wrong = []
     for source in sorted(folder / "__init__.py" for folder in folders):
-        tree = ast.parse(source.read_text()) if source.exists() else ast.Module([], [])
+        tree = parse_file(source) if source.exists() else ast.Module([], [])
         if ast.get_docstring(tree) is None or len(tree.body) != 1:
             wrong.append(str(source.relative_to(root)))
     assert wrong == []
@@ -69,7 +71,7 @@ def test_no_function_is_longer_than_a_screen(root: Path, tracked: list[Path]) ->
     long = {
         f"{path.relative_to(root)}:{node.lineno} {node.name}": code_lines(node)
         for path in code_below(tracked, root)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in list_nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and code_lines(node) > FUNCTION_LINES_MAX
     }
     assert long == {}

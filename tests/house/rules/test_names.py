@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.feature import INSTALLED
+from tests.support.syntax import list_nodes, parse_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ ENTRY = "main"
 def public(library: Path, kinds: tuple[type[ast.stmt], ...]) -> Iterator[tuple[str, str]]:
     """Module and name of each public definition of these kinds at the top level of a module."""
     for path in sorted(library.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
+        for node in parse_file(path).body:
             if isinstance(node, kinds) and isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":
                 yield str(path.relative_to(library)), node.name
 
@@ -61,7 +62,7 @@ def test_predicates_answer_yes_or_no(library: Path) -> None:
     wrong = [
         f"{path.relative_to(library)}:{node.lineno} {node.name}"
         for path in sorted(library.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in list_nodes(path)
         if isinstance(node, ast.FunctionDef) and node.name.lstrip("_").split("_")[0] in PREDICATES
         if node.returns is None
         or not {"bool", "TypeGuard", "TypeIs"} & set(re.findall(r"\w+", ast.unparse(node.returns)))

@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.syntax import parse_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -145,7 +147,7 @@ def is_one_of(module: str, names: set[str]) -> bool:
 
 
 def touched_in(path: Path) -> list[str]:
-    return [f"{module_of(path)}:{line} {call}" for line, call in files_touched(ast.parse(path.read_text()))]
+    return [f"{module_of(path)}:{line} {call}" for line, call in files_touched(parse_file(path))]
 
 
 def test_stored_files_are_touched_through_the_door_only() -> None:

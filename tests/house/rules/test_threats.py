@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.syntax import list_nodes, parse_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -44,7 +46,7 @@ def has_test(path: Path, name: str) -> bool:
     """Whether a file has a test of this name."""
     if not path.exists():
         return False
-    return name in {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+    return name in {node.name for node in parse_file(path).body if isinstance(node, ast.FunctionDef)}
 
 
 def test_nothing_at_rest_is_unpickled(root: Path) -> None:
@@ -52,7 +54,7 @@ def test_nothing_at_rest_is_unpickled(root: Path) -> None:
     calls = {
         path.relative_to(library).as_posix()
         for path in library.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in list_nodes(path)
         if isinstance(node, ast.Attribute) and node.attr in LOADS
         if isinstance(node.value, ast.Name) and node.value.id in {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
     }

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.syntax import parse_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,7 +34,7 @@ OTHER_ERRORS = {
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(LIBRARY.rglob("*.py")):
-        yield ".".join(path.relative_to(LIBRARY).with_suffix("").parts), ast.parse(path.read_text())
+        yield ".".join(path.relative_to(LIBRARY).with_suffix("").parts), parse_file(path)
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -15,6 +15,7 @@ import pytest
 import lockstep.dagster
 from lockstep.operations.project import create_project
 from tests.house.rules.test_imports import LIBRARY, ROOT, imports_of, module_of, modules_named
+from tests.support.syntax import list_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ LOADED = "import definitions, sys; print(*(name for name in sys.modules if name.
 
 def list_names(path: Path) -> Iterator[tuple[str, str]]:
     """Module and name of each import from lockstep."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in list_nodes(path):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for imported in modules_named(node):
                 if imported.split(".")[0] == "lockstep":
