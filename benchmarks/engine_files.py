@@ -65,6 +65,7 @@ class StreamInMemory:
             table=StreamFolders(stream.name, root).table,
             quarantine=aside / "quarantine",
             late=aside / "late",
+            archive=aside / "archive",
             state=aside / "state",
             local_root=aside / "hot",
         )

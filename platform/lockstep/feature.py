@@ -19,6 +19,7 @@ import msgspec
 from lockstep.errors import LockstepError, SettingsError
 
 INSTALLED = (
+    "archive",
     "compaction",
     "console",
     "copies",

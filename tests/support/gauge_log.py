@@ -184,6 +184,7 @@ def process(compiled: CompiledStream, source: Source, folder: Path, splits: list
         table=folder,
         quarantine=folder,
         late=folder,
+        archive=folder,
         state=folder / "state",
         local_root=folder / "hot",
     )

@@ -243,6 +243,7 @@ class BatchesInMemory:
             table=self.root / "table",
             quarantine=self.root / "quarantine",
             late=self.root / "late",
+            archive=self.root / "archive",
             state=self.root / "state",
             local_root=self.root / "hot",
             tuning=self.tuning,

@@ -20,7 +20,7 @@ from lockstep.engine.driver.committer import Committer, make_batch_commit
 from lockstep.engine.driver.planner import make_batch_identity
 from lockstep.engine.driver.startup import WriterClaim, WriterStartup
 from lockstep.engine.driver.subscription import make_ledger_rows
-from lockstep.engine.executor import task as executor_task
+from lockstep.engine.executor import message_source
 from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import JobSpec, PlannedRange, TaskResult, TaskSpec
 from lockstep.kafka.client import RangeConsumer
@@ -50,8 +50,8 @@ class MemoryLog:
     def instead_of_kafka(self) -> Iterator[None]:
         """Tasks of this process read here."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(executor_task, "read_ranges", self._read)
-            patch.setattr(executor_task, "_cached_consumer", lambda _: None)
+            patch.setattr(message_source, "read_ranges", self._read)
+            patch.setattr(message_source, "_cached_consumer", lambda _: None)
             yield
 
     def _read(self, _: RangeConsumer, ranges: Sequence[Range], _tuning: object) -> Iterator[MessageRun]:
@@ -125,7 +125,8 @@ class Offline:
             for topic in sorted(batch)
             if len(self.log.topics[topic]) > positions[topic].next_offset
         ]
-        planned = make_batch_identity(claimed.writer, head, time.time_ns() // 1_000)
+        archives = self.stream.archive is not None
+        planned = make_batch_identity(claimed.writer, head, time.time_ns() // 1_000, has_archive=archives)
         task = TaskSpec(planned, tuple(ranges))
         with self.log.instead_of_kafka():
             result = run_task(self.job(), task)
@@ -147,6 +148,7 @@ class Offline:
             table=folders.table,
             quarantine=folders.quarantine,
             late=folders.late,
+            archive=folders.archive,
             state=folders.state,
             local_root=self.root / "local" / "state",
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args, get_ori
 
 import msgspec
 
+from lockstep.declare.archive import Archive
 from lockstep.declare.decoders.base import Decoder
 from lockstep.declare.decoders.plain import Function, Json
 from lockstep.declare.delivery import Delivery, check_deliveries
@@ -152,6 +153,8 @@ class Stream(Declaration, Generic[M, S, R]):
             Housekeeping drops older rows. The ledger keeps its rows. For tables that must not grow without end.
         quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
             personal data in refused messages.
+        archive: Keeps each message as Kafka had it, for a time of its own (docs/archive.md); None for none. For topics
+            whose retention is shorter than the time after which somebody may have to repair the table.
         current: Whether the table `<table_root>/<stream>/current` is kept, with one row a session and key
             (docs/current.md). For readers of the newest values, and for tables with `retention`.
         export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
@@ -179,6 +182,7 @@ class Stream(Declaration, Generic[M, S, R]):
     objectives: Objectives = field(default_factory=Objectives)
     retention: timedelta | None = None
     quarantine_retention: timedelta | None = None
+    archive: Archive | None = None
     current: bool = False
     export: Export | None = None
     deliveries: Sequence[Delivery] = ()
@@ -203,6 +207,7 @@ class Stream(Declaration, Generic[M, S, R]):
         _check_freshness(self.objectives, self.trigger)
         _check_retention("Stream.retention", self.retention, "rows")
         _check_retention("Stream.quarantine_retention", self.quarantine_retention, "messages")
+        _check_archive(self.archive)
         check_lookups(self.lookups, self.name)
         _check_importable(self)
         _check_shippable(self)
@@ -336,6 +341,14 @@ def _check_retention(field_name: str, retention: object, kept: str) -> None:
         raise DeclarationError(field_name, retention, "is not at least an hour", "for example timedelta(days=90)")
     if retention > RETENTION_MAX:
         raise DeclarationError(field_name, retention, "is more than a century", f"None, which keeps all {kept}")
+
+
+def _check_archive(archive: object) -> None:
+    if archive is None:
+        return
+    if not isinstance(archive, Archive):
+        raise DeclarationError("Stream.archive", archive, "is not an archive", "for example Archive()")
+    _check_retention("Archive.keep", archive.keep, "messages")
 
 
 def _check_current(transform: Transform[M, S, R], key: ReplayKey | None, *, wanted: bool) -> None:

@@ -15,6 +15,7 @@ from lockstep.model.position import Position, TopicIdPartition
 from lockstep.model.state_loss import StateLoss
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.storage import FileStatus
+from lockstep.table.archive import ArchivedRange, WantedMessages
 from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile
 
@@ -36,6 +37,8 @@ class LearnedRates(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedRange(msgspec.Struct, frozen=True, gc=False):
     """One partition's range of the batch: an upper bound; a task may end it early.
 
+    A range that Kafka no longer has is read from the archive, as a whole.
+
     Attributes:
         position: Start of the range.
         until: First offset after it.
@@ -45,6 +48,7 @@ class PlannedRange(msgspec.Struct, frozen=True, gc=False):
         single_batches: Fetches return one record batch each, because jobs with this range have failed.
         patient: The partition was silent in earlier batches: it is waited for longer.
         beyond: Number of further offsets that the task may read, if they have arrived when it reads.
+        archived: Where the archive has the range; None if Kafka has it.
     """
 
     position: Position
@@ -55,6 +59,7 @@ class PlannedRange(msgspec.Struct, frozen=True, gc=False):
     single_batches: bool = False
     patient: bool = False
     beyond: int = 0
+    archived: WantedMessages | None = None
 
     @property
     def messages(self) -> int:
@@ -71,6 +76,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         table: Folder of the output table.
         quarantine: Folder of the quarantine.
         late: Folder of the late table.
+        archive: Folder of the archive table.
         state: Folder of the durable state files.
         local_root: Folder on the executor for the local stores.
         registry: The installation's schema registry, if any.
@@ -84,6 +90,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     table: Path
     quarantine: Path
     late: Path
+    archive: Path
     state: Path
     local_root: Path
     registry: Registry | None = None
@@ -104,6 +111,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
         lookups: The pinned version of each lookup table.
         lookup_entries: The log entries of these versions, as the driver saw them: a table that was restored from a
             copy has the id of before, and may have other rows in a version of the same number.
+        archives: Its tasks archive the messages that they read.
     """
 
     generation: int
@@ -113,6 +121,7 @@ class BatchIdentity(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_us: int = 0
     lookups: tuple[LookupVersion, ...] = ()
     lookup_entries: tuple[FileStatus | None, ...] = ()
+    archives: bool = False
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
@@ -155,6 +164,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         closed: Digests of sessions that ended in the range.
         accepted: Losses that the declaration accepts.
         losses: States that were discarded, and nothing replaced or emitted them.
+        archived: The offsets that it has archived; None if all were archived before, or the stream has no archive.
         finding: The violation at the end that stopped the range, if any.
         trouble: Reason for an early end without a violation.
     """
@@ -174,6 +184,7 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     closed: tuple[bytes, ...] = ()
     accepted: tuple[AcceptedLoss, ...] = ()
     losses: tuple[StateLoss, ...] = ()
+    archived: ArchivedRange | None = None
     finding: Finding | None = None
     trouble: str | None = None
 
@@ -187,6 +198,7 @@ class TaskResult(msgspec.Struct, frozen=True, tag=True):
         cpu_seconds: CPU time of the task.
         quarantine: Files of the quarantine.
         late: Files of the late table.
+        archive: Files of the archive.
         is_cut: A limit of the engine ended ranges earlier: the rest is due immediately.
     """
 
@@ -195,6 +207,7 @@ class TaskResult(msgspec.Struct, frozen=True, tag=True):
     cpu_seconds: float
     quarantine: tuple[SideFile, ...] = ()
     late: tuple[SideFile, ...] = ()
+    archive: tuple[SideFile, ...] = ()
     is_cut: bool = False
 
 

@@ -148,16 +148,22 @@ class PartitionOffsets(msgspec.Struct, frozen=True, gc=False):
     """Offsets of one partition.
 
     Attributes:
-        start: First retained offset.
+        start: First offset that can be read.
         stable_end: Last stable offset: the end that a plan may use.
         high_watermark: End of the replicated log.
         leader_epoch: Epoch of the partition's leader; None if the broker does not send it.
+        log_start: First offset that Kafka has, if the archive has the earlier ones from `start` on; otherwise None.
     """
 
     start: int
     stable_end: int
     high_watermark: int
     leader_epoch: int | None = None
+    log_start: int | None = None
+
+    def is_archived(self, offset: int) -> bool:
+        """Whether an offset that can be read is in the archive, and no more in Kafka."""
+        return self.log_start is not None and offset < self.log_start
 
 
 class ClusterView(msgspec.Struct, frozen=True):

@@ -71,6 +71,7 @@ def need_epoch_check(
         and position.leader_epoch is not None
         and ends.leader_epoch not in (None, position.leader_epoch, held.get(key))
         and ends.start <= position.next_offset <= ends.high_watermark
+        and not ends.is_archived(position.next_offset)
     }
 
 

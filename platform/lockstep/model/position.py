@@ -107,6 +107,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             empty without any.
         uncounted_skips: Skipped sessions whose states no batch has counted yet.
         lost_before: Sessions that are suspended because they started before this offset are counted as lost.
+        archived_until: Offset after the last archived one, which a rewind does not set back; None if none was archived.
     """
 
     topic: str
@@ -127,6 +128,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     discarded_by: str = ""
     uncounted_skips: tuple[str, ...] = ()
     lost_before: int = 0
+    archived_until: int | None = None
 
     @property
     def key(self) -> TopicIdPartition:

@@ -41,6 +41,7 @@ class FileKind(Enum):
     LOGS = "logs"
     QUARANTINE = "quarantine"
     LATE = "late"
+    ARCHIVE = "archive"
     OTHER = "other"
 
 
@@ -177,7 +178,9 @@ def _grow(kind: FileKind, now: FilesTotal, before: FilesTotal, days: float) -> K
     )
 
 
-_FOLDERS = {kind.value: kind for kind in (FileKind.LEDGER, FileKind.STATE, FileKind.QUARANTINE, FileKind.LATE)}
+_FOLDERS = {
+    kind.value: kind for kind in (FileKind.LEDGER, FileKind.STATE, FileKind.QUARANTINE, FileKind.LATE, FileKind.ARCHIVE)
+}
 
 
 def _find_kind(name: str, live: frozenset[str]) -> FileKind:

@@ -17,7 +17,7 @@ from lockstep.table import delta_log, side_tables
 from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.side_files import LedgerFile, SideTableFile, list_live_files, list_side_files, list_side_tables
+from lockstep.table.side_files import LedgerFile, SideTableFile, list_live_files, list_message_tables, list_side_files
 
 
 class LostBatch(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ def find_lost_batch(folders: StreamFolders, head: Head) -> LostBatch | None:
     if len(added) != 1 or added[0].name.first != head.batch + 1:
         return None
     files = {folders.ledger: [RemoveAction(added[0].path, added[0].size)]}
-    for side in list_side_tables(folders):
+    for side in list_message_tables(folders):
         of_side = [file for file in list_side_files(delta_log.open_delta_table(side)) if _is_after(file, head)]
         if any(file.name.first <= head.batch for file in of_side):
             return None
@@ -63,7 +63,7 @@ def _find_operation(path: Path, head: Head) -> str:
 
 def take_back(folders: StreamFolders, head: Head, lost: LostBatch) -> None:
     """Take a lost batch out of the side tables, the ledger last: until then it is found again."""
-    before = {folders.quarantine: head.quarantine, folders.late: head.late}
+    before = {folders.quarantine: head.quarantine, folders.late: head.late, folders.archive: head.archive}
     for side in sorted(lost.files, key=lambda side: side == folders.ledger):
         added = before.get(side)
         batch = head.batch if side == folders.ledger else (0 if added is None else added.batch)

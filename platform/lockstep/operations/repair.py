@@ -169,11 +169,15 @@ def _beyond_the_newest_entries(folders: StreamFolders, agreed: _Agreement) -> It
     yield Check("log of the table", Condition.OK.value, f"batch {head.batch}, epoch {head.epoch}, {head.desired.value}")
     behind = _ledger(folders, head, agreed)  # 3
     yield behind
-    for table in filter(delta_log.has_log, (folders.table, folders.ledger, folders.quarantine, folders.late)):  # 4
+    for table in filter(delta_log.has_log, _list_tables(folders)):  # 4
         yield _data_files(table)
     if behind.condition in {Condition.OK.value, Condition.REPAIRED.value}:
         yield _state(folders, head)  # 5
     yield _halt(head)  # 6
+
+
+def _list_tables(folders: StreamFolders) -> tuple[Path, ...]:
+    return folders.table, folders.ledger, folders.quarantine, folders.late, folders.archive
 
 
 def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Check:
@@ -232,7 +236,7 @@ def _describe_loss(folders: StreamFolders, table: Path, version: int) -> str:
 
 def _foreign_commits(folders: StreamFolders, agreed: _Agreement) -> Iterator[Check]:
     """Foreign commits on top of a log of ours; empty without any."""
-    for table in (folders.table, folders.ledger, folders.quarantine, folders.late):
+    for table in _list_tables(folders):
         newest = torn_entry.find_newest_version(table)
         if newest is not None and (versions := find_foreign_versions(table, newest)):
             yield _foreign_commit(folders, table, versions, agreed)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.archived_log import ArchivedBlocks, extend_view
 from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
@@ -17,6 +18,7 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.stream_table import NoTable, try_read_head
 from lockstep.settings import KafkaSettings, Settings
+from lockstep.table.archive import read_blocks
 from lockstep.table.create import is_incoming
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders, require_root
@@ -223,6 +225,27 @@ class StreamHandle:
             TableError: A ledger file is missing or damaged.
         """
         return self.cluster.view(self.selected | {row.topic for row in self.subscribed})
+
+    @computed_once
+    def readable(self) -> ClusterView:
+        """The view, in which a log starts where the archive does if that has all offsets before Kafka's.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+            TableError: A ledger file is missing or damaged.
+        """
+        return extend_view(self.view, self.archived)
+
+    @computed_once
+    def archived(self) -> ArchivedBlocks:
+        """The archived offsets of the partitions of which Kafka no longer has all messages.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+            TableError: A ledger file is missing or damaged.
+        """
+        cut = dict.fromkeys((key for key, ends in self.view.ends.items() if ends.start > 0), 0)
+        return read_blocks(self.folders, self.head, cut) if self.head is not None and cut else {}
 
     @computed_once
     def joined(self) -> Mapping[TopicIdPartition, int]:

@@ -88,7 +88,7 @@ def _copy_stream(drafted: StreamFolders, folders: StreamFolders) -> bool:
     storage = find_storage(folders.root)
     if is_taken(folders) or not create_owned(folders.incoming, drafted.root.name):  # 1
         return False
-    tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
+    tables = (folders.table, folders.ledger, folders.quarantine, folders.late, folders.archive)
     if any(map(delta_log.has_log, tables)):  # 2
         storage.delete(folders.incoming)
         return False

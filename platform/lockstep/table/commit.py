@@ -254,6 +254,7 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
         ledger: Its ledger file, already synced; None while it is not written, which is when nothing can be committed.
         quarantine: Its quarantine files, already synced.
         late: Its late-table files, already synced.
+        archive: Its archive files, already synced.
         full_ledger_at: Time in seconds, if the ledger file contains all positions.
         findings: The evidence; if there is any, this commit is the halt.
         topic_findings: The evidence of violations that halt only their topics.
@@ -270,6 +271,7 @@ class BatchCommit(msgspec.Struct, frozen=True, kw_only=True):
     ledger: SideFile | None = None
     quarantine: tuple[SideFile, ...] = ()
     late: tuple[SideFile, ...] = ()
+    archive: tuple[SideFile, ...] = ()
     full_ledger_at: float | None = None
     findings: tuple[Finding, ...] = ()
     topic_findings: tuple[Finding, ...] = ()
@@ -384,6 +386,7 @@ def commit_batch(
             ledger=planned.ledger,
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
             late=_added(head.late, planned.late, planned.number),
+            archive=_added(head.archive, planned.archive, planned.number),
             full_ledger_batch=planned.number if full else head.full_ledger_batch,
             full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
             last_resumption=planned.resumption or head.last_resumption,

@@ -15,7 +15,7 @@ from lockstep.errors import TableError
 from lockstep.model.table_schema import to_delta
 from lockstep.storage import find_storage
 from lockstep.store_clients import find_delta_options, repeat_broken_off
-from lockstep.table import commit_kinds, delta_log, ledger, quarantine
+from lockstep.table import archive, commit_kinds, delta_log, ledger, quarantine
 from lockstep.table.commit import OutputLog, Writer, commit_schema
 from lockstep.table.delta_log import NO_HOOKS
 from lockstep.table.head import HEAD_VERSION, Head
@@ -46,6 +46,7 @@ def open_tables(
     *,
     defaulted: frozenset[str] = frozenset(),
     keeps_late: bool = False,
+    has_archive: bool = False,
 ) -> OutputLog:
     """The output table's log; missing tables are created.
 
@@ -55,6 +56,7 @@ def open_tables(
         cluster_id: Id of the Kafka cluster.
         defaulted: Columns whose fields have a default.
         keeps_late: Whether a late table is needed.
+        has_archive: Whether an archive is needed.
 
     Raises:
         TableError: The table belongs to another stream or Kafka cluster, cannot grow to the schema, or is gone while
@@ -67,6 +69,7 @@ def open_tables(
     metadata = {delta_log.KIND: commit_kinds.CREATE.name, delta_log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
     sides |= {folders.late: quarantine.SCHEMA} if keeps_late else {}
+    sides |= {folders.archive: archive.SCHEMA} if has_archive else {}
     for side, side_schema in sides.items():
         create_table(side, side_schema, SIDE_PROPERTIES)
     create_table(folders.table, schema, PROPERTIES, partition_by=["commit_hour"], metadata=metadata)
@@ -102,7 +105,7 @@ def _refuse_remains(folders: StreamFolders) -> None:
     Raises:
         TableError: There is some.
     """
-    tables = (folders.table, folders.ledger, folders.quarantine, folders.late)
+    tables = (folders.table, folders.ledger, folders.quarantine, folders.late, folders.archive)
     left = [table for table in tables if any(delta_log.list_versions(table))]
     if not left:
         return

@@ -340,6 +340,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         ledger: The ledger file of the last batch.
         quarantine: The newest addition to the quarantine.
         late: The newest addition to the late table.
+        archive: The newest addition to the archive.
         full_ledger_batch: Newest batch whose ledger file holds the positions of all partitions.
         full_ledger_at: Its time, in seconds since 1970 (UTC).
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
@@ -382,6 +383,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     ledger: SideFile | None = None
     quarantine: SideBatch | None = None
     late: SideBatch | None = None
+    archive: SideBatch | None = None
     full_ledger_batch: int = 0
     full_ledger_at: float = 0.0
     accepts_burst: bool = False

@@ -45,6 +45,11 @@ class StreamFolders(msgspec.Struct, frozen=True):
         return self.root / self.stream / "late"
 
     @property
+    def archive(self) -> Path:
+        """The side table of the messages as Kafka had them, if the declaration asks for it."""
+        return self.root / self.stream / "archive"
+
+    @property
     def state(self) -> Path:
         """Durable state files, referenced by ledger rows."""
         return self.root / self.stream / "state"

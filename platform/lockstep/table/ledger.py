@@ -144,6 +144,10 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         discarded_by: Why states were discarded that no batch has counted yet; empty without any.
         uncounted_skips: Skipped sessions whose states no batch has counted yet.
         lost_before: Sessions that are suspended because they started before this offset are among the losses.
+        archived_from: First offset that the batch has archived; null if it has archived none.
+        archived_until: Offset after the last archived one of the partition, of this batch or of an earlier batch; null
+            if none was ever archived.
+        archived_digest: Digest of what the batch has archived (docs/archive.md).
     """
 
     generation: int
@@ -206,6 +210,9 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     discarded_by: str = ""
     uncounted_skips: list[str] = []
     lost_before: int = 0
+    archived_from: int | None = None
+    archived_until: int | None = None
+    archived_digest: int | None = None
 
     @property
     def key(self) -> TopicIdPartition:

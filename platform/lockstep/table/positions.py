@@ -80,6 +80,7 @@ def make_position_columns(position: Position) -> dict[str, Any]:
         "until": position.next_offset,
         "leader_epoch": position.leader_epoch,
         "watermark": to_event_time(position.watermark_us),
+        "archived_until": position.archived_until,
     }
     state = position.state
     if state is not None:
@@ -168,6 +169,7 @@ def read_position(row: LedgerRow) -> Position:
         discarded_by=row.discarded_by,
         uncounted_skips=tuple(row.uncounted_skips),
         lost_before=row.lost_before,
+        archived_until=row.archived_until,
     )
 
 

@@ -212,6 +212,12 @@ def list_side_tables(folders: StreamFolders) -> tuple[Path, ...]:
     return tuple(side for side in (folders.quarantine, folders.late) if delta_log.has_log(side))
 
 
+def list_message_tables(folders: StreamFolders) -> tuple[Path, ...]:
+    """Quarantine, late table and archive, as far as the stream has them."""
+    archive = (folders.archive,) if delta_log.has_log(folders.archive) else ()
+    return (*list_side_tables(folders), *archive)
+
+
 def list_side_files(table: DeltaTable) -> tuple[SideTableFile, ...]:
     """The live files, with hour and batches by the log: bounds of their rows, and the time of their commit."""
     actions = pa.table(table.get_add_actions(flatten=True))

@@ -93,19 +93,20 @@ class SideLogs:
 
     def __init__(self, folders: StreamFolders) -> None:
         self._ledger, self._quarantine = SideLog(folders.ledger), SideLog(folders.quarantine)
-        self._late = SideLog(folders.late)
+        self._late, self._archive = SideLog(folders.late), SideLog(folders.archive)
 
     def catch_up(self, head: Head) -> bool:
         """Bring all of them up to a head; True when something was missing. Raises as `SideLog.catch_up` does."""
         missing = head.ledger is not None and self._ledger.catch_up((head.ledger,), head.batch, after=head.batch_before)
-        for side, added in ((self._quarantine, head.quarantine), (self._late, head.late)):
+        sides = ((self._quarantine, head.quarantine), (self._late, head.late), (self._archive, head.archive))
+        for side, added in sides:
             if added is not None:
                 missing = side.catch_up(added.files, added.batch, after=added.after) or missing
         return missing
 
     def list_versions(self) -> list[tuple[Path, int]]:
         """The tables that have been read, each with its newest version."""
-        sides = (self._ledger, self._quarantine, self._late)
+        sides = (self._ledger, self._quarantine, self._late, self._archive)
         return [newest for side in sides if (newest := side.newest) is not None]
 
 

@@ -295,6 +295,7 @@ class BatchedRun(Generic[S, R]):
             table=self._root / "table",
             quarantine=self._root / "quarantine",
             late=self._root / "late",
+            archive=self._root / "archive",
             state=self._root / "state",
             local_root=self._root / "hot",
         )

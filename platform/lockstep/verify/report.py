@@ -76,6 +76,7 @@ class ViolationKind(Enum):
     DATA_FILE_DAMAGED = "data file missing or changed"
     ORIGIN_DIFFERS = "shadow did not begin with the state of its batch"
     REPLAY_DIFFERS = "rows do not replay to the state"
+    ARCHIVE_DIFFERS = "archive is not what the ledger says"
 
     @property
     def invariant(self) -> Invariant:
@@ -93,6 +94,7 @@ _INVARIANTS = {
     **dict.fromkeys((_K.SIDE_FILE_MISSING, _K.SIDE_FILE_FOREIGN, _K.SIDE_FILE_CHANGED), Invariant.SIDE_TABLES),
     _K.REPLAY_DIFFERS: Invariant.REPLAY,
     **dict.fromkeys((_K.LEDGER_ROW_DOUBLED, _K.LEDGER_ROW_FOREIGN, _K.DATA_FILE_DAMAGED), Invariant.SIDE_TABLES),
+    _K.ARCHIVE_DIFFERS: Invariant.SIDE_TABLES,
 }
 
 

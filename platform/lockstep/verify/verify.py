@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import msgspec
+from confluent_kafka import Message
 
 from lockstep.declare.decoders.base import Registry
 from lockstep.declare.discovery import digest_code
@@ -26,6 +28,7 @@ from lockstep.table.commit import Base, OutputLog
 from lockstep.table.follower_positions import read_follower_positions
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders, require_root
+from lockstep.verify.archive import StoredArchive
 from lockstep.verify.batch_replay import BatchReplay, RowBudget
 from lockstep.verify.declaration import AnyStream, Declared, find_declaration
 from lockstep.verify.followers import check_followers
@@ -509,6 +512,7 @@ class _Proving:
         self._lookups = LookupVersions(stream.lookups, folders.root)
         self._table_id = stored.head.table_id
         self._floor = RewindFloor(folders.table, stored.head)
+        self._archive = StoredArchive(folders, stored.head)
         self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
         begun = FIRST_BATCH if self._origin is not None else 0
         self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
@@ -535,15 +539,19 @@ class _Proving:
         alive = [chain for chain in alive if self._has_partition(chain, topics[chain.place.topic].partitions)]
         self._compacted = kafka.find_compacted({chain.place.topic for chain in alive})
         ranges = kafka.read_ranges(TopicNamePartition(chain.place.topic, chain.place.partition) for chain in alive)
+        readable = [(c, ranges[TopicNamePartition(c.place.topic, c.place.partition)]) for c in alive]
         for chain in found.values():
-            if ids.get(chain.place.topic) != chain.place.topic_id:
-                gone = "re-created" if chain.place.topic in ids else "gone"
-                why = f"the topic is {gone}: order and counts only"
-                self._not_again(chain, "; ".join(filter(None, [why, describe_end(chain)])))
-        for at in range(0, len(alive), TOGETHER_MAX):
-            group = alive[at : at + TOGETHER_MAX]
+            if ids.get(chain.place.topic) == chain.place.topic_id:
+                continue
+            gone = "re-created" if chain.place.topic in ids else "gone"
+            if self._archive.find_first(_key_of(chain), chain.until) < chain.until:
+                readable.append((chain, BufferedRange(chain.until, chain.until)))
+                continue
+            why = f"the topic is {gone}: order and counts only"
+            self._not_again(chain, "; ".join(filter(None, [why, describe_end(chain)])))
+        for at in range(0, len(readable), TOGETHER_MAX):
             self._floor.refresh()
-            self._prove_group([(c, ranges[TopicNamePartition(c.place.topic, c.place.partition)]) for c in group], kafka)
+            self._prove_group(readable[at : at + TOGETHER_MAX], kafka)
         self.work.floor = self._floor.batch
 
     def replay_rows(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
@@ -568,9 +576,19 @@ class _Proving:
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
         self._row_budget = RowBudget()
-        proofs = list(self._opened(group))
-        wanted = [WantedRange(c.place.topic, c.place.partition, each.start, _end(c, held)) for c, held, each in proofs]
-        before, total = self.work.messages, sum(each.until - each.start for each in wanted)
+        in_kafka, extended = dict[TopicIdPartition, int](), list[tuple[LedgerChain, BufferedRange]]()
+        for chain, held in group:
+            key = _key_of(chain)
+            in_kafka[key] = held.first
+            extended.append((chain, BufferedRange(self._archive.find_first(key, held.first), held.end)))
+        proofs = list(self._opened(extended))
+        for chain, _, proof in proofs:
+            self._read_archive(chain, proof, in_kafka[_key_of(chain)])
+        wanted = [
+            WantedRange(c.place.topic, c.place.partition, max(each.start, in_kafka[_key_of(c)]), _end(c, held))
+            for c, held, each in proofs
+        ]
+        before, total = self.work.messages, sum(max(0, each.until - each.start) for each in wanted)
         for piece in kafka.read(wanted):
             self.work.messages += len(piece.messages)
             report_progress(f"verifying {len(proofs)} partitions", self.work.messages - before, total)
@@ -579,7 +597,19 @@ class _Proving:
             proof.finish(_end(chain, end))
             self.work.add(chain, proof)
             self._check_homes(chain.place, proof)
-        check_causes(kafka, [(chain.place, proof.lasting_gaps) for chain, _, proof in proofs], self._violations)
+        shown = [
+            (chain.place, [gap for gap in proof.lasting_gaps if gap[0] >= in_kafka[_key_of(chain)]])
+            for chain, _, proof in proofs
+        ]
+        check_causes(kafka, shown, self._violations)
+
+    def _read_archive(self, chain: LedgerChain, proof: PartitionProof, until: int) -> None:
+        """Fold what Kafka no longer has."""
+        if proof.start >= until:
+            return
+        for piece in self._archive.read(_key_of(chain), proof.start, min(until, chain.until)):
+            self.work.messages += len(piece.messages)
+            proof.take(cast("Sequence[Message]", piece.messages), piece.reached)
 
     def _check_homes(self, place: ViolationPlace, proof: PartitionProof) -> None:
         """A session that continues in two partitions has no order, though its class promised one."""
@@ -752,6 +782,10 @@ class _Proving:
             for key in table.keys() - found.keys():
                 found_rows = f"{len(table[key])} rows of {key[0]}/{key[1]}"
                 self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
+
+
+def _key_of(chain: LedgerChain) -> TopicIdPartition:
+    return TopicIdPartition(chain.place.topic_id, chain.place.partition)
 
 
 def _describe_dropped(chain: LedgerChain, dropped_up_to: int) -> str:

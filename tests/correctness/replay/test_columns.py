@@ -41,7 +41,14 @@ def run_batches(compiled: CompiledStream, log: list[InLog], folder: Path, size: 
     """Rows replayed and states as stored, behind each batch."""
     position = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0)
     job = JobSpec(
-        stream=b"", kafka={}, table=folder, quarantine=folder, late=folder, state=folder / "s", local_root=folder / "h"
+        stream=b"",
+        kafka={},
+        table=folder,
+        quarantine=folder,
+        late=folder,
+        archive=folder,
+        state=folder / "s",
+        local_root=folder / "h",
     )
     newest: Tables = {}
     for number, until in enumerate([*range(size, len(log), size), len(log)]):

@@ -165,7 +165,7 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    monkeypatch.setattr("lockstep.engine.executor.task.explain_missing_offsets", explain_in_silence)
+    monkeypatch.setattr("lockstep.engine.executor.message_source.explain_missing_offsets", explain_in_silence)
     assert runs.tuned(silence_seconds_max=0.5).run() is RunOutcome.ENDED
     assert holes_in_ledger(runs, topic) == [(4, 5, "marker"), (6, 7, "marker")]
     assert [row[0] for row in runs.rows(topic)] == [1, 1, 2, 2, 3, 3, 5]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.engine.driver import loop
-from lockstep.engine.executor import task as executor_task
+from lockstep.engine.executor import message_source
 from lockstep.engine.executor.compiled_stream import compile_pickled
-from lockstep.engine.executor.task import KafkaSource
+from lockstep.engine.executor.message_source import KafkaSource
 from lockstep.kafka.reader import Range
 from tests.support.adding_stream import adding
 
@@ -35,7 +35,7 @@ def ship(number: int) -> bytes:
 def clear() -> Iterator[None]:
     yield
     compile_pickled.cache_clear()
-    executor_task._cached_consumer.cache_clear()  # noqa: SLF001  # what a worker keeps
+    message_source._cached_consumer.cache_clear()  # noqa: SLF001  # what a worker keeps
 
 
 @given(st.lists(st.integers(0, STREAMS - 1), min_size=1, max_size=4 * STREAMS))
@@ -49,7 +49,7 @@ def test_a_worker_compiles_each_of_the_streams_that_take_turns_in_it_once(turns:
 def test_streams_that_take_turns_in_a_worker_share_a_consumer_also_where_one_has_a_corrupt_log(
     corrupt: list[bool],
 ) -> None:
-    executor_task._cached_consumer.cache_clear()  # noqa: SLF001  # as above
+    message_source._cached_consumer.cache_clear()  # noqa: SLF001  # as above
     made: list[Configuration] = []
 
     def make(configuration: Configuration) -> RangeConsumer:
@@ -60,8 +60,8 @@ def test_streams_that_take_turns_in_a_worker_share_a_consumer_also_where_one_has
         yield from ()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executor_task, "make_consumer", make)
-        patch.setattr(executor_task, "read_ranges", read)
+        patch.setattr(message_source, "make_consumer", make)
+        patch.setattr(message_source, "read_ranges", read)
         for single in corrupt:
             wanted = Range(topic="t", partition=0, start=0, until=1, single_batches=single)
             list(KafkaSource({"bootstrap.servers": "b"}).read([wanted]))

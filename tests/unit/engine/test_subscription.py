@@ -269,6 +269,7 @@ def job_in(folder: Path) -> JobSpec:
         table=folder / "table",
         quarantine=folder / "quarantine",
         late=folder / "late",
+        archive=folder / "archive",
         state=folder / "state",
         local_root=folder / "hot",
     )

@@ -84,6 +84,7 @@ def read(times_ms: Sequence[int], cuts: Sequence[int] = ()) -> RangeResult:
             table=root / "table",
             quarantine=root / "quarantine",
             late=root / "late",
+            archive=root / "archive",
             state=root / "state",
             local_root=root / "hot",
         )

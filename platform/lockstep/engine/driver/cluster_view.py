@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lockstep.engine.driver.archived_log import ArchivedLog
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.topic_history import Instant
@@ -34,6 +35,7 @@ class ClusterMonitor:
         known_topics: frozenset[str],
         retired: frozenset[str],
         patience: KafkaPatience,
+        archive: ArchivedLog,
     ) -> None:
         """Read Kafka.
 
@@ -42,7 +44,9 @@ class ClusterMonitor:
             known_topics: Topics that the ledger knows.
             retired: Those of them that are not read.
             patience: Repeats questions without an answer.
+            archive: The older part of the log.
         """
+        self._archive = archive
         self.patience = patience
         self._context, self._tuning, self._retired = context, context.launch.tuning, retired
         self._names, self._listed_at = known_topics - retired, time.monotonic()
@@ -239,7 +243,7 @@ class ClusterMonitor:
     def _observe(self, look: Callable[[], ClusterView], *, is_described: bool = True) -> ClusterView:
         """Read a view, and note it in the history of the topics."""
         asked = Instant.now()
-        view = look()
+        view = self._archive.extend(look())
         self._context.history.note(view, asked, Instant.now(), is_described=is_described)
         return view
 

@@ -62,6 +62,7 @@ def make_batch_commit(
         files=tuple(file for result in results for file in result.files),
         quarantine=tuple(file for result in results for file in result.quarantine),
         late=tuple(file for result in results for file in result.late),
+        archive=tuple(file for result in results for file in result.archive),
         findings=(*findings, *of_ranges),
         accepts_burst=accepts_burst,
     )
@@ -217,7 +218,8 @@ def _needed(
 ) -> dict[Path, int]:
     """Files that the commit references in addition to data files, with the minimum size of each."""
     needs = {folders.ledger / ledger_file.path: ledger_file.size}
-    for folder, files in ((folders.quarantine, batch.quarantine), (folders.late, batch.late)):
+    sides = ((folders.quarantine, batch.quarantine), (folders.late, batch.late), (folders.archive, batch.archive))
+    for folder, files in sides:
         needs |= {folder / file.path: file.size for file in files}
     states: dict[str, int] = {}
     for row in rows:

@@ -24,6 +24,7 @@ from lockstep.control.heartbeat import Heartbeat
 from lockstep.control.live_report import LiveReport
 from lockstep.declare.options import Every, FileSize
 from lockstep.declare.transform import is_overridden
+from lockstep.engine.driver.archived_log import ArchivedLog
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
 from lockstep.engine.driver.cluster_view import ClusterMonitor, without_topics
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
@@ -229,7 +230,8 @@ class MicroBatchLoop:
         patience = KafkaPatience(
             tuning, is_endless=not context.is_bounded, gives_up=lambda: _is_stop_asked(context, claimed)
         )
-        self._monitor = ClusterMonitor(context, selected, retired, patience)
+        self._archive = ArchivedLog(context.folders, claimed.head, claimed.known)
+        self._monitor = ClusterMonitor(context, selected, retired, patience, self._archive)
         self._claimed, self._selected = claimed, selected
         self._open(claimed)
         self._idle = IdlePartitions(stream.event_time)
@@ -281,7 +283,7 @@ class MicroBatchLoop:
             self._open(self._halted.claim_again(self._claimed))
         self._audit()
         self._topics.poll()
-        plan = plan_batch(self._plan_input())
+        plan = self._archive.locate(self._monitor.view, plan_batch(self._plan_input()))
         self._partitions.remember(plan)
         # Commit new partitions even while empty, so that they count as subscribed; also commit accepted findings, or
         # the next run would not know of them once the log has grown beyond their offsets.
@@ -534,7 +536,9 @@ class MicroBatchLoop:
         limits = self._context.stream.limits
         cores = self._context.cores()
         return PlanInput(
-            batch=make_batch_identity(self._writer, self._committer.head, now_us),
+            batch=make_batch_identity(
+                self._writer, self._committer.head, now_us, has_archive=self._context.stream.archive is not None
+            ),
             positions=tuple(self._read_positions.values()),
             ends=self._monitor.view.ends,
             stop_at=self._stop_offsets.offsets,

@@ -290,9 +290,11 @@ def _ranges(admitted: Mapping[TopicIdPartition, int], positions: Positions, give
     """Ranges in the order of their partitions."""
     ranges = []
     for key in sorted(admitted):
-        position = positions[key]
+        position, ends = positions[key], given.ends[key]
         until = position.next_offset + admitted[key]
-        epoch = given.ends[key].leader_epoch
+        if ends.log_start is not None and ends.is_archived(position.next_offset):
+            until = min(until, ends.log_start)
+        epoch = ends.leader_epoch
         ranges.append(PlannedRange(position, until, leader_epoch=epoch, patient=key in given.patient))
     return ranges
 
@@ -320,14 +322,17 @@ def _estimate_seconds(ranges: Iterable[PlannedRange], given: PlanInput) -> list[
     return [item.messages * max(rate, 1e-9) for item, rate in zip(ranges, rates, strict=True)]
 
 
-def make_batch_identity(writer: Writer, head: Head, planned_at_us: int = 0) -> BatchIdentity:
-    """The batch that follows a head, by this machine's clock."""
+def make_batch_identity(
+    writer: Writer, head: Head, planned_at_us: int = 0, *, has_archive: bool = False
+) -> BatchIdentity:
+    """The batch that follows a head, by this machine's clock. A shadow archives nothing: its stream does."""
     return BatchIdentity(
         generation=writer.generation,
         epoch=writer.epoch,
         number=head.batch + 1,
         commit_hour=find_next_hour(head),
         planned_at_us=planned_at_us,
+        archives=has_archive and head.origin is None,
     )
 
 

@@ -216,6 +216,7 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
         table=folders.table,
         quarantine=folders.quarantine,
         late=folders.late,
+        archive=folders.archive,
         state=folders.state,
         local_root=settings.local_root / "state",
         registry=require_registry(stream, settings.registry),

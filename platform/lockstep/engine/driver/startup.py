@@ -130,8 +130,14 @@ class WriterStartup:
         self._launch, self._never_ending = launch, never_ending
         self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
         self._schema, self._defaulted = make_table_schema(stream.types.row), find_defaulted_columns(stream.types.row)
-        keeps_late = stream.integrity.keeps_late
-        self.output = open_tables(folders, self._schema, cluster_id, defaulted=self._defaulted, keeps_late=keeps_late)
+        self.output = open_tables(
+            folders,
+            self._schema,
+            cluster_id,
+            defaulted=self._defaulted,
+            keeps_late=stream.integrity.keeps_late,
+            has_archive=stream.archive is not None,
+        )
         self.head = self.output.base().head
         self._refuse(self.head)
         find_newest_versions(stream, folders)

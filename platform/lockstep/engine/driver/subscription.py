@@ -70,6 +70,9 @@ def _fill_worked_row(blank: LedgerRow, result: RangeResult, ends: PartitionOffse
     newest_ms = result.newest_timestamp_ms
     if newest_ms:
         columns["newest_timestamp"] = to_event_time(newest_ms * 1000)
+    if (archived := result.archived) is not None:
+        columns["archived_from"] = archived.start
+        columns["archived_digest"] = archived.digest
     if result.holes or result.losses or result.accepted:
         columns["holes"] = list(result.holes)
         columns["losses"] = list(result.losses)

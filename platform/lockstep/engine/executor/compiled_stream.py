@@ -85,6 +85,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
         plain_updates: The updates that the extension folds; None if it folds none.
         lookups: The lookup tables that the transform reads.
         examines_states: Each state is examined after each message, as a test does.
+        has_key_sessions: The session of each message is its key.
     """
 
     decode: Callable[..., object]
@@ -106,6 +107,7 @@ class CompiledStream(msgspec.Struct, frozen=True):
     plain_updates: PlainUpdates | None = None
     lookups: tuple[Lookup[Any], ...] = ()
     examines_states: bool = False
+    has_key_sessions: bool = False
 
     @property
     def uses_extension(self) -> bool:
@@ -174,7 +176,14 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
         columns=None if rules else compile_columns(stream, rows.schema),  # rules check each row when it is emitted
         plain_updates=find_plain_updates(stream, decode, on_update),
         lookups=tuple(stream.lookups),
+        has_key_sessions=_has_key_sessions(type(transform)),
     )
+
+
+def _has_key_sessions(transform: type[Transform[Any, Any, Any]]) -> bool:
+    """Whether the declaration tells that the session is the key."""
+    declared = None if is_overridden(transform, "envelope") else transform.envelope_fields
+    return declared is not None and declared.session is None
 
 
 def _refuse_lookups(hooks: Hooks) -> Hooks:

@@ -17,21 +17,22 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import msgspec
 import pyarrow as pa
 
 from lockstep.declare.decoders.base import DecodeCause
 from lockstep.declare.lookup import bind_lookups
+from lockstep.engine.executor.archive import ArchiveSource, MessageBuffer, RangeToArchive, archive_range
 from lockstep.engine.executor.attempt import Attempt
 from lockstep.engine.executor.collector import CollectorSchedule
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
 from lockstep.engine.executor.fold import DECODE_ERRORS, RangeFold, decode_message
 from lockstep.engine.executor.limits import EngineLimit, describe_error, find_limit
 from lockstep.engine.executor.lookup_table import LookupCache
+from lockstep.engine.executor.message_source import KafkaSource, MessageSource
 from lockstep.engine.executor.outcome import BufferFull, FoldCompleted, FoldOutcome, FoldStopped, MessageFailed
 from lockstep.engine.executor.rejects import Exclusions, Message, QuarantineBuffer
 from lockstep.engine.executor.row_buffer import CHUNK_ROWS, RowRoom, RowSpace, encode_few
@@ -42,29 +43,19 @@ from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.integrity.base import to_microseconds
 from lockstep.integrity.suspension import list_skips_without_snapshot, list_unread_skips
 from lockstep.integrity.verdict import Judgement
-from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
-from lockstep.kafka.reader import (
-    ONE_BATCH,
-    MessageRun,
-    Range,
-    UnreadableRange,
-    explain_missing_offsets,
-    find_next_readable,
-    read_patiently,
-    read_ranges,
-)
+from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
 from lockstep.kafka.timestamps import NO_TIMESTAMP_MS, is_plausible_timestamp
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding, Hole
-from lockstep.model.position import Position, SegmentRef, SuspendedSession
+from lockstep.model.position import Position, SegmentRef, SuspendedSession, TopicIdPartition, TopicNamePartition
 from lockstep.model.record import KafkaMessage
-from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.state.changelog import StateFileWriter, make_state_version
 from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionCache
 from lockstep.state.local_store_pool import LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.storage import require_writable_folder
+from lockstep.table.archive import ArchivedRange, write_archive
 from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
@@ -72,9 +63,6 @@ from lockstep.table.written_by import WrittenBy
 
 AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
 """A halt waits for this scan: at some microseconds a message it costs less than the next poll of Kafka."""
-CONSUMERS_MAX = 2
-"""Consumers kept by a worker: that of the installation, and the one that reads a single batch of a corrupt log. The
-streams of a driver take turns in its workers, and one with a corrupt log must not close the consumer of the others."""
 REFUSED_MAX = 8
 """Each refused message costs another fold of the range; past this number the range ends early."""
 
@@ -113,6 +101,7 @@ class RangeInProgress(msgspec.Struct):
         bounds: What this fold covers.
         state: State of the partition.
         fold: Rows, rejected messages, and the outcome.
+        buffer: Its messages, for the archive; None if they are not archived.
         reached: First offset that was not read.
         gaps: Offsets without a message.
         leader_epoch: Leader epoch of the last record; None without one.
@@ -126,6 +115,7 @@ class RangeInProgress(msgspec.Struct):
     bounds: FoldBounds
     state: PartitionState[object]
     fold: RangeFold
+    buffer: MessageBuffer | None
     reached: int
     gaps: list[tuple[int, int]] = []
     leader_epoch: int | None = None
@@ -133,71 +123,6 @@ class RangeInProgress(msgspec.Struct):
     unreadable: UnreadableRange | None = None
     is_full: bool = False
     cpu_seconds: float = 0.0
-
-
-@lru_cache(maxsize=CONSUMERS_MAX)
-def _cached_consumer(configuration: bytes) -> RangeConsumer:
-    """The worker's consumer, cached between tasks: a new connection costs a round trip to each broker.
-
-    Not after it was silent: librdkafka 2.16 ignores each leader of a re-created topic while its leader epoch is below
-    that of the topic's predecessor.
-    """
-    return make_consumer(msgspec.msgpack.decode(configuration))
-
-
-class MessageSource(Protocol):
-    """Source of the messages of ranges."""
-
-    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
-        """Read all ranges at once, each in offset order."""
-        ...
-
-    def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
-        """Read a range without folding it."""
-        ...
-
-    def readable_again(self, corrupt: Range) -> int | None:
-        """The first readable offset of a range that starts with corrupt batches; None if it cannot be determined."""
-        ...
-
-    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
-        """Offsets without a message, each with its cause; or the reason why the cause is unknown now."""
-        ...
-
-
-@dataclass(frozen=True)
-class KafkaSource:
-    """The cluster's log, read with the worker's consumer."""
-
-    configuration: Configuration
-    tuning: Tuning = DEFAULT_TUNING
-
-    def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
-        """See `MessageSource.read`."""
-        single = ONE_BATCH if any(item.single_batches for item in ranges) else {}
-        configuration = {**self.configuration, **single}
-        if any(item.patient for item in ranges):
-            yield from read_patiently(configuration, ranges, self.tuning)
-            return
-        for run in read_ranges(_cached_consumer(msgspec.msgpack.encode(configuration)), ranges, self.tuning):
-            if isinstance(run, UnreadableRange) and not run.is_corrupt:
-                _cached_consumer.cache_clear()  # it may never hear of the partition again
-            yield run
-
-    def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
-        """See `MessageSource.ahead`."""
-        return self.read([beyond])
-
-    def readable_again(self, corrupt: Range) -> int | None:
-        """See `MessageSource.readable_again`."""
-        return find_next_readable(self.configuration, corrupt, self.tuning)
-
-    def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
-        """See `MessageSource.explain`."""
-        configuration, position = self.configuration, planned.position
-        return explain_missing_offsets(
-            configuration, position.topic, position.partition, gaps, self.tuning, patient=planned.patient
-        )
 
 
 @dataclass(frozen=True)
@@ -213,6 +138,7 @@ class RangeOpener:
         latest_us: Later event times are rejected as absurd.
         attempt: What this try of the task reads, and how.
         space: The rows of the task.
+        messages: The messages of the task, for the archive; None if they are not archived.
     """
 
     job: JobSpec
@@ -223,6 +149,7 @@ class RangeOpener:
     latest_us: int
     attempt: Attempt
     space: RowSpace
+    messages: RowSpace | None = None
 
     @property
     def compiled(self) -> CompiledStream:
@@ -247,7 +174,8 @@ class RangeOpener:
             judges_panics=self.attempt.judges_panics,
             room=RowRoom(self.space, self.space.rows_bytes * self.attempt.find_share(planned)),
         )
-        return RangeInProgress(planned, bounds, state, fold, position.next_offset)
+        buffer = None if self.messages is None else MessageBuffer(position.archived_until or 0, self.messages)
+        return RangeInProgress(planned, bounds, state, fold, buffer, position.next_offset)
 
     def _make_bounds(self, planned: PlannedRange) -> FoldBounds:
         key, attempt = planned.position.key, self.attempt
@@ -333,6 +261,8 @@ def _fold_run(work: RangeInProgress, run: MessageRun) -> bool:
     work.gaps += run.gaps
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
+    if work.buffer is not None:
+        work.buffer.add(run.messages)
     if run.messages:
         _note_timestamps(work, run.messages)
     work.leader_epoch = _leader_epoch(work, run)
@@ -551,6 +481,8 @@ def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) 
     """Read and fold a range from its start, within other bounds."""
     work.state.close()
     work.fold.release()
+    if work.buffer is not None:
+        work.buffer.release()
     again = opener.open(work.planned, bounds)
     read_and_fold(opener, [again])
     again.bounds = end_bounds(again.bounds, again.reached)
@@ -625,7 +557,9 @@ def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailur
 
 def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     """Process one bin as a worker does: the shipped declaration, over Kafka."""
-    return run_bin(job, task, compile_pickled(job.stream, job.registry), KafkaSource(job.kafka, job.tuning))
+    kafka = KafkaSource(job.kafka, job.tuning)
+    planned = {TopicNamePartition(each.position.topic, each.position.partition): each for each in task.ranges}
+    return run_bin(job, task, compile_pickled(job.stream, job.registry), ArchiveSource(kafka, planned))
 
 
 def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: MessageSource) -> TaskResult:
@@ -683,8 +617,18 @@ def _process_bin(
         latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
         require_writable_folder(job.local_root)
         local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
-        space = RowSpace(job.local_root, memory_bytes=job.tuning.spill_bytes, rows_bytes=job.tuning.rows_bytes)
-        opener = RangeOpener(job, log, task.batch.generation, local_stores, stack, latest_us, attempt, space)
+        space = _make_space(job)
+        opener = RangeOpener(
+            job,
+            log,
+            task.batch.generation,
+            local_stores,
+            stack,
+            latest_us,
+            attempt,
+            space,
+            _make_space(job) if task.batch.archives else None,
+        )
         ranges = [opener.open(planned) for planned in attempt.ranges]  # 1
         read_and_fold(opener, ranges)  # 2
         ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4
@@ -695,7 +639,8 @@ def _process_bin(
         stack.callback(wait, [rows])
         quarantine = _write_side_rows(job.quarantine, task, [work.fold.judge.quarantined for work in ranges])
         late = _write_side_rows(job.late, task, [work.fold.judge.late for work in ranges])
-        results = _save_states(job, task, ranges)
+        archive, archived = _write_archive(job, task, ranges, compiled)
+        results = _save_states(job, task, ranges, archived)
         # 6
         return TaskResult(
             ranges=results,
@@ -703,6 +648,7 @@ def _process_bin(
             cpu_seconds=0.0,
             quarantine=quarantine,
             late=late,
+            archive=archive,
             is_cut=attempt.trouble is not None or any(work.is_full for work in ranges),
         )
 
@@ -718,6 +664,28 @@ def _write_rows(
     return (write_file(job.table, rows, prefix=f"rows-{_label(task)}", commit_hour=task.batch.commit_hour),)
 
 
+def _make_space(job: JobSpec) -> RowSpace:
+    return RowSpace(job.local_root, memory_bytes=job.tuning.spill_bytes, rows_bytes=job.tuning.rows_bytes)
+
+
+def _write_archive(
+    job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress], compiled: CompiledStream
+) -> tuple[tuple[SideFile, ...], Mapping[TopicIdPartition, ArchivedRange]]:
+    """One file of the archive for the bin, with the offsets of each range in it; none if all were archived before."""
+    tables, archived = list[pa.Table](), dict[TopicIdPartition, ArchivedRange]()
+    for work in ranges:
+        if work.buffer is None:
+            continue
+        position = work.planned.position
+        read = RangeToArchive(position, work.buffer, work.bounds.holes, work.reached, work.fold.batches)
+        if (made := archive_range(read, compiled, task.batch.number)) is not None:
+            tables.append(made[0])
+            archived[position.key] = made[1]
+    if not tables:
+        return (), {}
+    return (write_archive(job.archive, pa.concat_tables(tables), label=_label(task)),), archived
+
+
 def _write_side_rows(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
     """One file of a side table for the bin; none without rows."""
     identity = {"generation": task.batch.generation, "batch": task.batch.number}
@@ -725,7 +693,12 @@ def _write_side_rows(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer])
     return (write_quarantine(folder, rows, label=_label(task)),) if rows else ()
 
 
-def _save_states(job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress]) -> tuple[RangeResult, ...]:
+def _save_states(
+    job: JobSpec,
+    task: TaskSpec,
+    ranges: list[RangeInProgress],
+    archived: Mapping[TopicIdPartition, ArchivedRange],
+) -> tuple[RangeResult, ...]:
     """All changed states in one durable file, synced; then the local stores take the changes."""
     results = []
     with StateFileWriter.open(job.state, _label(task)) as writer:
@@ -734,7 +707,8 @@ def _save_states(job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress]) ->
             with name_partition(work.planned.position):
                 saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-            results.append(_make_result(work, saved.segment, writer.checksums))
+            result = _make_result(work, saved.segment, writer.checksums)
+            results.append(_with_archived(result, archived.get(work.planned.position.key)))
     for work in ranges:
         work.state.publish_local()
     return tuple(results)
@@ -771,6 +745,13 @@ def _make_result(
     )
 
 
+def _with_archived(result: RangeResult, archived: ArchivedRange | None) -> RangeResult:
+    if archived is None:
+        return result
+    reached = msgspec.structs.replace(result.reached, archived_until=archived.until)
+    return msgspec.structs.replace(result, reached=reached, archived=archived)
+
+
 def _check_complete(work: RangeInProgress) -> None:
     """Each offset of a range has a message, or a cause for having none.
 
@@ -797,7 +778,7 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
         before,
         next_offset=work.reached,
         state=segment,
-        leader_epoch=before.leader_epoch if work.leader_epoch is None else work.leader_epoch,
+        leader_epoch=_find_leader_epoch(work),
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,
         rows_emitted=fold.emission.emitted_at(work.reached),
@@ -807,6 +788,13 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
         uncounted_skips=fold.losses.uncounted_skips,
         lost_before=fold.losses.lost_before,
     )
+
+
+def _find_leader_epoch(work: RangeInProgress) -> int | None:
+    """That of the last record; none after the archive, as a log may have lost the epochs before its start."""
+    if work.planned.archived is not None:
+        return None
+    return work.planned.position.leader_epoch if work.leader_epoch is None else work.leader_epoch
 
 
 def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:

@@ -1,20 +1,21 @@
-"""Compacts the quarantine and the late table.
+"""Compacts quarantine, late table and archive.
 
 A batch adds a file for each of its bins, so a stream whose messages are often quarantined or late adds thousands a day.
-The files of a closed hour become one, rows in the order of batches; each new file is read again and compared. Deleted
-are the replaced files only, once a compacted file has contained their batches for `REPLACED_SECONDS`, and files that
-retention dropped so long ago.
+The files of a closed hour become one, rows in the order of batches, in the archive by partition and offset; each new
+file is read again and compared. Deleted are the replaced files only, once a compacted file has contained their batches
+for `REPLACED_SECONDS`, and files that retention dropped so long ago.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 
 from lockstep.features.compaction.commit_kinds import SIDE_COMPACTION
 from lockstep.features.compaction.ledger_files import FilesCompaction, find_replaced, list_older
@@ -29,6 +30,7 @@ from lockstep.table.live_files import is_closed
 from lockstep.table.side_files import (
     REPLACED_SECONDS,
     SideTableFile,
+    list_message_tables,
     list_side_files,
     list_side_tables,
     rewrite_side_files,
@@ -50,8 +52,8 @@ class SideTableBin(msgspec.Struct, frozen=True):
 
 
 def plan_side_tables(folders: StreamFolders, head: Head) -> tuple[SideTableBin, ...]:
-    """The plan of a compaction of quarantine and late table after a head; opens no file."""
-    tables = ((side, delta_log.open_delta_table(side)) for side in list_side_tables(folders))
+    """The plan of a compaction of quarantine, late table and archive after a head; opens no file."""
+    tables = ((side, delta_log.open_delta_table(side)) for side in list_message_tables(folders))
     return tuple(part for side, table in tables for part in plan_side_table(side.name, list_side_files(table), head))
 
 
@@ -83,7 +85,7 @@ def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, 
 
 
 def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
-    """Compact the closed hours of quarantine and late table; safe while a writer, readers and another compaction run.
+    """Compact the closed hours of quarantine, late table and archive; safe while a writer, readers and another one run.
 
     1. Bring the tables forward to the head, so that no named file is missing.
     2. Rewrite each bin and read the new file again: it must equal its inputs, row by row.
@@ -96,12 +98,15 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
     """
     side_tables.catch_up_alongside_writer(folders, head)  # 1
     done = FilesCompaction()
-    for side in list_side_tables(folders):
+    for side in list_message_tables(folders):
         table = delta_log.open_delta_table(side)
         for part in plan_side_table(side.name, list_side_files(table), head):
-            if (output := rewrite_side_files(side, table, part.files, SIDE_COMPACTION)) is not None:  # 2, 3
+            change = sort_archived if side == folders.archive else keep_order
+            if (output := rewrite_side_files(side, table, part.files, SIDE_COMPACTION, change)) is not None:  # 2, 3
                 done = done.with_bin(len(part.files), output.rows)
     due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
+    if delta_log.has_log(folders.archive):
+        due += list_replaced_archive_files(folders.archive, head)
     deleted = [size for size in find_storage(folders.root).delete_files(due) if size is not None]  # 4
     return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
@@ -113,17 +118,47 @@ def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
     commit named, or whose name tells nothing, goes by its age, once its batch cannot be committed any more. Files of
     batches that retention dropped stay for readers that started before.
     """
+    live, others = _list_side_files(side)
+    dropped = {path for path in others if _is_dropped(path, head)}
+    replaced = _find_replaced(side, live, [path for path in others if path not in dropped], head)
+    return sorted(replaced.union(dropped if _is_dropping_over(head) else ()))
+
+
+def list_replaced_archive_files(archive: Path, head: Head) -> list[Path]:
+    """As `list_replaced_side_files`, of the archive, which has no generations."""
+    return sorted(_find_replaced(archive, *_list_side_files(archive), head, has_generations=False))
+
+
+def sort_archived(rows: pa.Table) -> pa.Table:
+    """Sort archived rows by partition and offset: a reader of a partition needs few row groups."""
+    return rows.sort_by([(name, "ascending") for name in ("topic_id", "partition", "offset")]).combine_chunks()
+
+
+def keep_order(rows: pa.Table) -> pa.Table:
+    """Return the rows."""
+    return rows
+
+
+def _list_side_files(side: Path) -> tuple[Sequence[SideTableFile], list[Path]]:
+    """The live files of a table, and all others."""
     live = list_side_files(delta_log.open_delta_table(side))
     named = {file.path for file in live}
-    others = [path for path in find_storage(side).find_files(side, "*.parquet") if path.name not in named]
-    dropped = {path for path in others if _is_dropped(path, head)}
-    others = [path for path in others if path not in dropped]
+    return live, [path for path in find_storage(side).find_files(side, "*.parquet") if path.name not in named]
+
+
+def _find_replaced(
+    side: Path, live: Iterable[SideTableFile], others: Iterable[Path], head: Head, *, has_generations: bool = True
+) -> set[Path]:
     over = {path: by for path in others if (by := read_written_by(path.name)) is None or by.is_over(head)}
-    batches = [(path, LedgerFileName("", by.generation, by.batch, by.batch)) for path, by in over.items() if by]
+    batches = [
+        (path, LedgerFileName("", by.generation if has_generations else 0, by.batch, by.batch))
+        for path, by in over.items()
+        if by
+    ]
     compacted = [(side / file.path, file.name) for file in live if file.is_compacted]
     replaced = set(find_replaced(compacted, batches))
     left = list_older([path for path in over if path not in replaced], time.time() - OLDEST_FILE_SECONDS)
-    return sorted(replaced.union(left, dropped if _is_dropping_over(head) else ()))
+    return replaced.union(left)
 
 
 def _is_dropped(path: Path, head: Head) -> bool:

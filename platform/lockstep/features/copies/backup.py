@@ -45,7 +45,7 @@ from lockstep.state.changelog import read_header
 from lockstep.storage import FileStatus, find_named_files, find_storage
 from lockstep.table import delta_log, ledger, torn_entry, transactions
 from lockstep.table.commit import OutputLog
-from lockstep.table.head import Head
+from lockstep.table.head import Head, SideBatch
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import list_named_files
 from lockstep.table.positions import read_position
@@ -264,16 +264,24 @@ def _choose_moment(folders: StreamFolders) -> _Cut:
 
 
 def _list_sides(folders: StreamFolders) -> list[Path]:
-    return [side for side in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(side)]
+    sides = (folders.ledger, folders.quarantine, folders.late, folders.archive)
+    return [side for side in sides if delta_log.has_log(side)]
 
 
 def _is_consistent(folders: StreamFolders, head: Head, ends: Mapping[Path, int]) -> bool:
     """Whether a start brings the side tables forward to the head: each lacks its last addition at most."""
     added = {folders.ledger: (head.batch_before, head.batch)} if head.ledger is not None else {}
-    for side, last in ((folders.quarantine, head.quarantine), (folders.late, head.late)):
+    for side, last in _list_newest(folders, head):
         if last is not None:
             added[side] = (last.after, last.batch)
     return all(side in ends and _held(side, ends[side]) in batches for side, batches in added.items())
+
+
+def _list_newest(folders: StreamFolders, head: Head) -> Iterator[tuple[Path, SideBatch | None]]:
+    """The side tables that do not grow with every batch, each with its newest addition."""
+    yield folders.quarantine, head.quarantine
+    yield folders.late, head.late
+    yield folders.archive, head.archive
 
 
 def _held(side: Path, version: int) -> int:
@@ -325,7 +333,7 @@ def _list_head_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
     """The side files that the head names: their tables may not hold them yet."""
     if head.ledger is not None:
         yield folders.ledger / head.ledger.path
-    for side, added in ((folders.quarantine, head.quarantine), (folders.late, head.late)):
+    for side, added in _list_newest(folders, head):
         if added is not None and added.batch == head.batch:
             yield from (side / file.path for file in added.files)
 

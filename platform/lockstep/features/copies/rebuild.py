@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from lockstep.declare.lookup import LookupNotBound
+from lockstep.engine.driver.archived_log import locate_range
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.executor.lookup_table import LookupUnusable
@@ -280,7 +281,7 @@ def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Da
 def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
     first, read = rows[0], [row for row in rows if row.messages]
-    ends = handle.view.ends.get(TopicIdPartition(first.topic_id, first.partition))
+    ends = handle.readable.ends.get(TopicIdPartition(first.topic_id, first.partition))
     if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
         return problem
     if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):
@@ -360,6 +361,8 @@ class _BatchReplay:
             row.leader_epoch,
             patient=True,
         )
+        handle = self._handle
+        planned = locate_range(handle.folders.archive, handle.readable, handle.archived, planned)
         batch = BatchIdentity(
             generation=row.generation,
             epoch=row.epoch,

@@ -725,4 +725,6 @@ def _take_over(
         problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
         raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")
     moved = make_moved_rows(stamp, prepared.rows, copied)
-    return copied, [msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED) for row in moved]
+    return copied, [
+        msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED, archived_until=None) for row in moved
+    ]

@@ -81,7 +81,7 @@ from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
 from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import write_mark
 from lockstep.table.schema_evolution import evolve_side_table
-from lockstep.table.side_files import list_side_tables
+from lockstep.table.side_files import list_message_tables
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed
 
@@ -113,6 +113,7 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
         state_entries: Entries of the state: the session's own, its map rows, timers and buffered messages.
         quarantined: Messages in quarantine.
         late: Messages in the late table.
+        archived: Messages in the archive.
         decisions: Ledger rows that name it, in decisions of operators.
         unread: Offsets in Kafka from the position on; None if Kafka does not answer.
     """
@@ -125,6 +126,7 @@ class ErasedPartition(msgspec.Struct, frozen=True, kw_only=True):
     state_entries: int
     quarantined: int
     late: int
+    archived: int
     decisions: int
     unread: int | None
 
@@ -164,8 +166,8 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
 
     @property
     def messages(self) -> int:
-        """Messages in quarantine and late table."""
-        return sum(each.quarantined + each.late for each in self.partitions)
+        """Messages in quarantine, late table and archive."""
+        return sum(each.quarantined + each.late + each.archived for each in self.partitions)
 
     def describe(self) -> Description:
         """Return its description."""
@@ -174,7 +176,7 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
             Labelled("topic", self.topic or "all"),
             Labelled("by batch", self.last_batch + 1, note="no rewind goes below it afterwards"),
             Labelled("rows that go", self.rows),
-            Labelled("quarantined or late messages that go", self.messages),
+            Labelled("quarantined, late or archived messages that go", self.messages),
             Labelled("files written again", self.files),
             Labelled("bytes written again", self.bytes, Unit.BYTES),
             Labelled("hours", len(self.hours)),
@@ -182,7 +184,9 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
         )
         records = (
             Records.of(
-                "partitions", self.partitions, "topic partition rows state_entries quarantined late decisions unread"
+                "partitions",
+                self.partitions,
+                "topic partition rows state_entries quarantined late archived decisions unread",
             ),
             Records.of("places that can hold a session", self.places, "place holds gone"),
             make_effect_records(self.followers),
@@ -197,7 +201,7 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
         plan: Its plan; of an erasure that had been committed before, the rest of it: no rows.
         batch: The batch that is the erasure.
         version: Version of the output table after it.
-        messages: Messages that were removed from quarantine and late table.
+        messages: Messages that were removed from quarantine, late table and archive.
     """
 
     plan: ErasePlan
@@ -212,7 +216,7 @@ class SessionErased(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("digest of the session", plan.digest),
             Labelled("by batch", self.batch),
             Labelled("rows that went", plan.rows),
-            Labelled("quarantined or late messages that went", self.messages),
+            Labelled("quarantined, late or archived messages that went", self.messages),
         )
         next_step = f"lockstep housekeeping {plan.stream} deletes the old files; lockstep verify {plan.stream}"
         return Description(
@@ -361,7 +365,7 @@ def finish_erasing(folders: StreamFolders) -> int:
 
     Any process may do so, and housekeeping does, if the eraser died. Does nothing without an erasure.
 
-    1. Rewrite quarantine, late table, and the ledger of earlier batches.
+    1. Rewrite quarantine, late table, archive, and the ledger of earlier batches.
     2. Make all features forget sessions.
     3. Delete log entries that `lockstep repair` moved away.
     4. Write log checkpoints, so that housekeeping can delete the log entries before it.
@@ -386,7 +390,7 @@ def _write_checkpoints(folders: StreamFolders, version: int) -> None:
     """Log entries have the least and the greatest session of each file: checkpoints let housekeeping delete them."""
     if version in delta_log.list_versions(folders.table):  # later, housekeeping has deleted it
         write_checkpoint(folders.table, version)
-    for side in list_side_tables(folders):
+    for side in list_message_tables(folders):
         write_checkpoint(side)
 
 
@@ -433,11 +437,12 @@ class _Counted(msgspec.Struct, frozen=True):
     rows: Counter[TopicIdPartition]
     quarantined: Counter[TopicIdPartition]
     late: Counter[TopicIdPartition]
+    archived: Counter[TopicIdPartition]
     decided: Mapping[TopicIdPartition, int]
 
     @property
     def keys(self) -> frozenset[TopicIdPartition]:
-        return frozenset({*self.rows, *self.quarantined, *self.late, *self.decided})
+        return frozenset({*self.rows, *self.quarantined, *self.late, *self.archived, *self.decided})
 
 
 def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFile]) -> _Counted:
@@ -445,12 +450,12 @@ def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFi
     digest = compute_session_digest(table_id, request.session)
     rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
     asides = count_messages(folders, table_id, digest, request.topic)
-    quarantined, late = (
+    quarantined, late, archived = (
         Counter(TopicIdPartition(each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
-        for side in (folders.quarantine, folders.late)
+        for side in (folders.quarantine, folders.late, folders.archive)
     )
     decided = count_named(folders, table_id, digest, request.topic)
-    return _Counted(rows=rows, quarantined=quarantined, late=late, decided=decided)
+    return _Counted(rows=rows, quarantined=quarantined, late=late, archived=archived, decided=decided)
 
 
 def _find_partitions(
@@ -473,6 +478,7 @@ def _find_partitions(
                 state_entries=entries,
                 quarantined=counted.quarantined[key],
                 late=counted.late[key],
+                archived=counted.archived[key],
                 decisions=counted.decided.get(key, 0),
                 unread=_count_unread(context, key, row),
             )

@@ -1,4 +1,4 @@
-"""Takes the messages of an erased session out of quarantine and late table."""
+"""Takes the messages of an erased session out of quarantine, late table and archive."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lockstep.features.erase.commit import compute_session_digest
 from lockstep.features.erase.commit_kinds import SIDE_REDACTION
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
+from lockstep.table.archive import ERASED_MESSAGE
 from lockstep.table.foreign_commits import refresh
 from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
@@ -22,9 +23,8 @@ from lockstep.table.parquet import UNREADABLE
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
 from lockstep.table.side_files import (
     SideTableFile,
+    list_message_tables,
     list_side_files,
-    list_side_tables,
-    read_live_rows,
     read_side_file,
     rewrite_side_files,
 )
@@ -35,11 +35,12 @@ SESSION_COLUMNS = ["batch", "topic", "session", "key"]
 
 
 def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
-    """Remove the messages of an erased session from quarantine and late table; returns their number.
+    """Remove the messages of an erased session from quarantine, late table and archive; returns their number.
 
     What stays of a message is its place, its batch and its cause: so counts still match the ledger, and the proof knows
-    that it was not applied. Files with its messages that the table does not name any more, or never did, are deleted at
-    once. Safe to call again, and by several processes.
+    that it was not applied. In the archive it becomes an offset without a message, of the cause "erased". Files that
+    have its messages and that the table does not name any more, or never did, are deleted immediately. Safe to call
+    again, and by several processes.
 
     Args:
         folders: Folders of the stream.
@@ -52,7 +53,7 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
     """
     side_tables.catch_up_alongside_writer(folders, head)
     count = 0
-    for side in list_side_tables(folders):
+    for side in list_message_tables(folders):
         table, is_done = delta_log.open_delta_table(side), False
         while not is_done:
             refresh(table, side)
@@ -95,7 +96,7 @@ def count_messages(folders: StreamFolders, table_id: str, digest: str, topic: st
     """The messages of a session in each side table: topic, topic id and partition of each."""
     wanted = Erasure(digest=digest, topic=topic, batch=2**62, version=0, at=0.0, cause="")
     found: dict[str, list[dict[str, Any]]] = {}
-    for side in list_side_tables(folders):
+    for side in list_message_tables(folders):
         places = found[side.name] = []
         for file in list_side_files(delta_log.open_delta_table(side)):
             rows = read_side_file(side, file, [*SESSION_COLUMNS, "topic_id", "partition"])
@@ -108,8 +109,12 @@ def _find_erased(side: Path, table: DeltaTable, table_id: str, erasure: Erasure)
     """The files of batches before an erasure, each with its messages of the session."""
     for file in list_side_files(table):
         if file.name.first < erasure.batch:
-            rows = read_live_rows(side, table, (file,))
-            yield file, 1 if rows is None else len(_match_rows(rows, table_id, erasure))
+            try:
+                rows = read_side_file(side, file, SESSION_COLUMNS)
+            except FileNotFoundError:  # replaced meanwhile: the table is read again
+                yield file, 1
+            else:
+                yield file, len(_match_rows(rows, table_id, erasure))
 
 
 def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: str, erasure: Erasure) -> bool:
@@ -128,6 +133,8 @@ def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: s
 
 def _redact(row: dict[str, Any]) -> dict[str, Any]:
     """What stays of a message: the proof must know whether it is to be decoded again."""
+    if "found" not in row:  # of the archive
+        return row | {"session": None, "key": None, "value": None, "headers": [], "cause": ERASED_MESSAGE}
     found = row["found"] if (row["found"] or "").startswith((KILLED_WORKER, UNKNOWN_SCHEMA)) else None
     emptied = dict.fromkeys(("session", "key", "value", "timestamp"), None)
     return row | emptied | {"expected": ERASED, "found": found, "headers": [], "value_bytes": 0}

@@ -332,11 +332,12 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
         *_find_writers(handle, head, own, shadow),
         *_find_disagreement(head, origin, shadow, taken, held),
         *_find_unfit_columns(folders, own, target, shadow),
+        *_find_unarchived(head.stream, newest, reached),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     forgotten, valid = ledger.read_forgotten(own.ledger, newest.keys() - read.keys()), shadow.valid_batches
     counted = {key: row for key, row in forgotten.items() if row.batch <= valid.get(row.generation, -1)}
-    partitions = tuple(_compare(handle.view, newest, {**counted, **read}))
+    partitions = tuple(_compare(handle.readable, newest, {**counted, **read}))
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, partitions, obstacles))
 
 
@@ -397,7 +398,11 @@ def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
 
 
 def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
-    """A position of the shadow; a topic that the stream has retired since, without a message, stays retired."""
+    """A position of the shadow; a topic that the stream has retired since, without a message, stays retired.
+
+    The archive is that of the stream.
+    """
+    row = msgspec.structs.replace(row, archived_until=None if now is None else now.archived_until)
     stays = now is not None and now.retired and now.until == row.until
     return row.with_retirement_of(now) if now is not None and stays else row
 
@@ -451,6 +456,25 @@ def _find_disagreement(
     if shadow.quarantine_retention is not None:
         problem = f"{shadow.stream} has dropped messages of quarantine and late table by retention"
         yield Obstacle(RewindReason.DATA, problem, again)
+
+
+def _find_unarchived(
+    stream: str, newest: Mapping[TopicIdPartition, LedgerRow], reached: Mapping[TopicIdPartition, LedgerRow]
+) -> Iterable[Obstacle]:
+    """Refuse to pass over messages that the stream has not archived: its shadow archives nothing."""
+    ahead = [
+        (row, reached[key].until - row.until)
+        for key, row in newest.items()
+        if key in reached and row.archived_until == row.until < reached[key].until
+    ]
+    if ahead:
+        worst, offsets = max(ahead, key=lambda each: each[1])
+        problem = (
+            f"the archive of {stream} would lack {sum(each for _, each in ahead)} offsets that only the shadow has "
+            f"read, most of {worst.topic}/{worst.partition}: {offsets} from {worst.until} on"
+        )
+        step = f"lockstep run {stream} --available-now reads and archives them; then promote with --accept-behind"
+        yield Obstacle(RewindReason.ARCHIVE, problem, step)
 
 
 def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head) -> Iterable[Obstacle]:

@@ -67,6 +67,7 @@ class RewindReason(StrEnum):
     POSITION = "the position in the mirrored cluster is not proven"
     NUMBERS = "the numbers of sessions may be offsets"
     TABLE = "the table root has the stream already"
+    ARCHIVE = "the archive would lack messages"
     TOPIC = "the topic is gone, or another one"
     TRUNCATED = "the log ends before the position"
 
@@ -342,7 +343,7 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
     state, damaged = find_state_files(folders, rows)
     unread = (*rows, *make_unplaced_rows(held, since.first))
-    partitions = tuple(_compare(handle.view, newest, unread))
+    partitions = tuple(_compare(handle.readable, newest, unread))
     obstacles = (
         *_find_obstacles(handle, head, target, partitions),
         *_find_gone(folders, [(path, size) for path, size in then.items() if path not in now], damaged),
@@ -452,7 +453,7 @@ def make_rewound_rows(
 
     Topics that were added since the target keep their first position, so that an offset that expired since is found
     missing; partitions that a known topic got since do not: their growth is judged again. A topic that was retired
-    since, without a message, stays retired.
+    since, without a message, stays retired. What the archive has is not archived again.
 
     Args:
         held: The newest row of each partition as of the target.
@@ -463,7 +464,9 @@ def make_rewound_rows(
     taken_up = {key: _before_first_message(row) for key, row in since.items() if row.topic not in known}
     for key, row in (*held.items(), *taken_up.items()):
         stands = key in now and now[key].until == row.until
-        yield row.with_retirement_of(now[key]) if stands else row
+        rewound = row.with_retirement_of(now[key]) if stands else row
+        archived_until = now[key].archived_until if key in now else None
+        yield msgspec.structs.replace(rewound, archived_until=archived_until)
 
 
 def make_unplaced_rows(

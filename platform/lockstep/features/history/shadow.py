@@ -344,7 +344,7 @@ def _look_at(
     selected = source.stream.topics.select(row.topic for row in newest.values())
     for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
         key: TopicIdPartition = TopicIdPartition(row.topic_id, row.partition)
-        ends, now = source.view.ends.get(key), newest.get(key)
+        ends, now = source.readable.ends.get(key), newest.get(key)
         position = row.until if now is None else now.until
         if row.retired and position == row.until:
             continue

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.run import require_registry
 from lockstep.engine.executor.compiled_stream import compile_stream
-from lockstep.engine.executor.task import KafkaSource
+from lockstep.engine.executor.message_source import KafkaSource
 from lockstep.errors import KafkaError
 from lockstep.features.rehearsal.load_plan import (
     SLICE_SECONDS,

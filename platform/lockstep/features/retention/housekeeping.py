@@ -39,7 +39,7 @@ from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import find_head_of_batch
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
-from lockstep.table.side_files import REPLACED_SECONDS
+from lockstep.table.side_files import REPLACED_SECONDS, list_message_tables
 from lockstep.table.written_by import read_written_by
 
 LOG = logging.getLogger("lockstep")
@@ -162,7 +162,7 @@ def run_housekeeping(
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
     pinned = frozenset(each.version for each in head.savepoints)
     needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
-    sides = [folder for folder in (folders.ledger, folders.quarantine, folders.late) if delta_log.has_log(folder)]
+    sides = [folders.ledger, *list_message_tables(folders)]
     added: list[CleanUpStep] = list(load_parts("clean_up"))
     cleaned = CleanedStream(folders, stream)
     due: dict[str, Callable[[], Iterable[Path]]] = {

@@ -1,4 +1,4 @@
-"""Reads one unchanged message from Kafka or, where Kafka has deleted it, from the quarantine."""
+"""Reads one unchanged message from Kafka or, if Kafka has deleted it, from the archive or the quarantine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-from confluent_kafka import Message as ClientMessage
 
 from lockstep.errors import LockstepError
 from lockstep.integrity.resume_options import NOTHING_THERE, make_resume_command
@@ -18,6 +17,7 @@ from lockstep.model.record import KafkaMessage, read_headers
 from lockstep.operations.quarantine import ExportRefused, NotInQuarantine, Place, describe_dropped, read_quarantined
 from lockstep.operations.stream_table import open_table
 from lockstep.settings import KafkaSettings
+from lockstep.table.archive import find_message
 from lockstep.table.layout import StreamFolders
 from lockstep.table.quarantine import Header
 from lockstep.verify.kafka_reader import KafkaTopicLog, WantedRange
@@ -32,7 +32,7 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
         topic: Name of the topic.
         partition: Partition number.
         offset: Offset.
-        found_in: "Kafka" or "quarantine".
+        found_in: "Kafka", "archive" or "quarantine".
         timestamp: Kafka's timestamp (UTC); None without one, or outside of the calendar.
         key: The key, as bytes.
         value: The value, as bytes; in quarantine cut at a megabyte.
@@ -86,7 +86,7 @@ class NoMessage(LockstepError):
             next_step = make_resume_command(stream, tuple(halt))
         elif place is not None:
             where = f"{place.topic}/{place.partition}@{place.offset}"
-            problem = f"neither Kafka nor the quarantine has a message at {where}"
+            problem = f"neither Kafka nor archive or quarantine have a message at {where}"
             problem += f"; retention has dropped the {dropped}" if dropped else ""
             next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for the available messages"
             if place.partition >= partitions > 0:
@@ -109,7 +109,7 @@ def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | No
     log = KafkaTopicLog(kafka)
     partitions = log.count_partitions(place.topic)
     found = _in_kafka(log, place) if place.partition < partitions else None
-    found = found or _in_quarantine(folders, place)
+    found = found or _in_archive(folders, place) or _in_quarantine(folders, place)
     if found is None:
         dropped = describe_dropped(folders)
         raise NoMessage(folders.stream, place, partitions=partitions, halt=halt, dropped=dropped)
@@ -151,21 +151,26 @@ def _in_kafka(log: KafkaTopicLog, place: Place) -> StoredMessage | None:
         return None
     wanted = WantedRange(place.topic, place.partition, place.offset, place.offset + 1)
     messages = [each for piece in log.read([wanted]) for each in piece.messages]
-    return _of_kafka(place, messages[0]) if messages else None
+    return _of_client(place, cast("KafkaMessage", messages[0]), "Kafka") if messages else None
 
 
-def _of_kafka(place: Place, found: ClientMessage) -> StoredMessage:
+def _in_archive(folders: StreamFolders, place: Place) -> StoredMessage | None:
+    found = find_message(folders.archive, place.topic, place.partition, place.offset)
+    return None if found is None else _of_client(place, found, "archive")
+
+
+def _of_client(place: Place, found: KafkaMessage, found_in: str) -> StoredMessage:
     value, (kind, timestamp_ms) = found.value(), found.timestamp()
     return StoredMessage(
         topic=place.topic,
         partition=place.partition,
         offset=place.offset,
-        found_in="Kafka",
+        found_in=found_in,
         timestamp=_time(timestamp_ms) if kind else None,
         key=found.key(),
         value=value,
         value_bytes=len(value or b""),
-        headers=[Header(name, content) for name, content in read_headers(cast("KafkaMessage", found))],
+        headers=[Header(name, content) for name, content in read_headers(found)],
     )
 
 

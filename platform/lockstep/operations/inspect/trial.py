@@ -27,7 +27,8 @@ from lockstep.engine.driver.run import make_job
 from lockstep.engine.driver.subscription import Subscription
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import decode_message
-from lockstep.engine.executor.task import KafkaSource, run_task
+from lockstep.engine.executor.message_source import KafkaSource
+from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.folds.windows import WindowFold

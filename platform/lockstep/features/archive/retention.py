@@ -1,0 +1,113 @@
+"""Retention of the archive: housekeeping drops whole files, in one commit that names their last batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from lockstep.features.archive.commit_kinds import ARCHIVE_RETENTION
+from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
+from lockstep.operations.clean_up import CleanedStream, CleanUpStep
+from lockstep.operations.stream_table import open_table
+from lockstep.storage import find_storage
+from lockstep.table import delta_log, side_tables, transactions
+from lockstep.table.delta_log import NextEntry, RemoveAction
+from lockstep.table.foreign_commits import refresh, refuse_foreign
+from lockstep.table.layout import StreamFolders
+from lockstep.table.ledger import LedgerFileName
+from lockstep.table.log_tail import LogTail
+from lockstep.table.side_files import SideTableFile, list_side_files
+from lockstep.table.written_by import read_written_by
+
+
+def find_old_files(files: Iterable[SideTableFile], before_hour: str) -> tuple[SideTableFile, ...]:
+    """The oldest files, all of whose messages were archived before an hour, in order of batches. Pure.
+
+    A file that shares a batch with a younger file stays.
+
+    Args:
+        files: The live files.
+        before_hour: The hour, "YYYY-MM-DDTHH" UTC.
+    """
+    ordered = sorted(files, key=lambda file: file.name.first)
+    old = [file for file in ordered if file.name.hour < before_hour]
+    first_kept = min((file.name.first for file in ordered if file.name.hour >= before_hour), default=None)
+    return tuple(file for file in old if first_kept is None or file.name.last < first_kept)
+
+
+def drop_old_messages(folders: StreamFolders, keep: timedelta) -> tuple[SideTableFile, ...]:
+    """Drop archived messages that are older than the retention; returns their files, which stay for an hour.
+
+    Safe while a writer, readers, a compaction and another retention run, and again after a kill.
+
+    Args:
+        folders: Folders of the stream.
+        keep: How long messages stay, in whole hours, counted from the newest batch.
+
+    Raises:
+        TableError: The archive does not match its head, or has a foreign commit.
+        CommitUnknown: The store did not answer.
+    """
+    head = open_table(folders).base().head
+    if not delta_log.has_log(folders.archive) or not head.hour:
+        return ()
+    side_tables.catch_up_alongside_writer(folders, head)
+    newest_hour = min(head.hour, find_current_hour())  # a clock that is off drops nothing that is younger
+    before_hour = format_hour(parse_hour(newest_hour) - keep)
+    table, tail = delta_log.open_delta_table(folders.archive), LogTail(folders.archive)
+    dropped: tuple[SideTableFile, ...] = ()
+
+    def next_entry() -> NextEntry | None:
+        nonlocal dropped
+        tail.refresh()
+        refuse_foreign(folders.archive, tail.version)
+        refresh(table, folders.archive)
+        dropped = find_old_files(list_side_files(table), before_hour)
+        if not dropped:
+            return None
+        return NextEntry(
+            version=tail.version + 1,
+            kind=ARCHIVE_RETENTION,
+            removes=[RemoveAction(file.path, file.size) for file in dropped],
+            transactions={
+                transactions.BATCH: tail.find_number(transactions.BATCH),
+                transactions.DROPPED: max(file.name.last for file in dropped),
+            },
+        )
+
+    written = delta_log.append_entry(folders.archive, next_entry)
+    return () if written is None else dropped
+
+
+def list_dropped_files(archive: Path) -> Sequence[Path]:
+    """The files of the archive whose messages all were dropped, and that the table does not name."""
+    if not delta_log.has_log(archive):
+        return ()
+    table = delta_log.open_delta_table(archive)
+    dropped_up_to = table.transaction_version(transactions.DROPPED) or 0
+    named = {file.path for file in list_side_files(table)}
+    others = (path for path in find_storage(archive).find_files(archive, "*.parquet") if path.name not in named)
+    return [path for path in others if _find_last_batch(path.name, dropped_up_to + 1) <= dropped_up_to]
+
+
+def _find_last_batch(name: str, unknown: int) -> int:
+    if (parsed := LedgerFileName.parse(name)) is not None:
+        return parsed.last
+    by = read_written_by(name)
+    return unknown if by is None else by.batch
+
+
+def _list_files(stream: CleanedStream) -> Iterable[Path]:
+    return list_dropped_files(stream.folders.archive)
+
+
+def _drop(stream: CleanedStream) -> None:
+    if stream.declared is not None and stream.declared.archive is not None:
+        keep = stream.declared.archive.keep
+        if keep is not None:
+            drop_old_messages(stream.folders, keep)
+
+
+OLD_MESSAGES = CleanUpStep(name="archived messages past retention", list_files=_list_files, finish=_drop)
+"""Deletes what the housekeeping before has dropped, so that readers that began earlier can end, and then drops more."""
