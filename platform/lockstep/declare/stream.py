@@ -153,7 +153,7 @@ class Stream(Declaration, Generic[M, S, R]):
             Housekeeping drops older rows. The ledger keeps its rows. For tables that must not grow without end.
         quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
             personal data in refused messages.
-        archive: Keeps each message as Kafka had it, for a time of its own (docs/archive.md); None for none. For topics
+        archive: Keeps each message as Kafka had it, for longer than Kafka (docs/archive.md); None for none. For topics
             whose retention is shorter than the time after which somebody may have to repair the table.
         current: Whether the table `<table_root>/<stream>/current` is kept, with one row a session and key
             (docs/current.md). For readers of the newest values, and for tables with `retention`.

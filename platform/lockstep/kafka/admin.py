@@ -152,7 +152,7 @@ class PartitionOffsets(msgspec.Struct, frozen=True, gc=False):
         stable_end: Last stable offset: the end that a plan may use.
         high_watermark: End of the replicated log.
         leader_epoch: Epoch of the partition's leader; None if the broker does not send it.
-        log_start: First offset that Kafka has, if the archive has the earlier ones from `start` on; otherwise None.
+        log_start: First offset in Kafka, if the archive has all before it from `start` on; otherwise None.
     """
 
     start: int

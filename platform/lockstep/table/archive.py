@@ -2,7 +2,7 @@
 
 It is keyed by topic id, partition and offset, outside of generations: a rewind neither restores nor repeats it. The
 ledger records for each batch and partition which offsets the batch has archived, with a digest of them. So a reader
-knows from the ledger alone what the archive must have.
+knows the content of the archive from the ledger alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ArchivedRow(msgspec.Struct, frozen=True, kw_only=True):
         cause: Why the offsets have no message: "aborted", "marker", ... (docs/ledger.md); "erased" of a message whose
             session was erased; null for a message.
         batch: The batch that archived it.
-        timestamp_ms: Kafka's timestamp in milliseconds since 1970 (UTC), whatever it is.
+        timestamp_ms: Kafka's timestamp in milliseconds since 1970 (UTC), even an absurd one.
         timestamp_type: 0 without a timestamp, 1 set by the producer, 2 set by the broker.
         leader_epoch: Leader epoch under which the message was written; null if the broker does not send it.
         session: The session, if that is not the key.
@@ -150,13 +150,13 @@ def read_blocks(
 ) -> dict[TopicIdPartition, list[ArchivedBlock]]:
     """The archived offsets of partitions without a gap up to the newest, in order.
 
-    An erasure takes messages out of the archive: what was archived before it can be read one by one, and be folded
+    An erasure removes messages from the archive, so batches before it can be read message by message, and be folded
     again no more.
 
     Args:
         folders: Folders of the stream.
         head: Its head.
-        wanted: For each partition an offset; what was archived before it may be left out.
+        wanted: For each partition an offset; archived offsets before it may be left out.
 
     Raises:
         TableError: A ledger file is missing or damaged.
@@ -211,7 +211,7 @@ class WantedMessages(msgspec.Struct, frozen=True):
         start: First offset.
         until: First offset after them.
         first_batch: The first batch that may have archived one of them.
-        last_batch: The last one.
+        last_batch: The last such batch.
     """
 
     archive: Path
@@ -237,8 +237,12 @@ class ArchivedMessage:
         value: bytes | None,
         headers: list[tuple[str, bytes | None]],
     ) -> None:
-        self._offset, self._timestamp, self._epoch = offset, timestamp, epoch
-        self._key, self._value, self._headers = key, value, headers
+        self._offset = offset
+        self._timestamp = timestamp
+        self._epoch = epoch
+        self._key = key
+        self._value = value
+        self._headers = headers
 
     def offset(self) -> int:
         """The offset."""
@@ -291,7 +295,8 @@ def read_messages(wanted: WantedMessages) -> Iterator[ArchivedRun]:
         TableError: A file is damaged.
         FileNotFoundError: A compaction replaced a file meanwhile, and it was deleted.
     """
-    at, place = wanted.start, f"topic id {wanted.topic_id}, partition {wanted.partition}"
+    at = wanted.start
+    place = f"topic id {wanted.topic_id}, partition {wanted.partition}"
     for path in _find_files(wanted):
         for rows in _read_rows(wanted, path, pc.field("topic_id") == wanted.topic_id):
             gap = find_gap(rows, at, wanted.start)
@@ -310,20 +315,23 @@ def find_gap(rows: pa.Table, at: int, first: int) -> tuple[int, int] | None:
     Args:
         rows: Rows of one partition.
         at: The offset that the first row must have.
-        first: Offsets before it do not count: the first row may begin earlier.
+        first: Offsets before it do not count: the first row may start earlier.
     """
-    found, ends = np.maximum(rows["offset"].to_numpy(), first), rows["until"].to_numpy()
+    found = np.maximum(rows["offset"].to_numpy(), first)
+    ends = rows["until"].to_numpy()
     expected = np.concatenate([[at], ends[:-1]])
     wrong = np.flatnonzero(found != expected)
     if not len(wrong):
         return None
-    pair = int(expected[wrong[0]]), int(found[wrong[0]])
+    pair = (int(expected[wrong[0]]), int(found[wrong[0]]))
     return min(pair), max(pair)
 
 
 def make_run(rows: pa.Table, start: int, until: int) -> ArchivedRun:
     """Make a run of rows of one partition, in order of offsets, within offsets [start, until). Pure."""
-    reached, messages, holes = min(int(rows["until"][-1].as_py()), until), rows, tuple[Hole, ...]()
+    reached = min(int(rows["until"][-1].as_py()), until)
+    messages = rows
+    holes = tuple[Hole, ...]()
     if rows["cause"].null_count < rows.num_rows:
         gaps = rows.filter(cast("Any", pc.field("cause").is_valid())).select(["offset", "until", "cause"]).to_pylist()
         holes = tuple(
@@ -344,10 +352,14 @@ def list_messages(rows: pa.Table) -> list[ArchivedMessage]:
             epoch,
             key,
             value,
-            [(each["name"], each["value"]) for each in headers],
+            list(map(_to_pair, headers)),
         )
         for offset, kind, at_ms, epoch, key, value, headers in zip(*columns, strict=True)
     ]
+
+
+def _to_pair(header: Mapping[str, Any]) -> tuple[str, bytes | None]:
+    return header["name"], header["value"]
 
 
 def find_message(archive: Path, topic: str, partition: int, offset: int) -> ArchivedMessage | None:

@@ -93,7 +93,8 @@ class SideLogs:
 
     def __init__(self, folders: StreamFolders) -> None:
         self._ledger, self._quarantine = SideLog(folders.ledger), SideLog(folders.quarantine)
-        self._late, self._archive = SideLog(folders.late), SideLog(folders.archive)
+        self._late = SideLog(folders.late)
+        self._archive = SideLog(folders.archive)
 
     def catch_up(self, head: Head) -> bool:
         """Bring all of them up to a head; True when something was missing. Raises as `SideLog.catch_up` does."""

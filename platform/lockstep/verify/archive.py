@@ -1,9 +1,11 @@
-"""The archive as stored, by the prover's own reading: what the ledger claims of it, and the messages in it."""
+"""The archive as stored, by the prover's own reading: the claims of the ledger, and the messages."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -28,7 +30,7 @@ _MESSAGE_COLUMNS: Final = ["offset", "timestamp_type", "timestamp_ms", "key", "v
 
 
 class ArchiveClaim(NamedTuple):
-    """The offsets [start, until) of a partition that a batch has archived, as the ledger says."""
+    """The offsets [start, until) of a partition that a batch has archived, by the ledger."""
 
     batch: int
     start: int
@@ -42,7 +44,11 @@ class ArchivedCopy:
     __slots__ = ("_at", "_headers", "_key", "_time", "_value")
 
     def __init__(self, at: int, time: tuple[int, int], key: object, value: object, headers: object) -> None:
-        self._at, self._time, self._key, self._value, self._headers = at, time, key, value, headers
+        self._at = at
+        self._time = time
+        self._key = key
+        self._value = value
+        self._headers = headers
 
     def offset(self) -> int:
         """The offset."""
@@ -87,7 +93,7 @@ class StoredArchive:
     """The archive of a stream; that of its stream for a shadow.
 
     Attributes:
-        claims: What the ledger says, by partition, in order of batches; of batches that retention has not dropped.
+        claims: Those of the ledger, by partition, in order of batches; without batches that retention has dropped.
         dropped_up_to: The last batch whose messages retention has dropped; 0 for none.
         files: The live files, in order of batches.
         folder: Its folder.
@@ -119,7 +125,7 @@ class StoredArchive:
     def find_first(self, key: TopicIdPartition, log_start: int) -> int:
         """The first offset from which on archive and Kafka together have everything.
 
-        What was archived before an erasure lacks the messages of a session.
+        Batches before an erasure lack the messages of a session.
         """
         first = log_start
         for claim in reversed(self.claims.get(key, ())):
@@ -172,10 +178,14 @@ def _make_messages(rows: pa.Table) -> list[ArchivedCopy]:
             (kind, -1 if at_ms is None else at_ms),
             key,
             value,
-            [(each["name"], each["value"]) for each in headers] or None,
+            list(map(_to_pair, headers)) or None,
         )
         for at, kind, at_ms, key, value, headers in zip(*columns, strict=True)
     ]
+
+
+def _to_pair(header: Mapping[str, object]) -> tuple[object, object]:
+    return header["name"], header["value"]
 
 
 def _list_files(actions: pa.Table) -> Iterator[ArchiveFile]:
@@ -200,31 +210,62 @@ def _read_claims(
     return {key: sorted(of_key) for key, of_key in claims.items()}
 
 
+class _Sums:
+    """The two sums of a digest."""
+
+    def __init__(self) -> None:
+        self._numbers = 0
+        self._texts = 0
+
+    def add_numbers(self, numbers: Sequence[int | None]) -> None:
+        """Add a column of numbers."""
+        filled = [-1 if number is None else number for number in numbers]
+        self._numbers = zlib.crc32(np.array(filled, np.int64).tobytes(), self._numbers)
+
+    def add_texts(self, texts: Sequence[bytes | None]) -> None:
+        """Add the bytes of a column of texts."""
+        self._texts = zlib.crc32(b"".join(filter(None, texts)), self._texts)
+
+    @property
+    def digest(self) -> int:
+        """Both sums as a signed number."""
+        return int(np.array([self._numbers << 32 | self._texts], np.uint64).view(np.int64)[0])
+
+
 def digest_claim(rows: pa.Table) -> int:
     """The digest of the rows of a claim, in order of offsets, as docs/archive.md defines it."""
-    headers: list[Any] = rows["headers"].to_pylist()
-    flat = [header for each in headers for header in each]
-    texts = [[_encode(each) for each in rows[name].to_pylist()] for name in ("cause", "key", "value")]
-    texts += [[_encode(header[part]) for header in flat] for part in ("name", "value")] if flat else []
-    numbers = [[-1 if each is None else each for each in rows[name].to_pylist()] for name in _NUMBERS]
-    numbers += [[len(each) for each in headers]]
-    numbers += [[-1 if text is None else len(text) for text in column] for column in texts]
-    of_numbers = zlib.crc32(b"".join(np.array(column, np.int64).tobytes() for column in numbers))
-    of_texts = zlib.crc32(b"".join(text for column in texts for text in column if text is not None))
-    return int(np.array([of_numbers << 32 | of_texts], np.uint64).view(np.int64)[0])
+    headers = cast("list[list[dict[str, object]]]", rows["headers"].to_pylist())
+    flat = list(chain.from_iterable(headers))
+    columns: list[list[object]] = [rows[name].to_pylist() for name in ("cause", "key", "value")]
+    columns += [list(map(itemgetter(part), flat)) for part in ("name", "value")] if flat else []
+    texts = [list(map(_encode, column)) for column in columns]
+    sums = _Sums()
+    for name in _NUMBERS:
+        sums.add_numbers(rows[name].to_pylist())
+    sums.add_numbers(list(map(len, headers)))
+    for column in texts:
+        sums.add_numbers(list(map(_find_length, column)))
+    for column in texts:
+        sums.add_texts(column)
+    return sums.digest
 
 
 def _encode(text: object) -> bytes | None:
     return text.encode() if isinstance(text, str) else cast("bytes | None", text)
 
 
+def _find_length(text: bytes | None) -> int | None:
+    return None if text is None else len(text)
+
+
 def find_damage(claim: ArchiveClaim, rows: pa.Table) -> str:
-    """What is wrong with the rows of a claim, in order of offsets; empty if they are what the ledger says. Pure."""
+    """Describe the damage of the rows of a claim, in order of offsets; empty if they fit it. Pure."""
     offsets, ends = (rows[name].to_numpy() for name in ("offset", "until"))
     expected = np.concatenate([[claim.start], ends[:-1]]) if len(ends) else ends
     wrong = np.flatnonzero(offsets != expected)
     if len(wrong):
-        at, found = int(expected[wrong[0]]), int(offsets[wrong[0]])
+        at = int(expected[wrong[0]])
+        found = int(offsets[wrong[0]])
         return f"offset {found} after {at - 1}: " + ("repeated" if found < at else "some are missing")
     if not len(ends) or int(ends[-1]) != claim.until:
         return f"nothing from offset {int(ends[-1]) if len(ends) else claim.start} on"

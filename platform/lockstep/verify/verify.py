@@ -576,7 +576,8 @@ class _Proving:
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
         self._row_budget = RowBudget()
-        in_kafka, extended = dict[TopicIdPartition, int](), list[tuple[LedgerChain, BufferedRange]]()
+        in_kafka = dict[TopicIdPartition, int]()
+        extended = list[tuple[LedgerChain, BufferedRange]]()
         for chain, held in group:
             key = _key_of(chain)
             in_kafka[key] = held.first
@@ -597,10 +598,10 @@ class _Proving:
             proof.finish(_end(chain, end))
             self.work.add(chain, proof)
             self._check_homes(chain.place, proof)
-        shown = [
-            (chain.place, [gap for gap in proof.lasting_gaps if gap[0] >= in_kafka[_key_of(chain)]])
-            for chain, _, proof in proofs
-        ]
+        shown = list[tuple[ViolationPlace, Gaps]]()
+        for chain, _, proof in proofs:
+            first = in_kafka[_key_of(chain)]
+            shown.append((chain.place, [gap for gap in proof.lasting_gaps if gap[0] >= first]))
         check_causes(kafka, shown, self._violations)
 
     def _read_archive(self, chain: LedgerChain, proof: PartitionProof, until: int) -> None:

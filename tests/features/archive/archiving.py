@@ -1,4 +1,4 @@
-"""Archives of streams without a broker: what they have by a plain reading, and processes that die in a commit."""
+"""Archives of streams without a broker, read plainly, and processes that die in a commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from lockstep.declare.archive import Archive
 from lockstep.engine.driver import committer
 from lockstep.engine.executor import task
-from lockstep.table import side_tables
+from lockstep.table import ledger, side_tables
 from tests.features.history.killed_rewind import die
 from tests.support.adding_stream import adding
 from tests.support.feed import session
@@ -52,9 +52,8 @@ def run_batches(offline: Offline, updates: int, size: int = 2) -> list[bytes]:
 
 def read_archive(offline: Offline) -> list[dict[str, Any]]:
     """All rows, by partition and offset."""
-    order = [(name, "ascending") for name in ("topic_id", "partition", "offset")]
-    rows: list[dict[str, Any]] = DeltaTable(offline.folders.archive).to_pyarrow_table().sort_by(order).to_pylist()
-    return rows
+    rows: list[dict[str, Any]] = DeltaTable(offline.folders.archive).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["topic_id"], row["partition"], row["offset"]))
 
 
 def read_values(offline: Offline) -> list[tuple[int, bytes | None]]:
@@ -78,13 +77,12 @@ def arm(moment: str) -> None:
 
     is_after = moment.startswith("after")
     if moment.endswith("its file"):
-        vars(task)["write_archive"] = dying(task.write_archive, after=is_after)
+        vars(task)["write_archive"] = dying(vars(task)["write_archive"], after=is_after)
     elif moment.endswith("the commit"):
-        name = "write_ledger"  # the last step before the commit
         if is_after:
             committer.Committer._follow = dying(committer.Committer._follow)  # type: ignore[method-assign]  # noqa: SLF001
         else:
-            setattr(committer.ledger, name, dying(committer.ledger.write_ledger, after=True))
+            vars(ledger)["write_ledger"] = dying(ledger.write_ledger, after=True)  # the last step before the commit
     elif moment == "between the side tables":
         _die_in_the_archive(calls)
     else:
@@ -100,7 +98,7 @@ def _die_in_the_archive(calls: dict[str, int]) -> None:
         calls["count"] += side._side.name == "archive"  # noqa: SLF001  # the table that it is of
         return die() if calls["count"] == 2 else catch_up(side, *arguments, **options)
 
-    side_tables.SideLog.catch_up = called  # type: ignore[method-assign]
+    side_tables.SideLog.catch_up = called  # type: ignore[method-assign,assignment]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ def archived(runs: LocalRuns) -> LocalRuns:
 
 
 def test_a_bug_of_last_month_is_repaired_on_a_topic_whose_log_has_gone(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), session(9)
+    topic = feed.create("values")
+    values = session(9)
     wrong = archived(runs.of(adding(feed.pattern, transform=Wrong())))
     read_in_batches(feed, wrong, topic, values)
     feed.expire(topic, 9)

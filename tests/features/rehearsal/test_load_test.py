@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from lockstep import Every, Topics
-from lockstep.engine.executor.task import KafkaSource
+from lockstep.engine.executor.message_source import KafkaSource
 from lockstep.errors import KafkaError
 from lockstep.features.rehearsal import copied_topics, load_test
 from lockstep.features.rehearsal.copied_topics import PREFIX, create_copies, find_leftovers

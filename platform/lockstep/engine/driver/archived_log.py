@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ ArchivedBlocks = Mapping[TopicIdPartition, Sequence[ArchivedBlock]]
 
 
 class ArchivedLog:
-    """The archived offsets of the partitions of a run, as of its start: it reads again only what was archived before.
+    """The archived offsets of the partitions of a run, as of its start: it reads no later offset again.
 
     A shadow reads from the archive of its stream.
     """
@@ -37,7 +38,9 @@ class ArchivedLog:
             head: Its head.
             known: Newest ledger row of every partition.
         """
-        self._folders, self._head, self._known = folders, head, known
+        self._folders = folders
+        self._head = head
+        self._known = known
         if head.origin is not None:
             self._folders = StreamFolders(head.origin.stream, folders.root)
         self._blocks: ArchivedBlocks | None = None
@@ -67,9 +70,11 @@ class ArchivedLog:
         """The plan, in which each range that Kafka no longer has names the batches that have archived it."""
         if not self._blocks:
             return plan
-        archive, blocks = self._folders.archive, self._blocks
-        bins = tuple(tuple(locate_range(archive, view, blocks, item) for item in group) for group in plan.bins)
-        return msgspec.structs.replace(plan, bins=bins)
+        bins = list[tuple[PlannedRange, ...]]()
+        for group in plan.bins:
+            located = partial(locate_range, self._folders.archive, view, self._blocks)
+            bins.append(tuple(map(located, group)))
+        return msgspec.structs.replace(plan, bins=tuple(bins))
 
 
 def locate_range(archive: Path, view: ClusterView, blocks: ArchivedBlocks, item: PlannedRange) -> PlannedRange:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -62,7 +63,7 @@ def make_batch_commit(
         files=tuple(file for result in results for file in result.files),
         quarantine=tuple(file for result in results for file in result.quarantine),
         late=tuple(file for result in results for file in result.late),
-        archive=tuple(file for result in results for file in result.archive),
+        archive=tuple(chain.from_iterable(result.archive for result in results)),
         findings=(*findings, *of_ranges),
         accepts_burst=accepts_burst,
     )

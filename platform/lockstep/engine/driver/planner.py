@@ -290,7 +290,8 @@ def _ranges(admitted: Mapping[TopicIdPartition, int], positions: Positions, give
     """Ranges in the order of their partitions."""
     ranges = []
     for key in sorted(admitted):
-        position, ends = positions[key], given.ends[key]
+        position = positions[key]
+        ends = given.ends[key]
         until = position.next_offset + admitted[key]
         if ends.log_start is not None and ends.is_archived(position.next_offset):
             until = min(until, ends.log_start)

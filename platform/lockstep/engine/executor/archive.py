@@ -1,4 +1,4 @@
-"""The archive in a task: what it reads goes there, and what Kafka no longer has comes from there."""
+"""The archive in a task: the destination of its messages, and the source of those that Kafka no longer has."""
 
 from __future__ import annotations
 
@@ -55,11 +55,13 @@ class MessageBuffer:
             start: Earlier messages are archived already.
             space: The messages of the task.
         """
-        self.start, self._space, self._bytes = start, space, 0
+        self.start = start
+        self._space = space
+        self._bytes = 0
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Add messages that follow the previous ones."""
+        """Add the next messages, in order of offsets."""
         if messages and cast("int", messages[0].offset()) < self.start:
             messages = [each for each in messages if cast("int", each.offset()) >= self.start]
         if not messages:
@@ -102,7 +104,8 @@ def encode_messages(messages: Sequence[Message]) -> pa.RecordBatch:
 
 def _make_numbers(numbers: Sequence[int | None]) -> pa.Array[Any]:
     """A column that mostly has one number, which is cheaper to repeat than to convert."""
-    first, count = numbers[0], len(numbers)
+    first = numbers[0]
+    count = len(numbers)
     if numbers.count(first) == count:
         return cast("pa.Array[Any]", pa.repeat(pa.scalar(first, pa.int64()), count))
     return pa.array(numbers, pa.int64())
@@ -115,9 +118,15 @@ def _make_headers(messages: Sequence[Message]) -> pa.Array[Any]:
     except (SystemError, UnicodeDecodeError):  # of one of them the client library reads no header
         found = [list(read_headers(message)) for message in messages]
     if not any(found):
-        offsets = pa.array(np.zeros(len(messages) + 1, np.int32))
-        return pa.ListArray.from_arrays(offsets, pa.array([], kind.value_type), type=kind)
-    return pa.array([[{"name": name, "value": value} for name, value in each or ()] for each in found], kind)
+        offsets: Any = pa.array(np.zeros(len(messages) + 1, np.int32))
+        empty: Any = pa.ListArray
+        return cast("pa.Array[Any]", empty.from_arrays(offsets, pa.array([], kind.value_type), type=kind))
+    return pa.array([list(map(_to_mapping, each or ())) for each in found], kind)
+
+
+def _to_mapping(header: tuple[str, bytes | None]) -> dict[str, object]:
+    name, value = header
+    return {"name": name, "value": value}
 
 
 def make_rows(
@@ -222,16 +231,18 @@ class RangeToArchive(NamedTuple):
 
 
 def archive_range(read: RangeToArchive, compiled: CompiledStream, batch: int) -> tuple[pa.Table, ArchivedRange] | None:
-    """The rows of a range that are to be archived, and what the ledger says of them; None without any.
+    """The rows of a range that are to be archived, and their claim for the ledger; None without any.
 
     Raises:
         EnvironmentProblem: Messages and holes do not cover the range, by a fault of this machine.
     """
-    position, reached = read.position, read.reached
+    position = read.position
+    reached = read.reached
     start = max(read.buffer.start, position.next_offset)
     if start >= reached:
         return None
-    messages, gaps = read.buffer.finish(reached), clip_holes(read.holes, start, reached)
+    messages = read.buffer.finish(reached)
+    gaps = clip_holes(read.holes, start, reached)
     covered = messages.num_rows + sum(gap.until - gap.start for gap in gaps)
     if covered != reached - start:
         raise EnvironmentProblem(
@@ -283,7 +294,7 @@ class ArchiveSource:
         if planned.archived is None:
             return self.kafka.explain(planned, gaps)
         holes = self._holes.get(TopicNamePartition(planned.position.topic, planned.position.partition), [])
-        return [hole for start, until in gaps for hole in clip_holes(holes, start, until)]
+        return list(chain.from_iterable(clip_holes(holes, start, until) for start, until in gaps))
 
     def _find(self, item: Range) -> WantedMessages | None:
         return self.planned[TopicNamePartition(item.topic, item.partition)].archived

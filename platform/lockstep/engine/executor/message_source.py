@@ -88,7 +88,7 @@ class KafkaSource:
 
     def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
         """See `MessageSource.explain`."""
-        configuration, position = self.configuration, planned.position
+        position = planned.position
         return explain_missing_offsets(
-            configuration, position.topic, position.partition, gaps, self.tuning, patient=planned.patient
+            self.configuration, position.topic, position.partition, gaps, self.tuning, patient=planned.patient
         )

@@ -1,4 +1,4 @@
-"""The part of the archive in `lockstep verify`: it has what the ledger says, each offset once, and nothing else."""
+"""The archive in `lockstep verify`: it has the offsets that the ledger claims, each once, and no others."""
 
 from __future__ import annotations
 

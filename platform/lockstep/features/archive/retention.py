@@ -55,7 +55,8 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta) -> tuple[SideTabl
     side_tables.catch_up_alongside_writer(folders, head)
     newest_hour = min(head.hour, find_current_hour())  # a clock that is off drops nothing that is younger
     before_hour = format_hour(parse_hour(newest_hour) - keep)
-    table, tail = delta_log.open_delta_table(folders.archive), LogTail(folders.archive)
+    table = delta_log.open_delta_table(folders.archive)
+    tail = LogTail(folders.archive)
     dropped: tuple[SideTableFile, ...] = ()
 
     def next_entry() -> NextEntry | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pyarrow as pa
 
@@ -37,7 +39,7 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        is_declared: The stream archives what it reads.
+        is_declared: The stream archives its messages.
         keep_hours: Hours for which messages stay; None for ever.
         rows: Messages, and runs of offsets without one.
         files: Files.
@@ -80,11 +82,14 @@ def read_archive_status(stream: AnyStream, folders: StreamFolders) -> ArchiveSta
     head = open_table(folders).base().head
     positions = read_positions(folders, head)
     blocks = read_blocks(folders, head, dict.fromkeys(positions, 0))
-    rows, sizes, dropped = list[int](), list[int](), 0
+    rows = list[int]()
+    sizes = list[int]()
+    dropped = 0
     if delta_log.has_log(folders.archive):
         table = delta_log.open_delta_table(folders.archive)
         actions = pa.table(table.get_add_actions(flatten=True))
-        rows, sizes = actions["num_records"].to_pylist(), actions["size_bytes"].to_pylist()
+        rows += cast("list[int]", actions["num_records"].to_pylist())
+        sizes += cast("list[int]", actions["size_bytes"].to_pylist())
         dropped = table.transaction_version(transactions.DROPPED) or 0
     keep = None if stream.archive is None else stream.archive.keep
     return ArchiveStatus(
