@@ -5,7 +5,6 @@ The names that most streams need. Others are in a module for each theme: `lockst
 `lockstep.dagster`. Nothing else is public.
 """
 
-from lockstep.declare.archive import Archive
 from lockstep.declare.decoders.plain import Json
 from lockstep.declare.envelope_fields import EnvelopeFields
 from lockstep.declare.lookup import Lookup
@@ -43,7 +42,6 @@ from lockstep.model.record import Envelope, Kind, Link, Record
 __version__ = "0.1.0"
 
 __all__ = [
-    "Archive",
     "AvailableNow",
     "Checksum",
     "ColumnFold",

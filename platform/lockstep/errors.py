@@ -19,6 +19,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- TableError                 the table, its log or a side table does not match the head
 |  |- CommitUnknown           a commit's answer was lost; only a new claim decides
 |  |- NotCommitted            the storage did not take a commit: it is full, or not writable
+|  |- ArchiveLacks            the archive has not all offsets that the ledger claims (table/archive.py)
 |  |- ForeignCommit           another program committed to a table of a stream (table/foreign_commits.py)
 |  |- TableRootMissing        the table root of the settings does not exist (table/layout.py)
 |  |- TableReplaced           a table's folder was moved, deleted or set back under a run (table/foreign_commits.py)

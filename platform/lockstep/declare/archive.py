@@ -1,4 +1,4 @@
-"""Archive: the messages of a stream are kept beside its table for longer than Kafka keeps them."""
+"""Archive: the messages of a stream are kept next to its table for longer than Kafka keeps them."""
 
 from __future__ import annotations
 

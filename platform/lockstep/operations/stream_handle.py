@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from lockstep.declare.stream import AnyStream
-from lockstep.engine.driver.archived_log import ArchivedBlocks, extend_view
+from lockstep.engine.driver.archived_log import ArchivedBlocks, expand_view
 from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.errors import KafkaError, LockstepError
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
@@ -234,7 +234,7 @@ class StreamHandle:
             KafkaError: The cluster did not answer.
             TableError: A ledger file is missing or damaged.
         """
-        return extend_view(self.view, self.archived)
+        return expand_view(self.view, self.archived)
 
     @computed_once
     def archived(self) -> ArchivedBlocks:

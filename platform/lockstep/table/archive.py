@@ -173,10 +173,10 @@ def read_blocks(
             ranges = found.get(TopicIdPartition(topic_id, partition))
             if ranges is not None and until > wanted[TopicIdPartition(topic_id, partition)]:
                 ranges.append((batch, start, until))
-    return {key: join_ranges(sorted(ranges)) for key, ranges in found.items() if ranges}
+    return {key: merge_ranges(sorted(ranges)) for key, ranges in found.items() if ranges}
 
 
-def join_ranges(ranges: Iterable[tuple[int, int, int]]) -> list[ArchivedBlock]:
+def merge_ranges(ranges: Iterable[tuple[int, int, int]]) -> list[ArchivedBlock]:
     """Join ranges (batch, start, until), in order of batches, to blocks; only those after the last gap. Pure."""
     blocks = list[ArchivedBlock]()
     for batch, start, until in ranges:

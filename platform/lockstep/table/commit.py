@@ -368,11 +368,7 @@ def commit_batch(
     def next_head(base: Base) -> Head:
         head = base.head
         check_writer(head, writer)
-        if head.batch != planned.number - 1:
-            raise TableError(
-                f"batch {planned.number} does not follow the last committed batch {head.batch}",
-                next_step="start the stream again: it continues from the ledger",
-            )
+        _check_follows(head, planned)
         check_hour_open(head, planned.commit_hour)
         full = planned.full_ledger_at is not None
         return msgspec.structs.replace(
@@ -400,6 +396,15 @@ def commit_batch(
         batch=planned.number,
         needs=planned.needs,
     )
+
+
+def _check_follows(head: Head, planned: BatchCommit) -> None:
+    """Refuse a batch that does not follow the last one. Raises TableError."""
+    if head.batch != planned.number - 1:
+        raise TableError(
+            f"batch {planned.number} does not follow the last committed batch {head.batch}",
+            next_step="start the stream again: it continues from the ledger",
+        )
 
 
 def _choose_kind(planned: BatchCommit) -> CommitKind:

@@ -275,7 +275,7 @@ def find_damage(claim: ArchiveClaim, rows: pa.Table) -> str:
     return "" if digest == claim.digest else f"digest {digest}"
 
 
-def group_claims(rows: pa.Table) -> Mapping[tuple[TopicIdPartition, int], pa.Table]:
+def split_claims(rows: pa.Table) -> Mapping[tuple[TopicIdPartition, int], pa.Table]:
     """Rows by partition and batch, in order of offsets. Pure."""
     ordered = rows.sort_by([(name, "ascending") for name in ("topic_id", "partition", "batch", "offset")])
     keys = list(zip(*(ordered[name].to_pylist() for name in ("topic_id", "partition", "batch")), strict=True))

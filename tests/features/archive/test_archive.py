@@ -32,8 +32,8 @@ from lockstep.table.archive import (
     WantedMessages,
     digest_rows,
     find_gap,
-    join_ranges,
     make_run,
+    merge_ranges,
     read_blocks,
     read_messages,
 )
@@ -153,7 +153,7 @@ def test_blocks_are_all_ranges_since_the_last_gap(drawn: list[tuple[int, int]]) 
         ranges.append((batch, start, start + size))
         at = start + size
     since = max(n for n, (_, start, _) in enumerate(ranges) if n == 0 or ranges[n - 1][2] != start)
-    blocks = join_ranges(ranges)
+    blocks = merge_ranges(ranges)
     assert (blocks[0].start, blocks[-1].until) == (ranges[since][1], at)
     for batch, start, until in ranges[since:]:
         found = find_blocks(blocks, start, until)

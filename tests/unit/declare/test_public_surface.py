@@ -95,6 +95,7 @@ SURFACE = {
         "UndeliverableRows",
     ],
     "lockstep.derived": [
+        "Archive",
         "Codec",
         "Derived",
         "Export",

@@ -68,6 +68,7 @@ from lockstep.state.codec import IntegrityClassChanged, MigrationFailed, StateNo
 from lockstep.state.restore import LocalStateUnusable
 from lockstep.state.translation import NotTranslatable
 from lockstep.storage import NeedsFileSystem, PathRefused
+from lockstep.table.archive import ArchiveLacks
 from lockstep.table.commit import HourClosed, NoSuchLoss
 from lockstep.table.follower_positions import FollowerName
 from lockstep.table.foreign_commits import ForeignCommit, TableReplaced
@@ -114,6 +115,7 @@ EVERY: tuple[LockstepError, ...] = (
         "tables/books/table: version 7 was not written: No space left on device",
         next_step="free space on the table root, then repeat the command",
     ),
+    ArchiveLacks(Path("tables/books/archive"), "topic id q, partition 0", 4, 9),
     ForeignCommit(Path("tables/books/ledger"), 7, "OPTIMIZE", "delta-rs:py-1.6.6"),
     TableReplaced(Path("tables/books/table"), "there is no log"),
     errors.StateError("state of books.eth/0 cannot be used", next_step="lockstep repair books"),

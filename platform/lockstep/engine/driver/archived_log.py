@@ -56,7 +56,7 @@ class ArchivedLog:
             if not any(key in ends and row.until < ends[key].start for key, row in self._known.items()):
                 return view
             self._blocks = self._read_blocks()
-        return extend_view(view, self._blocks)
+        return expand_view(view, self._blocks)
 
     def _read_blocks(self) -> ArchivedBlocks:
         head = self._head
@@ -72,12 +72,12 @@ class ArchivedLog:
             return plan
         bins = list[tuple[PlannedRange, ...]]()
         for group in plan.bins:
-            located = partial(locate_range, self._folders.archive, view, self._blocks)
+            located = partial(find_archived, self._folders.archive, view, self._blocks)
             bins.append(tuple(map(located, group)))
         return msgspec.structs.replace(plan, bins=tuple(bins))
 
 
-def locate_range(archive: Path, view: ClusterView, blocks: ArchivedBlocks, item: PlannedRange) -> PlannedRange:
+def find_archived(archive: Path, view: ClusterView, blocks: ArchivedBlocks, item: PlannedRange) -> PlannedRange:
     """A planned range, which is read from the archive if Kafka no longer has its first offset. Pure.
 
     Args:
@@ -102,7 +102,7 @@ def locate_range(archive: Path, view: ClusterView, blocks: ArchivedBlocks, item:
     return msgspec.structs.replace(item, archived=wanted)
 
 
-def extend_view(view: ClusterView, blocks: ArchivedBlocks) -> ClusterView:
+def expand_view(view: ClusterView, blocks: ArchivedBlocks) -> ClusterView:
     """A view in which logs start where their archived blocks do, if nothing is missing in between. Pure."""
     earlier = {
         key: msgspec.structs.replace(view.ends[key], start=of_key[0].start, log_start=view.ends[key].start)

@@ -45,7 +45,7 @@ CORRUPT = "corrupt"
 _ask_headers: Callable[[Message], list[tuple[str, bytes | None]] | None] = methodcaller("headers")
 
 
-class MessageBuffer:
+class ArchiveBuffer:
     """The messages of one range that are to be archived, as Arrow: in memory, or in pages of the local disk."""
 
     def __init__(self, start: int, space: RowSpace) -> None:
@@ -167,7 +167,7 @@ def _repeat_place(position: Position, batch: int, count: int) -> dict[str, Any]:
     }
 
 
-def clip_holes(holes: Sequence[Hole], start: int, until: int) -> list[Hole]:
+def take_holes(holes: Sequence[Hole], start: int, until: int) -> list[Hole]:
     """The holes within offsets [start, until), in order. Pure."""
     inside = (hole for hole in holes if hole.start < until and hole.until > start)
     return [
@@ -224,13 +224,15 @@ class RangeToArchive(NamedTuple):
     """
 
     position: Position
-    buffer: MessageBuffer
+    buffer: ArchiveBuffer
     holes: Sequence[Hole]
     reached: int
     rows: Sequence[pa.RecordBatch]
 
 
-def archive_range(read: RangeToArchive, compiled: CompiledStream, batch: int) -> tuple[pa.Table, ArchivedRange] | None:
+def collect_archived(
+    read: RangeToArchive, compiled: CompiledStream, batch: int
+) -> tuple[pa.Table, ArchivedRange] | None:
     """The rows of a range that are to be archived, and their claim for the ledger; None without any.
 
     Raises:
@@ -242,7 +244,7 @@ def archive_range(read: RangeToArchive, compiled: CompiledStream, batch: int) ->
     if start >= reached:
         return None
     messages = read.buffer.finish(reached)
-    gaps = clip_holes(read.holes, start, reached)
+    gaps = take_holes(read.holes, start, reached)
     covered = messages.num_rows + sum(gap.until - gap.start for gap in gaps)
     if covered != reached - start:
         raise EnvironmentProblem(
@@ -294,7 +296,7 @@ class ArchiveSource:
         if planned.archived is None:
             return self.kafka.explain(planned, gaps)
         holes = self._holes.get(TopicNamePartition(planned.position.topic, planned.position.partition), [])
-        return list(chain.from_iterable(clip_holes(holes, start, until) for start, until in gaps))
+        return list(chain.from_iterable(take_holes(holes, start, until) for start, until in gaps))
 
     def _find(self, item: Range) -> WantedMessages | None:
         return self.planned[TopicNamePartition(item.topic, item.partition)].archived

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lockstep.declare.decoders.base import DecodeCause
 from lockstep.declare.lookup import bind_lookups
-from lockstep.engine.executor.archive import ArchiveSource, MessageBuffer, RangeToArchive, archive_range
+from lockstep.engine.executor.archive import ArchiveBuffer, ArchiveSource, RangeToArchive, collect_archived
 from lockstep.engine.executor.attempt import Attempt
 from lockstep.engine.executor.collector import CollectorSchedule
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_pickled
@@ -115,7 +115,7 @@ class RangeInProgress(msgspec.Struct):
     bounds: FoldBounds
     state: PartitionState[object]
     fold: RangeFold
-    buffer: MessageBuffer | None
+    buffer: ArchiveBuffer | None
     reached: int
     gaps: list[tuple[int, int]] = []
     leader_epoch: int | None = None
@@ -174,7 +174,7 @@ class RangeOpener:
             judges_panics=self.attempt.judges_panics,
             room=RowRoom(self.space, self.space.rows_bytes * self.attempt.find_share(planned)),
         )
-        buffer = None if self.messages is None else MessageBuffer(position.archived_until or 0, self.messages)
+        buffer = None if self.messages is None else ArchiveBuffer(position.archived_until or 0, self.messages)
         return RangeInProgress(planned, bounds, state, fold, buffer, position.next_offset)
 
     def _make_bounds(self, planned: PlannedRange) -> FoldBounds:
@@ -614,21 +614,7 @@ def _process_bin(
         if task.batch.lookups:
             loaded = _LOOKUPS.load(compiled.lookups, job.lookups, task.batch.lookups, task.batch.lookup_entries)
             stack.enter_context(bind_lookups(loaded))
-        latest_us = task.batch.planned_at_us + to_microseconds(compiled.event_time.max_skew)
-        require_writable_folder(job.local_root)
-        local_stores = LocalStorePool(job.local_root, job.state, decoded=_DECODED)
-        space = _make_space(job)
-        opener = RangeOpener(
-            job,
-            log,
-            task.batch.generation,
-            local_stores,
-            stack,
-            latest_us,
-            attempt,
-            space,
-            _make_space(job) if task.batch.archives else None,
-        )
+        opener = _make_opener(job, task, attempt, log, stack)
         ranges = [opener.open(planned) for planned in attempt.ranges]  # 1
         read_and_fold(opener, ranges)  # 2
         ranges = [finalize_range(work, opener) for work in ranges]  # 3, 4
@@ -664,6 +650,21 @@ def _write_rows(
     return (write_file(job.table, rows, prefix=f"rows-{_label(task)}", commit_hour=task.batch.commit_hour),)
 
 
+def _make_opener(job: JobSpec, task: TaskSpec, attempt: Attempt, log: MessageSource, stack: ExitStack) -> RangeOpener:
+    require_writable_folder(job.local_root)
+    return RangeOpener(
+        job=job,
+        log=log,
+        generation=task.batch.generation,
+        local_stores=LocalStorePool(job.local_root, job.state, decoded=_DECODED),
+        stack=stack,
+        latest_us=task.batch.planned_at_us + to_microseconds(attempt.compiled.event_time.max_skew),
+        attempt=attempt,
+        space=_make_space(job),
+        messages=_make_space(job) if task.batch.archives else None,
+    )
+
+
 def _make_space(job: JobSpec) -> RowSpace:
     return RowSpace(job.local_root, memory_bytes=job.tuning.spill_bytes, rows_bytes=job.tuning.rows_bytes)
 
@@ -678,7 +679,7 @@ def _write_archive(
             continue
         position = work.planned.position
         read = RangeToArchive(position, work.buffer, work.bounds.holes, work.reached, work.fold.batches)
-        if (made := archive_range(read, compiled, task.batch.number)) is not None:
+        if (made := collect_archived(read, compiled, task.batch.number)) is not None:
             tables.append(made[0])
             archived[position.key] = made[1]
     if not tables:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lockstep.model.position import TopicIdPartition
 from lockstep.table.layout import StreamFolders
-from lockstep.verify.archive import ArchiveClaim, StoredArchive, find_damage, group_claims, read_groups
+from lockstep.verify.archive import ArchiveClaim, StoredArchive, find_damage, read_groups, split_claims
 from lockstep.verify.files import UNREADABLE, require_bytes
 from lockstep.verify.ledger import StoredTables
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
@@ -37,7 +37,7 @@ def check_archive(folders: StreamFolders, stored: StoredTables, violations: Viol
             require_bytes(path, error)
             violations.add(KIND, None, None, f"a readable file archive/{file.path}", str(error).splitlines()[0])
             continue
-        for (key, batch), of_claim in group_claims(rows).items():
+        for (key, batch), of_claim in split_claims(rows).items():
             if archive.dropped_up_to < batch <= stored.head.batch:
                 comparison.take(key, batch, of_claim)  # 2
     comparison.finish()  # 3

@@ -40,7 +40,7 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stream: Name of the stream.
         is_declared: The stream archives its messages.
-        keep_hours: Hours for which messages stay; None for ever.
+        keep_hours: Hours for which messages stay; None without a limit.
         rows: Messages, and runs of offsets without one.
         files: Files.
         bytes: Their bytes.

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from lockstep.declare.lookup import LookupNotBound
-from lockstep.engine.driver.archived_log import locate_range
+from lockstep.engine.driver.archived_log import find_archived
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.executor.lookup_table import LookupUnusable
@@ -362,7 +362,7 @@ class _BatchReplay:
             patient=True,
         )
         handle = self._handle
-        planned = locate_range(handle.folders.archive, handle.readable, handle.archived, planned)
+        planned = find_archived(handle.folders.archive, handle.readable, handle.archived, planned)
         batch = BatchIdentity(
             generation=row.generation,
             epoch=row.epoch,
