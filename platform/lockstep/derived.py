@@ -1,7 +1,7 @@
-"""Datasets derived from the table of a stream: further tables by Spark SQL, and exports as plain Parquet."""
+"""Datasets next to the table of a stream: derived tables by Spark SQL, exports as plain Parquet, the archive."""
 
-from lockstep.declare.derived import Derived, OutputMode, Watermark
 from lockstep.declare.archive import Archive
+from lockstep.declare.derived import Derived, OutputMode, Watermark
 from lockstep.declare.options import Codec, Export
 
 __all__ = [
