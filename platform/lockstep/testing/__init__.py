@@ -10,7 +10,7 @@ same messages in batches, with real state files and a crash after each: the resu
 
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict
 from lockstep.model.finding import Finding
-from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin, RunResult
+from lockstep.testing.result import MessageResult, RejectedMessage, RowWithOrigin, RunResult, choose_rows
 from lockstep.testing.run import run
 from lockstep.testing.script import (
     CRASH,
@@ -46,6 +46,7 @@ __all__ = [
     "SentMessage",
     "Split",
     "Verdict",
+    "choose_rows",
     "parse",
     "read_messages",
     "run",

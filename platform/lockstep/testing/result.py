@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, Self, cast
 
+from lockstep.declare.delivery import Delivery
+from lockstep.declare.delivery_target import DeliveredRow, RowSource
 from lockstep.declare.transform import R, S
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Verdict
@@ -13,6 +16,8 @@ from lockstep.model.finding import Finding
 from lockstep.model.record import Envelope
 from lockstep.model.state_loss import StateLoss
 from lockstep.testing.exact import describe_exactly
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -149,3 +154,45 @@ class RunResult(Generic[S, R]):
         if self.finding is not None:
             raise IntegrityLost(self.stream, (self.finding,))
         return self
+
+
+def choose_rows(delivery: Delivery, result: RunResult[Any, Any]) -> tuple[DeliveredRow, ...]:
+    """Choose and make the rows of a test that a delivery would write, by its `where` and `select`.
+
+    Batch and generation of each origin are 1, the partition is 0, and the topic id is the name of the topic.
+
+    Args:
+        delivery: The delivery.
+        result: Result of `run`.
+
+    Returns:
+        The values with their origins, in the order of the table.
+
+    Raises:
+        Exception: The error of `where` or `select`: a delivery cannot deliver the row.
+    """
+    chosen = list[DeliveredRow]()
+    for proven in result.proven:
+        origin = _make_origin(proven)
+        value = delivery.choose(proven.row, origin)
+        if value is not None:
+            chosen.append(DeliveredRow(value, origin))
+    return tuple(chosen)
+
+
+def _make_origin(proven: RowWithOrigin[Any]) -> RowSource:
+    microseconds = proven.event_time_us
+    return RowSource(
+        topic=proven.topic,
+        topic_id=proven.topic,
+        partition=0,
+        offset=proven.offset,
+        emit_offset=proven.emit_offset,
+        row=proven.number,
+        session=proven.session,
+        sequence=proven.sequence,
+        event_time=None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds),
+        cause=proven.cause,
+        batch=1,
+        generation=1,
+    )
