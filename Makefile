@@ -47,8 +47,8 @@ down: ## End what `make up` started; its tables stay
 kafka: java ## Only Kafka, for streams of your own (lockstep run), until Ctrl-C; its topics stay in .kafka
 	@exec $(BIN)/lockstep kafka
 
-gameday: java ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7)
-	@$(BIN)/python -m lockstep.features.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+gameday: java ## Random faults on a live platform of its own, then a proof of every stream (MINUTES=5 SEED=7 HOST=1)
+	@$(BIN)/python -m lockstep.features.rehearsal.game_day . $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(HOST),--host)
 
 test: setup ## The tests that guard each change, in parallel (WORKERS=1: one after another)
 	@$(BIN)/python -m pytest -m "not slow" -n $(or $(WORKERS),auto) --ignore=tests/house/rules

@@ -96,7 +96,7 @@ def end_run(
     Raises:
         DagsterExecutionInterruptedError: It was stopped; Dagster shows it as canceled.
     """
-    context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: outcome.value})
+    context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: outcome.value})
     if outcome is not RunOutcome.STOPPED and not never_ending:
         return MaterializeResult(metadata=progress.final(outcome.value))
     progress.log_final(outcome.value)
@@ -122,7 +122,7 @@ def interrupt_run(
 def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
     """The failure of a run that may not be restarted before an operator has looked; it names no session."""
     error = error.without_sessions()
-    context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
+    context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
     findings = [msgspec.to_builtins(finding) for finding in error.findings]
     metadata: dict[str, RawMetadataValue] = {"findings": MetadataValue.json(findings), "next": error.next_step}
     return Failure(description=str(error), metadata=metadata, allow_retries=False)
@@ -150,7 +150,7 @@ def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionCont
         return None
     note = f"a never-ending run keeps {stream.name} up to date; this run left the table alone"
     context.log.info("%s (to hand over to a new one, launch the job %s)", note, name_stream_job(stream))
-    context.instance.add_run_tags(context.run_id, {OUTCOME_TAG: SKIPPED})
+    context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: SKIPPED})
     head = OutputLog(folders.table).base().head
     last = read_heartbeat(folders.control, head.epoch)
     run = last.run_id if last is not None else ""

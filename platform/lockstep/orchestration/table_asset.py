@@ -261,7 +261,7 @@ def make_table_asset(
     ) -> Iterator[MaterializeResult[None]]:
         refuse_wrong_config(context, config)
         if tags := find_copied_tags(context.run) | find_request_tag(context.run, StreamFolders(stream.name, root)):
-            context.instance.add_run_tags(context.run_id, tags)
+            context.instance.add_run_tags(context.run.run_id, tags)
         trigger = choose_effective_trigger(stream, context.job_def, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
             result = report_up_to_date(stream, root, context)
@@ -349,7 +349,7 @@ class _TableRun:
     ) -> None:
         self._context, self._stream, self._settings = context, stream, settings
         self._stopping = StopSignal()
-        self._own_run = RunStatusPoller(context.instance, context.run_id)
+        self._own_run = RunStatusPoller(context.instance, context.run.run_id)
         self._progress = RunProgress(context, make_table_key(stream), config.report_seconds)
 
     def materialize(self, spark: SparkResource, trigger: Trigger) -> MaterializeResult[None] | None:
@@ -379,7 +379,7 @@ class _TableRun:
         if self._own_run.was_terminated_by_user():
             folders = StreamFolders(self._stream.name, self._settings.table_root)
             instance = self._context.instance
-            run_id = self._context.run_id
+            run_id = self._context.run.run_id
             record_stop(folders, run_id, run_lifecycle.describe_termination(instance, run_id))
 
     def _run(self, spark: SparkResource, trigger: Trigger) -> RunOutcome:

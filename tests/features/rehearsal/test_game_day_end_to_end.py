@@ -31,16 +31,17 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(repository: Path, minutes: float) -> subprocess.Popen[str]:
+def start(repository: Path, minutes: float, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "lockstep.features.rehearsal.game_day", str(repository)]
-    options = ["--minutes", str(minutes), "--seed", str(SEED)]
+    options = ["--minutes", str(minutes), "--seed", str(SEED), *more]
     return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_a_game_day_ends_with_a_proof_of_every_stream(repository: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--host",)], ids=["runs", "host"])
+def test_a_game_day_ends_with_a_proof_of_every_stream(repository: Path, options: tuple[str, ...]) -> None:
     folder = repository / FOLDER / PLATFORM
     with (
-        start(repository, minutes=0.8) as day,
+        start(repository, 0.8, *options) as day,
         watch_listeners(lambda: [day.pid, *(each.pid for each in list_platform_processes(folder))]) as listeners,
     ):
         said = day.communicate()[0]

@@ -87,6 +87,8 @@ memory after 20 minutes. It confirms the start of a run once that has loaded the
 own limit) on a machine full of other work."""
 SMALL_STREAMS = {"LOCKSTEP_SPARK__DRIVER_MEMORY": "512m", "LOCKSTEP_SPARK__MASTER": "local[1,3]"}
 """Of each stream: its JVM only schedules, and a demonstration needs only one core of each stream."""
+HOSTED_STREAMS = {"LOCKSTEP_SPARK__DRIVER_MEMORY": "512m", "LOCKSTEP_DAGSTER__HOSTS": '["default"]'}
+"""Of a host of all streams, whose JVM schedules for all of them."""
 
 
 class Servers(msgspec.Struct, frozen=True):

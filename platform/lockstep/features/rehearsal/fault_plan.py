@@ -133,6 +133,7 @@ class GameDayResult(msgspec.Struct, frozen=True, kw_only=True):
         proofs: One for each stream.
         committed: (seconds since the start, messages committed) of each stream.
         failure: The error that ended it early; empty otherwise.
+        hosted: Whether one host ran all streams.
     """
 
     seed: int
@@ -141,6 +142,12 @@ class GameDayResult(msgspec.Struct, frozen=True, kw_only=True):
     proofs: Sequence[StreamProof]
     committed: Mapping[str, Sequence[tuple[float, int]]]
     failure: str = ""
+    hosted: bool = False
+
+    @property
+    def command(self) -> str:
+        """The command of the same faults."""
+        return f"make gameday MINUTES={self.minutes:g} SEED={self.seed}{' HOST=1' if self.hosted else ''}"
 
     @property
     def is_passed(self) -> bool:
@@ -200,7 +207,7 @@ def make_game_page(result: GameDayResult) -> Page:
         verdict=result.verdict,
         is_good=result.is_passed,
         facts=(
-            Fact("seed", f"{result.seed}: make gameday MINUTES={result.minutes:g} SEED={result.seed}"),
+            Fact("seed", f"{result.seed}: {result.command}"),
             Fact("minutes", f"{result.minutes:g}"),
         ),
         sections=(

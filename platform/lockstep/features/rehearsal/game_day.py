@@ -24,7 +24,13 @@ from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.feed import list_recordings
-from lockstep.features.localdev.platform import INTERRUPTED, SMALL_STREAMS, LocalPlatform, start_live
+from lockstep.features.localdev.platform import (
+    HOSTED_STREAMS,
+    INTERRUPTED,
+    SMALL_STREAMS,
+    LocalPlatform,
+    start_live,
+)
 from lockstep.features.localdev.processes import hold_folder_lock, ignore_interrupts, interrupt_by_signals, stop_all
 from lockstep.features.rehearsal.fault_injection import FaultInjector
 from lockstep.features.rehearsal.fault_plan import (
@@ -62,11 +68,13 @@ class GameDay:
         injector: Injects the faults.
         seed: Their seed.
         minutes: No fault starts after that.
+        hosted: Whether one host runs all streams.
     """
 
     injector: FaultInjector
     seed: int
     minutes: float
+    hosted: bool = False
     began: float = field(default_factory=time.monotonic)
     committed: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
@@ -99,6 +107,7 @@ class GameDay:
             proofs=[self._prove(stream) for stream in self.injector.streams],  # 3
             committed=self.committed,
             failure=failure,
+            hosted=self.hosted,
         )
 
     def _passed(self) -> float:
@@ -185,26 +194,27 @@ def _format_recovery(result: FaultResult) -> str:
     return f"next commit of the slowest stream after {result.slowest_seconds or 0.0:.1f} s"
 
 
-def run_game_day(repository: Path, minutes: float, seed: int) -> GameDayResult:
+def run_game_day(repository: Path, minutes: float, seed: int, *, hosted: bool = False) -> GameDayResult:
     """Start a platform, play, and end everything.
 
     Args:
         repository: The folder with `definitions.py` and `tests/recordings`.
         minutes: Duration of the faults.
         seed: Seed of the faults.
+        hosted: Whether one host runs all streams; otherwise each has a separate run.
 
     Raises:
         LockstepError: The platform did not start.
     """
     folder = repository / FOLDER / PLATFORM
-    platform = LocalPlatform(repository, folder, settings=SMALL_STREAMS)
+    platform = LocalPlatform(repository, folder, settings=HOSTED_STREAMS if hosted else SMALL_STREAMS)
     with hold_folder_lock(repository / FOLDER), interrupt_by_signals():
         _remove(folder)
         has_failed = True  # for any end
         try:
             for step in start_live(platform, SPEED):
                 SAY.print(f"[bold]>[/bold] {step}")
-            result = GameDay(_make_injector(platform, seed), seed, minutes).play()
+            result = GameDay(_make_injector(platform, seed), seed, minutes, hosted).play()
             has_failed = not result.is_passed
         except KeyboardInterrupt:
             has_failed = False
@@ -241,6 +251,7 @@ def main() -> None:
     parser.add_argument("repository", type=Path)
     parser.add_argument("--minutes", type=float, default=5.0, help="time for faults (default 5)")
     parser.add_argument("--seed", type=int, default=None, help="reproduces the faults; drawn without one")
+    parser.add_argument("--host", action="store_true", help="one host runs all streams, not a run for each stream")
     parser.add_argument("--report", type=Path, default=None, help=f"the page (default REPOSITORY/{FOLDER}/{REPORT})")
     wanted = parser.parse_args()
     repository = wanted.repository.absolute()
@@ -253,14 +264,14 @@ def main() -> None:
             parser.error(f"argument --report: {path.absolute()} cannot be written: {error.strerror}")
     SAY.print(f"game day of {wanted.minutes:g} minutes, seed {seed}")
     try:
-        result = run_game_day(repository, wanted.minutes, seed)
+        result = run_game_day(repository, wanted.minutes, seed, hosted=wanted.host)
     except LockstepError as error:
         SAY.print(f"[red]error:[/red] {error.problem}\nnext: {error.next_step}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     path.write_text(render_page(make_game_page(result)), encoding="utf-8")
-    SAY.print(f"{result.verdict}\nreport: {path}; again: make gameday MINUTES={wanted.minutes:g} SEED={seed}")
+    SAY.print(f"{result.verdict}\nreport: {path}; again: {result.command}")
     sys.exit(0 if result.is_passed else 1)
 
 
