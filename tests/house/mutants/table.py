@@ -1365,6 +1365,12 @@ SHARED_SPARK = list_mutants(
         "test_one_of_several_streams_leaves_a_core_to_the_others",
     ),
     Change(
+        "jobs use the pools in turn",
+        "self._turn = (self._turn + 1) % (TURNS * max(1, len(self._unfinished)))",
+        "self._turn = 0",
+        "test_pools_are_taken_in_turn_and_are_a_few_for_each_stream",
+    ),
+    Change(
         "an executor of several streams is replaced for two of them only",
         "if not others or recent[each].run_id != run_id",
         "if others or recent[each].run_id != run_id",

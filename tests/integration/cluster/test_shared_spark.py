@@ -60,15 +60,16 @@ def hold(folder: Path) -> object:
 def stream_with_tasks(context: SparkContext, name: str, tasks: int, folder: Path) -> Iterator[Future[None]]:
     """A stream of this process whose tasks run until the end of the block."""
     folder.mkdir()
+    jobs = StreamJobs(context, name)
 
     def run() -> None:
-        with StreamJobs(context, name).on_this_thread(name):
+        with jobs.on_this_thread(name):
             context.parallelize(range(tasks), tasks).foreachPartition(hold(folder))  # type: ignore[arg-type]  # a function
 
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(run)
         try:
-            wait_until(lambda: (count_running_tasks(context, name) or 0) >= min(tasks, CORES), f"tasks of {name}")
+            wait_until(lambda: (count_running_tasks(context, jobs.pool) or 0) >= min(tasks, CORES), f"tasks of {name}")
             yield job
         finally:
             (folder / "released").touch()
@@ -130,6 +131,10 @@ def test_a_batch_that_waits_for_the_cores_of_other_streams_is_not_late(
     assert table.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(session(5))])
 
 
+def wait_a_moment(_: Iterable[int]) -> None:
+    time.sleep(0.2)
+
+
 def is_full_worker(process: psutil.Process) -> bool:
     try:
         return find_role(process) == WORKERS and process.memory_info().rss > LIMIT_MB * 1_000_000
@@ -163,3 +168,22 @@ def test_a_stream_that_fills_the_memory_of_workers_fails_by_name_and_the_others_
     assert LocalRuns(adding("other"), broker.bootstrap_servers, tmp_path).rows(other) == expected
     assert run(hungry, 30 * HOARD_BYTES // 1_000_000) is RunOutcome.ENDED  # no message is blamed
     assert LocalRuns(hungry, broker.bootstrap_servers, tmp_path).rows(full) == expected
+
+
+def test_the_last_of_streams_that_keep_all_cores_busy_gets_its_turn(shared_spark: SparkSession) -> None:
+    context = shared_spark.sparkContext
+    names = [f"stream {number}" for number in range(4 * CORES)]
+    rounds = 5
+    ended = list[str]()
+
+    def work(name: str) -> None:
+        with StreamJobs(context, name).on_this_thread(name) as jobs:
+            for _ in range(rounds):
+                jobs.start([b"task"], [])
+                context.parallelize(range(1), 1).foreachPartition(wait_a_moment)
+                jobs.end()
+                ended.append(name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(work, names))
+    assert set(ended[: 2 * len(names)]) == set(names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.engine.driver.shared_spark import SURPLUS, JobClock, SharedSpark
+from lockstep.engine.driver.shared_spark import SURPLUS, TURNS, JobClock, SharedSpark
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -76,3 +76,13 @@ def test_the_clock_of_a_job_runs_from_its_first_task(waiting: float, working: fl
         read = clock.read(now)
         assert read <= max(0.0, now - began - waiting)
     assert read >= working - 1.2
+
+
+@given(st.integers(1, 50))
+def test_pools_are_taken_in_turn_and_are_a_few_for_each_stream(streams: int) -> None:
+    shared = make_shared(*map(str, range(streams)))
+    taken = [shared.choose_pool() for _ in range(3 * TURNS * streams)]
+    pools = sorted(set(taken))
+    assert len(pools) == TURNS * streams
+    start = taken.index(pools[0])
+    assert taken[start : start + len(pools)] == pools

@@ -30,6 +30,9 @@ SURPLUS_BATCHES = 20
 """Workers that so many batches of each stream did not need are ended; a new worker is forked in some 10 ms."""
 POOL_PROPERTY = "spark.scheduler.pool"
 """Spark's local property: with `spark.scheduler.mode=FAIR`, pools get equal shares of the cores."""
+TURNS = 4
+"""Pools for each stream. A job in the last of them waits until the others have had so many turns; each pool is sorted
+whenever a core is free."""
 
 
 class WorkerPlaces:
@@ -104,6 +107,7 @@ class SharedSpark:
         self._unfinished = dict[str, int]()
         self._places = WorkerPlaces(count_cores(context))
         self._late = dict[str, LateTask]()
+        self._turn = 0
 
     @classmethod
     def of(cls, context: SparkContext) -> SharedSpark:
@@ -145,6 +149,17 @@ class SharedSpark:
             if run_id in self._unfinished:
                 self._unfinished[run_id] = 0
 
+    def choose_pool(self) -> str:
+        """The name of the pool of the next job.
+
+        Of pools with equal shares Spark serves the first by name. With a pool for each stream, the last streams by name
+        would get no core while the others keep all cores busy. So jobs use numbered pools in turn: the job that has
+        waited longest is served first.
+        """
+        with self._lock:
+            self._turn = (self._turn + 1) % (TURNS * max(1, len(self._unfinished)))
+            return f"{self._turn:05d}"
+
     def has_job(self, run_id: str) -> bool:
         """Whether a job of a run has not ended."""
         return bool(self._unfinished.get(run_id))
@@ -169,25 +184,25 @@ class StreamJobs:
     Attributes:
         context: Spark.
         run_id: Id of the run; its jobs are the job group of this name.
+        pool: Name of the pool of its newest job.
     """
 
     def __init__(self, context: SparkContext, run_id: str) -> None:
         self.context = context
         self.run_id = run_id
-        self._pool = ""
+        self.pool = ""
         self._shared = SharedSpark.of(context)
 
     @contextmanager
     def on_this_thread(self, stream: str) -> Iterator[Self]:
-        """Jobs of this thread belong to the stream within the block, and have its pool.
+        """Jobs of this thread belong to the stream within the block.
 
         Args:
             stream: Name of the stream, which Spark's pages show.
         """
-        self._pool = stream
         self._shared.add(self.run_id)
         self.context.setJobGroup(self.run_id, f"stream {stream}")
-        self.context.setLocalProperty(POOL_PROPERTY, stream)
+        self._choose_pool()
         try:
             yield self
         finally:
@@ -198,7 +213,9 @@ class StreamJobs:
         return self._shared.limit_cores(count_cores(self.context))
 
     def start(self, tasks: Sequence[bytes], ended: Sequence[int]) -> list[tuple[int, bytes]]:
-        """As `SharedSpark.start_job`."""
+        """As `SharedSpark.start_job`; the job of this thread that follows has the next pool."""
+        if self._shared.is_shared:
+            self._choose_pool()
         return self._shared.start_job(self.run_id, tasks, ended)
 
     def end(self) -> None:
@@ -213,8 +230,12 @@ class StreamJobs:
         """Whether so many tasks of the job run. The tasks of one stream alone start immediately."""
         if not self._shared.is_shared:
             return True
-        running = count_running_tasks(self.context, self._pool)
+        running = count_running_tasks(self.context, self.pool)
         return running is None or running >= tasks
+
+    def _choose_pool(self) -> None:
+        self.pool = self._shared.choose_pool()
+        self.context.setLocalProperty(POOL_PROPERTY, self.pool)
 
 
 class JobClock:
