@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -164,8 +165,9 @@ class _StartPatience:
             raise
 
 
+@cache
 def report_slow_path() -> None:
-    """Log that the run costs more than it has to."""
+    """Log once that the runs of this process cost more than they have to."""
     if (absence := native.describe_absence()) is not None:
         LOG.warning("lockstep-native: %s; next: %s", absence, native.INSTALL)
 
