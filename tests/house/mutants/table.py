@@ -1639,7 +1639,47 @@ HOST = (
     ),
 )
 
+ARCHIVE = [
+    *list_mutants(
+        "engine/executor/archive.py",
+        "features/archive/test_archive.py",
+        Change(
+            "archived messages are not archived again after a rewind",
+            "    start = max(read.buffer.start, position.next_offset)\n",
+            "    start = position.next_offset\n",
+            "test_a_rewind_neither_takes_back_nor_repeats_what_is_archived",
+        ),
+    ),
+    *list_mutants(
+        "features/history/rewind.py",
+        "features/archive/test_archive.py",
+        Change(
+            "a rewind does not set the archive back",
+            "archived_until = now[key].archived_until if key in now else None",
+            "archived_until = row.archived_until",
+            "test_a_rewind_neither_takes_back_nor_repeats_what_is_archived",
+        ),
+    ),
+    *list_mutants(
+        "table/archive.py",
+        "features/archive/test_archive.py",
+        Change(
+            "a gap ends the readable part of an archive",
+            "if last is None or last.until != start:",
+            "if last is None:",
+            "test_blocks_are_all_ranges_since_the_last_gap",
+        ),
+        Change(
+            "batches before an erasure are not folded again",
+            "first = max(dropped, erased) + 1",
+            "first = dropped + 1",
+            "test_an_erased_session_leaves_offsets_without_a_message",
+        ),
+    ),
+]
+
 MUTANTS = (
+    *ARCHIVE,
     *COMMIT,
     *LOG,
     *SIDE_TABLES,
