@@ -37,7 +37,7 @@ __all__ = [
 def make_assets(
     streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition | AssetSpec]:
-    """All assets of a platform, with the lineage from the tables that its streams look up."""
+    """All assets of a platform, with the lineage from the lookup tables of its streams."""
     streams, derived = tuple(streams), tuple(derived)
     upstream = find_lookup_assets(streams, derived, settings.table_root)
     return [
@@ -59,7 +59,7 @@ def make_stream_assets(
         stream: The stream.
         settings: Paths of its tables.
         owners: Owners of the assets.
-        lookups: The assets of the tables that it looks up; `make_assets` finds them.
+        lookups: The assets of its lookup tables; `make_assets` finds them.
     """
     assets: list[AssetsDefinition | AssetSpec] = [
         make_topics_asset(stream, owners),
@@ -96,8 +96,8 @@ def find_lookup_assets(
 ) -> dict[str, tuple[AssetKey, ...]]:
     """The upstream assets that each stream has by its lookups, by name of the stream.
 
-    A stream may look up what is made of its own rows by another stream or derived table: the batch reads the newest
-    version. Dagster's assets have no cycles, so lookups of a cycle are left out.
+    A lookup table of a stream may be made of its own rows, by another stream or derived table: the batch reads the
+    newest version. Dagster's assets have no cycles, so lookups of a cycle are left out.
 
     Args:
         streams: The streams.
@@ -130,13 +130,13 @@ def _find_owner(table: Path, root: Path) -> str:
 
 
 def _make_external_key(table: Path, root: Path) -> AssetKey:
-    """The key of a table that nothing here writes: its path, from the table root where it lies below."""
+    """The key of a table that nothing here writes: its path, relative to the table root if it is below."""
     path = table.relative_to(root) if table.is_relative_to(root) else table.relative_to(table.anchor)
     return AssetKey([_NO_NAME.sub("_", part) for part in path.parts])
 
 
 def _find_upstream(name: str, reads: Mapping[str, set[str]]) -> set[str]:
-    """What a table is made of, itself included."""
+    """The tables of which a table is made, itself included."""
     found, left = set[str](), [name]
     while left:
         if (each := left.pop()) not in found:

@@ -53,7 +53,7 @@ FRAMES = "\nStack Trace:"
 QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
 """Dagster's name of the daemon that takes runs from the queue."""
 ENDS = (DagsterEventType.STEP_FAILURE, DagsterEventType.ENGINE_EVENT, DagsterEventType.RUN_FAILURE)
-"""Events that say why a run ended: its step failed, it could not be launched, its process died."""
+"""Events with the reason for the end of a run: its step failed, it could not be launched, its process died."""
 EVENTS_MAX = 20
 DAEMON_SECONDS_MAX = 300.0
 """Dagster's daemons beat every 30 seconds, and every two minutes on a machine full of other work."""
@@ -103,7 +103,7 @@ def start_stream(
     2. Commit the desired state `running`. Without a table, and while a bounded run writes, the claim of the new run
        does that: record the request for the supervisor, in case that the run fails before it.
     3. Wait for a start in progress; otherwise launch the job.
-    4. Wait until the run writes. It has a heartbeat file from 3 on, so that the supervisor starts no second one.
+    4. Wait until the run writes. It has a heartbeat file from 3 on, so that the supervisor starts no second run.
 
     Args:
         stream: The stream.
@@ -114,7 +114,7 @@ def start_stream(
 
     Raises:
         StreamHalted: It waits for an operator.
-        StartFailed: Its run ended, or does not begin.
+        StartFailed: Its run ended, or does not start.
         EnvironmentProblem: No Dagster instance can store the run, or Dagster refused it.
     """
     home, job = _home(stream.name, folder), name_stream_job(stream)
@@ -210,7 +210,7 @@ def await_writer(
     seconds_max: float = WRITE_SECONDS_MAX,
     say: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Wait until a run writes; gives its epoch.
+    """Wait until a run writes; returns its epoch.
 
     Args:
         stream: Name of the stream.
@@ -249,7 +249,7 @@ def _check_queue(stream: str, instance: DagsterInstance, run_id: str, waited: fl
         A note on a daemon that is late; empty without one.
 
     Raises:
-        StartFailed: No daemon gives a sign of life, or runs of streams hold all slots, which do not end by themselves.
+        StartFailed: No daemon sends heartbeats, or runs of streams hold all slots, which do not end by themselves.
     """
     note = judge_daemon_silence(stream, run_id, min(waited, find_daemon_silence(instance)))
     queue = instance.get_concurrency_config().run_queue_config
@@ -317,7 +317,7 @@ def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
 
 
 def _read_events(instance: DagsterInstance, run_id: str, kind: DagsterEventType) -> Iterator[DagsterEvent]:
-    """The newest events of a kind, the last one first."""
+    """The newest events of a kind, the last event first."""
     for record in instance.get_records_for_run(run_id, of_type=kind, limit=EVENTS_MAX, ascending=False).records:
         event = record.event_log_entry.dagster_event
         if event is not None:
@@ -325,7 +325,7 @@ def _read_events(instance: DagsterInstance, run_id: str, kind: DagsterEventType)
 
 
 def _describe_end(event: DagsterEvent) -> str:
-    """The reason that an event gives for the end of a run; empty without one."""
+    """The reason in an event for the end of a run; empty without one."""
     data = event.event_specific_data
     by_user, error = getattr(data, "user_failure_data", None), getattr(data, "error", None)
     if by_user is not None and by_user.description:
@@ -359,7 +359,7 @@ def explain_refusal(stream: AnyStream, said: str) -> EnvironmentProblem:
 
     Args:
         stream: The stream.
-        said: What `dagster job launch` wrote to its error stream.
+        said: The error stream of `dagster job launch`.
     """
     job, here = name_stream_job(stream), f"or run it in this process: lockstep run {stream.name}"
     cause = said.rpartition(CLI_ERROR)[2].split(CAUSED_BY)[-1].partition(FRAMES)[0].strip()

@@ -1,6 +1,6 @@
 """The schedule of a maintenance job: it requests a run, unless one of the job still waits in Dagster's queue.
 
-Few runs of maintenance are in progress at a time (`names.MAINTENANCE`). Where an hour is too short for those of all
+Few runs of maintenance are in progress at a time (`names.MAINTENANCE`). If an hour is too short for those of all
 streams, or no slot becomes free, each hour would add its surplus to the queue, without end: the same work again.
 """
 
@@ -48,7 +48,7 @@ def make_maintenance_schedule(
         cron_schedule: When it is evaluated.
         name: Its name; by default Dagster's, `<job>_schedule`.
         description: Its description; by default that of the job.
-        request: What it requests where no run waits.
+        request: The request if no run waits.
         is_alone: Request nothing while a run is in progress either: the new run would end it.
     """
     statuses = [DagsterRunStatus.QUEUED, *(IN_PROGRESS if is_alone else ())]

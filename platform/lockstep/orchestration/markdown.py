@@ -9,7 +9,7 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>&~]|(?<![^\W_])_|_(?![^\W_])")
 def escape_markdown(text: str) -> str:
     """The text so that Dagster shows it letter by letter.
 
-    Keys and topics come from producers: without it, what looks like HTML is left out, and an image is fetched from
+    Producers choose keys and topics: without it, text like HTML is left out, and an image is fetched from
     wherever it names.
     """
     return _SPECIAL.sub(r"\\\g<0>", text)

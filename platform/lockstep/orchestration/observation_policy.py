@@ -9,7 +9,7 @@ import msgspec
 SWEEP_SECONDS = 300.0
 """Interval of observations of all topics. The event costs some 25 ms, and a few kB of Dagster's storage."""
 AGAIN_SECONDS = 60.0
-"""After a new topic the next observation comes after a minute, by which time the stream should read it."""
+"""After a new topic the next observation follows after a minute, by which time the stream should read it."""
 
 
 class ObservationCursor(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Topics and ledger as observed assets.
 
 The topics sensor observes them in its ticks, so that they need no run. Storage is bounded: all topics together are
-one event every five minutes, a single topic gets one when its state changes, and housekeeping deletes old ones.
+one event every five minutes, a single topic gets one when its state changes, and housekeeping deletes old events.
 """
 
 import time
@@ -43,7 +43,7 @@ T = TypeVar("T")
 TOPICS_SHOWN_MAX = 200
 """Rows of the table of all topics: about 60 kB an event. `lockstep topics` has no limit."""
 CHANGES_A_LOOK = 10
-"""Topic state changes that one observation records; the next one continues. An event costs some 25 ms."""
+"""Topic state changes that one observation records; the next observation continues. An event costs some 25 ms."""
 ASKED_AT_ONCE = 500
 """Events read from Dagster's storage by id; SQLite limits their number."""
 STATE, FIRST_SEEN, BATCH = "state", "first_seen", "batch"
@@ -51,7 +51,7 @@ UNBOUNDED = "unlimited"
 
 
 def make_topics_asset(stream: AnyStream, owners: Iterable[str]) -> AssetSpec:
-    """The asset `<stream>/topics`: state of each topic, together and as a partition of its own."""
+    """The asset `<stream>/topics`: state of each topic, together and as a separate partition."""
     return AssetSpec(
         key=names.make_topics_key(stream),
         partitions_def=DynamicPartitionsDefinition(name=names.make_topics_partitions(stream)),
@@ -255,7 +255,7 @@ def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> Topi
 
 
 def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
-    """Metadata of each topic's last event of its own."""
+    """Metadata of each topic's last separate event."""
     key = names.make_topics_key(stream)
     kinds = {
         DagsterEventType.ASSET_OBSERVATION: instance.fetch_observations,

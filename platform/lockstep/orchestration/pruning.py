@@ -129,7 +129,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         runs: Ended runs, with all that belongs to them.
-        events: Events of assets that belong to no run, or to one that goes on.
+        events: Events of assets that belong to no run, or to a run in progress.
         check_results: Results of checks.
         files: Files of deleted runs.
     """
@@ -145,7 +145,7 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
 
     1. Ended runs, after their events: without its run, nothing in Postgres finds them again.
     2. Ticks of sensors that did nothing, with their logs.
-    3. Events of no run and of runs that go on; the newest of each kind stays, but for topics that are gone.
+    3. Events of no run and of runs in progress; the newest of each kind stays, but for topics that are gone.
     4. Results of checks; the newest of each check stays.
     5. Files, logs and events that deleted runs left behind.
 
@@ -252,7 +252,7 @@ def _find_checked_asset(text: str) -> AssetKey | None:
 def _of_gone_topics(
     instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, which: ColumnElement[bool]
 ) -> Iterator[Ids]:
-    """Ids of events of topics that are no partition of their asset any more, the newest included."""
+    """Ids of events of topics that are not partitions of their asset any more, the newest included."""
     table = SqlEventLogStorageTable
     for asset, partitions in scope.topics.items():
         of_asset = and_(which, table.c.asset_key == asset.to_string(), table.c.partition.is_not(None))
@@ -297,7 +297,7 @@ def _delete(connect: Connect, table: Table, old: Ids) -> int:
 def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:
     """Delete what deleted runs left behind.
 
-    Dagster empties the file of a deleted run and leaves it, with the logs where a person has deleted the run. One that
+    Dagster empties the file of a deleted run and leaves it, with the logs if a person has deleted the run. One that
     was deleted while it lived, or by a pruning that was killed, leaves events in the index, too.
     """
     count = 0

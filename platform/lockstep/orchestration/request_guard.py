@@ -113,7 +113,7 @@ def find_refusal(request: WebRequest, origins: frozenset[str]) -> Refusal | None
 
 
 def _find_foreign(request: WebRequest, own: frozenset[str]) -> Refusal | None:
-    """Why a request is of another site; None if nothing shows that. `Origin` decides where a browser sends it."""
+    """Why a request is of another site; None if nothing shows that. If a browser sends `Origin`, that decides."""
     origin = request.find("origin")
     site = request.find("sec-fetch-site")
     step = "use the pages of the web server itself, or add their origin to web.origins of the settings"
@@ -156,7 +156,7 @@ class RequestGuard:
         """Guard an application.
 
         Args:
-            application: Answers what is not refused.
+            application: Answers requests that are not refused.
             origins: Declared origins in addition to loopback.
         """
         self._application, self._origins = application, frozenset(origins)

@@ -73,7 +73,7 @@ def _wrap(method: str, tag: str, find_id: Callable[[Any], str]) -> None:
 def find_user(run: DagsterRun, tag: str = USER_TAG) -> str:
     """The user who launched a run, or terminated it; empty if unknown.
 
-    The tag begins with the id of its run: a re-execution copies the tags of its original.
+    The tag starts with the id of its run: a re-execution copies the tags of its original.
     """
     tags: Mapping[str, str] = run.tags
     of_run, _, user = tags.get(tag, "").partition(" ")

@@ -2,9 +2,9 @@
 
 The first new topic gets a run at once, and then there is a pause: 200 topics within ten seconds cost two
 restarts, the second for all but the first few. A run that did not subscribe the topics is requested
-again, at growing intervals, and so are topics that come and go: a restart for each time would be a storm.
+again, at growing intervals, and so are topics that appear and vanish: a restart for each time would be a storm.
 A writer that adopts new topics has a minute for it before it is replaced.
-The desired state decides which kind of run is requested, whatever run lives now: a
+The desired state decides which kind of run is requested, independent of the run that lives now: a
 never-ending one for `running`, a bounded one for `bounded`.
 """
 
@@ -73,7 +73,7 @@ class SensorObservation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         head: The head of the table; None while there is none.
         wanted: Topics in Kafka that match the stream's pattern.
-        subscribed: Topics of the ledger; a run looks after its retired ones itself.
+        subscribed: Topics of the ledger; a run polls its retired topics itself.
         adopts: Whether the stream's never-ending runs adopt new topics.
         pulse: The last heartbeat of the writer that holds the table.
         on_its_way: A run of the stream that was launched and does not write yet.
@@ -158,7 +158,7 @@ def _seen(observation: SensorObservation, cursor: RestartCursor, now: float) -> 
 
 
 def _note_new(cursor: RestartCursor, added: tuple[str, ...], now: float) -> RestartCursor:
-    """The cursor with the time since when one of the new topics is new: others may come and be adopted meanwhile."""
+    """The cursor with the time since when one of the new topics is new: others may appear and be adopted meanwhile."""
     if cursor.new in added:
         return cursor
     return msgspec.structs.replace(cursor, new=added[0] if added else "", new_at=now)
@@ -238,7 +238,7 @@ def _supervised(observation: SensorObservation, before: RestartCursor, still_sec
 
 
 def _adopting(observation: SensorObservation, cursor: RestartCursor, now: float) -> str:
-    """Reason to leave new topics to the writer; empty where it does not adopt any, or has not read them for long."""
+    """Reason to leave new topics to the writer; empty if it does not adopt any, or has not read them for long."""
     left = cursor.new_at + ADOPT_SECONDS - now
     adopts = (
         observation.adopts

@@ -1,7 +1,7 @@
-"""Replaces a never-ending run once a day, so that Dagster can delete the old one with its events and logs.
+"""Replaces a never-ending run once a day, so that Dagster can delete the old run with its events and logs.
 
 Months of events accumulate under a run of months, and Dagster deletes only whole runs. A rotation is a handover: the
-new run takes over at a batch boundary and the old one ends with success.
+new run takes over at a batch boundary and the old run ends with success.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MINUTES_OF_AN_HOUR = 60
 
 
 def make_rotation_cron(name: str) -> str:
-    """Between three and four in the morning, UTC; each stream at a minute of its own, as a start takes a core.
+    """Between three and four in the morning, UTC; each stream at another minute, as a start takes a core.
 
     Args:
         name: Name of the stream or host.
@@ -44,7 +44,7 @@ def make_rotation_cron(name: str) -> str:
 
 
 def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstance) -> RunRequest | SkipReason:
-    """Request a run that takes over from the active writer, or give the reason to skip.
+    """Request a run that takes over from the active writer, or return the reason to skip.
 
     Raises:
         TableError: The table does not match its head.

@@ -12,9 +12,9 @@
 Terminate reaches a process by a signal from the code server that launched it. A run of the command line has none,
 and the code server of a run may be gone: Dagster then only marks the run. So the process also polls its own status.
 
-Batches are no materializations, or every minute the table's check would show as outdated. The table is
+Batches are not materializations, or every minute the table's check would show as outdated. The table is
 materialized by a run that ends, and by its check (docs/decisions/0013). An event costs 25 to 80 ms and some kB of
-Dagster's storage, so a batch gets none of its own. Batches report on the run's thread; only the main thread calls
+Dagster's storage, so a batch gets no event. Batches report on the run's thread; only the main thread calls
 Dagster.
 """
 
@@ -120,7 +120,7 @@ def interrupt_run(
 
 
 def report_halt(context: AssetExecutionContext, error: StreamHalted) -> Failure:
-    """The failure of a run that may not be restarted before an operator has looked; it names no session."""
+    """The failure of a run that may not be restarted before an operator has read the findings; it names no session."""
     error = error.without_sessions()
     context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "halted", **NO_RETRY})
     findings = [msgspec.to_builtins(finding) for finding in error.findings]
@@ -140,9 +140,9 @@ def report_failure(error: LockstepError) -> Failure:
 
 
 def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:
-    """Result of a bounded run where a never-ending one writes; None where none does.
+    """Result of a bounded run while a never-ending run writes; None without such a run.
 
-    It may not take over from that run and then end, and it has nothing to add: so it leaves the table unchanged and
+    It may not replace that run and then end, and it has nothing to add: so it leaves the table unchanged and
     succeeds, and downstream assets continue.
     """
     folders = StreamFolders(stream.name, root)
@@ -215,7 +215,7 @@ class RunStatusPoller:
             stopping.ask("terminated in Dagster")
 
     def was_terminated_by_user(self) -> bool:
-        """Whether a person asked Dagster to terminate the run; a signal alone is no such request."""
+        """Whether a person asked Dagster to terminate the run; a signal alone does not count."""
         return was_terminated_by_user(self._instance, self._run_id)
 
 
@@ -230,14 +230,14 @@ def was_terminated_by_user(instance: DagsterInstance, run_id: str) -> bool:
 
 
 def describe_termination(instance: DagsterInstance, run_id: str) -> str:
-    """Where the run was terminated, and by whom if that is known."""
+    """The place in which the run was terminated, and the user if that is known."""
     run = instance.get_run_by_id(run_id)
     user = "" if run is None else find_user(run, TERMINATED_BY_TAG)
     return f"terminated in Dagster by {user}" if user else "terminated in Dagster"
 
 
 def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
-    """Commit the desired state `stopped` after a person terminated a run; gives whether it was committed.
+    """Commit the desired state `stopped` after a person terminated a run; returns whether it was committed.
 
     The commit is a claim: it needs no live writer, and fences the run's last batch if that was
     abandoned and may end late. It is omitted when another run writes: a run terminated before its
@@ -264,7 +264,7 @@ def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
 
 
 def stop_if_current(output: OutputLog, epoch: int, reason: str) -> bool:
-    """Commit the desired state `stopped` if this epoch still holds the table; gives whether it was committed.
+    """Commit the desired state `stopped` if this epoch still holds the table; returns whether it was committed.
 
     Raises:
         TableError: The table does not match its head.

@@ -1,4 +1,4 @@
-"""What a sensor remembers between its ticks. Pure: no Dagster."""
+"""The memory of a sensor between its ticks. Pure: no Dagster."""
 
 from __future__ import annotations
 

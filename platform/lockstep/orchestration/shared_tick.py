@@ -1,7 +1,7 @@
-"""One tick of a sensor for all streams: each has a cursor of its own, and none holds up the others.
+"""One tick of a sensor for all streams: each has a separate cursor, and none delays the others.
 
-A tick costs Dagster some 0.05 CPU seconds, whatever it looks at. With sensors of its own for each of 40 streams, a
-supervisor looked every 13 seconds instead of every five, and after 52 at times (measured: decision 44).
+A tick costs Dagster some 0.05 CPU seconds, besides its work. With separate sensors for each of 40 streams, a
+supervisor polled every 13 seconds instead of every five, and after 52 at times (measured: decision 44).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=SensorCursor)
 TICK_SECONDS_MAX = 20.0
-"""No look begins later in a tick: Dagster gives up one of 60 seconds, and with it all cursors."""
+"""No poll starts later in a tick: Dagster abandons a tick of 60 seconds, and with it all cursors."""
 STARTS_MAX = max(2, os.cpu_count() or 2)
-"""Streams that start at once: a start keeps a core busy for some 20 seconds, and after a reboot all of them begin."""
+"""Streams that start at once: a start keeps a core busy for some 20 seconds, and after a reboot all of them start."""
 KAFKA_SECONDS_MAX = 5.0
-"""Of a request to Kafka: a look asks several, and all streams wait for one that is not answered."""
+"""Of a request to Kafka: a poll has several, and all streams wait for a request without an answer."""
 
 
 class SharedCursor(SensorCursor, frozen=True):
     """State of a sensor between ticks.
 
     Attributes:
-        cursors: The cursor of each stream that has been looked at, as JSON, by its name.
-        first: The stream with which the next tick begins; empty for the first one.
+        cursors: The cursor of each stream that has been polled, as JSON, by its name.
+        first: The stream with which the next tick starts; empty for the first stream.
     """
 
     cursors: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
@@ -63,18 +63,18 @@ def poll_streams(
     seconds_max: float = TICK_SECONDS_MAX,
     starts_max: int = STARTS_MAX,
 ) -> SensorResult:
-    """Look at each stream, and give all results as one.
+    """Poll each stream, and return all results as one.
 
-    A look that fails leaves its cursor unchanged, and the next tick repeats it. Streams for which no time or no start
-    is left are the first ones of the next tick.
+    A poll that fails leaves its cursor unchanged, and the next tick repeats it. Streams for which no time or no start
+    is left are the first of the next tick.
 
     Args:
         context: The tick.
         streams: All streams.
         kind: Type of the cursor of a stream.
-        look: Looks at one of them, with the cursor of its last look.
-        seconds_max: No look begins after this time.
-        starts_max: No look begins after so many requests of runs.
+        look: Polls one of them, with the cursor of its last poll.
+        seconds_max: No poll starts after this time.
+        starts_max: No poll starts after so many requests of runs.
     """
     cursor, warning = SharedCursor.read(context.cursor)
     if warning:

@@ -1,4 +1,4 @@
-"""Runs of streams that were launched and do not write yet, whoever requested them."""
+"""Runs of streams that were launched and do not write yet, of all requesters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 START_MINUTES_MAX = 10
-"""An older run that does not write is no start in progress: it may be dead, and Dagster does not know."""
+"""An older run that does not write does not count as a start in progress: it may be dead, and Dagster does not know."""
 
 
 def find_starting_runs(streams: Iterable[AnyStream], root: Path, instance: DagsterInstance) -> dict[str, str]:

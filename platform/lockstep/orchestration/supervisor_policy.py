@@ -3,10 +3,10 @@
 After a kill -9 of a run, of the code server or of the whole machine no process is left to restart the stream,
 and Dagster may show the dead run as started forever. So the supervisor reads counters in files every few seconds:
 the writer's (by epoch) and those of all runs. A counter that has not moved over three polls belongs to a dead run,
-whatever Dagster shows; no wall clock decides anything. A wrong decision costs a handover, never a row: only the epoch
-decides who may write.
+independent of what Dagster shows; no wall clock decides anything. A wrong decision costs a handover, never a row: only
+the epoch decides who may write.
 
-A run that Dagster launched and that has no heartbeat yet looks the same as one that died before its first
+A run that Dagster launched and that has no heartbeat yet cannot be told from a run that died before its first
 heartbeat: such a run counts as living for five minutes.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 POLL_SECONDS_MIN = 2.0
-"""Looks closer together count as one: a process that does not count for so short a time is not dead yet."""
+"""Polls closer together count as one: a process that does not count for so short a time is not dead yet."""
 LIVED_SECONDS = 60.0
 """A writer that lived this long was a successful start: the next one after it is not delayed."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 10.0, 300.0
@@ -55,10 +55,10 @@ class SeenRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run of the stream that has not ended, by Dagster or by its heartbeat file.
 
     Attributes:
-        run_id: Dagster's id of it, or one of its own.
+        run_id: Dagster's id of it, or a separate id.
         stage: Stage in Dagster.
         counter: Counter of its heartbeat file; None without a file.
-        process_exists: Its process is known to exist; False also where that cannot be seen.
+        process_exists: Its process is known to exist; False also if that cannot be seen.
     """
 
     run_id: str
@@ -125,10 +125,10 @@ class HeartbeatObservation(msgspec.Struct, frozen=True):
 
 
 class SupervisorCursor(SensorCursor, frozen=True):
-    """State of the sensor between polls. Times are of the machine's monotonic clock, which begins with its boot.
+    """State of the sensor between polls. Times are of the machine's monotonic clock, which starts with its boot.
 
     Attributes:
-        boot: Id of the boot: after another one, or on another machine, these times mean nothing.
+        boot: Id of the boot: after another boot, or on another machine, these times mean nothing.
         looked_at: Time of the last poll.
         signs: Counters by their process.
         lives_since: When the writer of the epoch was first seen to count.
@@ -163,7 +163,7 @@ class Start(msgspec.Struct, frozen=True):
         epoch: The epoch that holds the table.
         attempt: Number of the start; with the epoch it identifies this start for every process that might request it.
         cause: Cause of the start.
-        request: The request that it fulfils; None where the desired state is `running`.
+        request: The request that it fulfils; None if the desired state is `running`.
     """
 
     series: str
@@ -222,7 +222,7 @@ def decide_supervision(
 ) -> SupervisorDecision:
     """Decide what to do for a stream.
 
-    1. Count the polls; close dead runs, whatever the desired state.
+    1. Count the polls; close dead runs, for every desired state.
     2. Leave a stream alone that is not to run, or whose writer sends heartbeats.
     3. Wait for a run in progress.
     4. Without a live run: stop the stream if a person terminated its run.
@@ -234,7 +234,7 @@ def decide_supervision(
         observation: Inputs.
         cursor: Cursor of the previous poll.
         now: Monotonic clock of this machine.
-        boot: Id of its boot; empty where the system has none.
+        boot: Id of its boot; empty if the system has none.
         may_start: Whether few enough other streams start.
     """
     seen = _counted(observation, cursor, now, boot)  # 1
@@ -344,7 +344,7 @@ def _goes_first(other: SupervisorCursor, *, has_written: bool, is_starting: bool
 
 
 def compute_pause_seconds(attempt: int) -> float:
-    """Delay of the next start after the last one, by the number of starts that have not lived."""
+    """Delay of the next start after the last start, by the number of starts that have not lived."""
     return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX) if attempt else 0.0
 
 
@@ -370,7 +370,7 @@ def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: floa
 def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: float, boot: str) -> SupervisorCursor:
     """The cursor after this poll. With the clock of another boot, which may be of another machine, counting restarts.
 
-    Where the system has no id of its boots, a clock that went back shows one.
+    If the system has no id of its boots, a clock that went back shows one.
     """
     rebooted = boot != before.boot or now < before.looked_at
     old: Mapping[str, HeartbeatObservation] = {} if rebooted else before.signs
@@ -485,7 +485,7 @@ def _gone(head: Head, observation: SupervisorObservation) -> str:
 
 
 def _left_alone(head: Head | None, on_its_way: str = "") -> str:
-    """Why nothing is started; a run that a person has launched sets the desired state when it begins to write."""
+    """Why nothing is started; a run that a person has launched sets the desired state when it starts to write."""
     if head is None:
         return f"the stream has no table yet: {on_its_way or 'launch its job once, or: lockstep start'}"
     return f"the stream is {head.desired.value} ({head.reason}) and is left alone{on_its_way and '; '}{on_its_way}"

@@ -158,7 +158,7 @@ _ATTRIBUTE = re.compile(r"^ {4}(?P<name>\w+)(?: \([^)]*\))?: (?P<text>.+(?:\n {5
 
 
 def _documented(docstring: str) -> dict[str, str]:
-    """The attributes of a docstring in Google's style; further indented lines continue the previous one."""
+    """The attributes of a docstring in Google's style; further indented lines continue the previous line."""
     _, _, attributes = docstring.partition("\nAttributes:\n")
     section = re.split(r"^\S", attributes, maxsplit=1, flags=re.MULTILINE)[0]
     return {found["name"]: " ".join(found["text"].split()) for found in _ATTRIBUTE.finditer(section)}
@@ -226,7 +226,7 @@ def refuse_wrong_config(context: AssetExecutionContext, config: TableConfig) -> 
     """Refuse values that the launchpad takes: Dagster's run configuration knows types, and no bounds.
 
     Raises:
-        Failure: Names the field, the value and what it may be; the run is not retried.
+        Failure: Names the field, the value and the possible values; the run is not retried.
     """
     seconds = config.report_seconds
     if not REPORT_SECONDS_MIN <= seconds < math.inf:
@@ -280,7 +280,7 @@ def choose_effective_trigger(stream: AnyStream, job: JobDefinition, *, available
 
     Args:
         stream: The stream.
-        job: The job of the run, with what is selected of it: "Materialize" selects the table with its checks.
+        job: The job of the run, with its selection: "Materialize" selects the table with its checks.
         available_now: As configured; a person may ask for a never-ending run whose checks wait.
     """
     layer = job.asset_layer

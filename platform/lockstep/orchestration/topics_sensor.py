@@ -1,6 +1,6 @@
 """I/O of the topics sensor: reads Kafka, the table head and Dagster runs, and turns the decision into a `SensorResult`.
 
-Nothing here starts Spark: a tick costs one request to Kafka and two small files, far below a second. Where an
+Nothing here starts Spark: a tick costs one request to Kafka and two small files, far below a second. If an
 observation of all topics is due, it also reads the first unread message of partitions with lag.
 """
 

@@ -2,7 +2,7 @@
 
     python -m lockstep.orchestration.web_server ARGUMENTS OF dagster-webserver
 
-Started by Dagster's own command, it runs a mutation that comes as a link or a form of any page (request_guard.py).
+Started by Dagster's own command, it runs a mutation that arrives as a link or a form of any page (request_guard.py).
 """
 
 from __future__ import annotations

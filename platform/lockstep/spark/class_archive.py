@@ -1,7 +1,7 @@
-"""Archives of loaded classes: a JVM maps what it would otherwise parse and verify on each start.
+"""Archives of loaded classes: a JVM maps classes that it would otherwise parse and verify on each start.
 
 Java calls this class-data sharing. An archive is made once for a Java and a set of jars, by a JVM that does what
-later ones do and writes down its classes when it ends:
+later JVMs do and writes down its classes when it ends:
 
     python -m lockstep.spark.spark_archive      that of Spark, in the environment that holds pyspark
     python -m lockstep.features.localdev.class_archives  those of Spark and of the local Kafka (`make setup`)
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 QUIET = "-Xlog:cds*=off"
-"""A JVM that leaves a class out, or cannot map an archive, would say so where its own output belongs."""
+"""A JVM that leaves a class out, or cannot map an archive, would print that into its own output."""
 
 
 def name_archive(program: str, jars: Path, java: Path) -> str:
@@ -47,7 +47,7 @@ def name_archive(program: str, jars: Path, java: Path) -> str:
 
 
 def find_archive(folder: Path, name: str) -> Path | None:
-    """The archive of a name that is whole; None where none was made."""
+    """The whole archive of a name; None if there is none."""
     return next((path for path in sorted(folder.glob(f"{name}-*.jsa")) if path == _path(folder, name, path)), None)
 
 
@@ -62,9 +62,9 @@ def make_archive(folder: Path, name: str, train: Callable[[tuple[str, ...]], Non
     1. Run a JVM that writes down its classes when it ends. 2. Publish by one rename. 3. Remove the others.
 
     Args:
-        folder: Where it is to lie.
+        folder: Its folder.
         name: By `name_archive`.
-        train: Starts the JVM with the options it is given, lets it do what later ones do, and waits for its end.
+        train: Starts the JVM with the options it is given, lets it do the work of later JVMs, and waits for its end.
 
     Raises:
         EnvironmentProblem: This Java wrote no archive, or the folder cannot be written.
@@ -88,7 +88,7 @@ def make_archive(folder: Path, name: str, train: Callable[[tuple[str, ...]], Non
 
 
 def _path(folder: Path, name: str, content: Path) -> Path:
-    """Where an archive with this content lies."""
+    """Path of the archive with this content."""
     with content.open("rb") as handle:
         return folder / f"{name}-{hashlib.file_digest(handle, 'blake2b').hexdigest()[:16]}.jsa"
 
@@ -99,5 +99,5 @@ def find_spark_archive(java: Path) -> Path | None:
 
 
 def find_spark_folder() -> Path:
-    """Where that of Spark lies."""
+    """Path of the archive of Spark."""
     return Path(sys.prefix) / "var" / "lockstep"

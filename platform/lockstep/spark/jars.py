@@ -48,7 +48,7 @@ def fetch_jars(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
     """Fetch jars into `folder`/jars and return that folder, without checks.
 
     Args:
-        coordinates: `organisation:artifact:version` of each jar, with `:classifier` where it has one.
+        coordinates: `organisation:artifact:version` of each jar, with `:classifier` if it has a classifier.
         folder: An existing, empty folder that belongs to the caller.
         what: The words for progress and errors, for example `kafka jars`.
 
@@ -186,7 +186,7 @@ class Jar:
 def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
     """The checked jars of a group, from the cache or the network.
 
-    1. Look into the cache. 2. Fetch into a private folder. 3. Check. 4. Publish it by one rename; if
+    1. Read the cache. 2. Fetch into a private folder. 3. Check. 4. Publish it by one rename; if
     another process was faster, its folder stays. 5. Check the files that a JVM is about to load.
 
     Args:
@@ -226,7 +226,7 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
 
 
 def find_cache_folder(jars: tuple[Jar, ...]) -> Path:
-    """The folder of these jars in the user's cache; any change of the list gives another folder."""
+    """The folder of these jars in the user's cache; any change of the list makes another folder."""
     listed = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
     digest = hashlib.sha256(listed.encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

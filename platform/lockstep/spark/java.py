@@ -74,7 +74,7 @@ def find_java_problem(environment: Mapping[str, str]) -> JavaProblem | None:
 
 
 def require_java() -> Path:
-    """The java command of this machine; from now on processes that are started name files as this one does.
+    """The java command of this machine; from now on new processes name files as this process does.
 
     Raises:
         EnvironmentProblem: There is none, or Spark and Kafka do not run on it.
@@ -91,7 +91,7 @@ def require_java() -> Path:
 
 
 def _name_files_as_python() -> None:
-    """Give Java a locale of UTF-8 where Python names files in UTF-8 against the locale, and Java would not.
+    """Set a locale of UTF-8 for Java if Python names files in UTF-8 against the locale, and Java would not.
 
     Under `LC_ALL=C`, or one that is not installed, Java opens no path with other letters than those of ASCII, and
     neither Spark nor Kafka starts in such a folder.

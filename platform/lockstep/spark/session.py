@@ -1,6 +1,6 @@
 """Starts Spark.
 
-Jars come from a checked cache, never from `--packages` at run time.
+Jars are those of a checked cache, never from `--packages` at run time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 collector one starts at about half the CPU (measured: 17.0 to 8.7 CPU seconds on a crowded machine)."""
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-"""Instead of Spark's own, with which each run begins with a banner of warnings that need no action."""
+"""Instead of Spark's own, with which each run starts with a banner of warnings that need no action."""
 
 LOOPBACK = "127.0.0.1"
 ON_THIS_MACHINE = {
@@ -70,7 +70,7 @@ ON_A_CLUSTER = {
 SOCKET_FILES = "spark.python.unix.domain.socket.enabled"
 SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
 SOCKET_PATH_BYTES_MAX = 107
-"""Linux has 108 bytes for the address of a socket, of which the last one is zero."""
+"""Linux has 108 bytes for the address of a socket, of which the last is zero."""
 _SOCKET_NAME_BYTES = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
 _MASTERS_OF_SHORT_FOLDERS = ("local", "spark://")
 """Their JVMs have Java's own folder for temporary files, /tmp, unless the user's options move it."""
@@ -89,7 +89,7 @@ def is_local(master: str) -> bool:
 def may_use_socket_files(master: str, options: Mapping[str, str]) -> bool:
     """Whether JVM and Python can meet at socket files: each folder of these is known, and short enough for Linux.
 
-    They lie in the folder of `SOCKET_FOLDER`, otherwise in Java's folder for temporary files. YARN moves the latter
+    They are in the folder of `SOCKET_FOLDER`, otherwise in Java's folder for temporary files. YARN moves the latter
     into the folder of each container, whose path alone is too long.
 
     Args:
@@ -210,7 +210,7 @@ def start_context(
 
 
 def _find_reason(error: Exception) -> str:
-    """The exception of Java, without its frames; of a JVM that did not start what PySpark says."""
+    """The exception of Java, without its frames; of a JVM that did not start the text of PySpark."""
     java = getattr(error, "java_exception", None)
     return str(java.toString() if java is not None else error).strip().splitlines()[0]
 
@@ -218,7 +218,7 @@ def _find_reason(error: Exception) -> str:
 def prepare_session(
     settings: SparkSettings, *, import_roots: tuple[Path, ...] = (), tables: Path | None = None
 ) -> dict[str, str]:
-    """Check that this process can start the session; gives its properties.
+    """Check that this process can start the session; returns its properties.
 
     Raises:
         EnvironmentProblem: No usable Java, a missing jar, or a session of another kind

@@ -1,4 +1,4 @@
-"""Ends the work of Spark, also where its JVM does not answer any more."""
+"""Ends the work of Spark, also if its JVM does not answer any more."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ STOP_SECONDS = 3.0
 
 
 def end_jobs(context: SparkContext, group: str | None = None) -> None:
-    """Cancel the jobs of a job group, by default all jobs; kills the JVM where it does not answer."""
+    """Cancel the jobs of a job group, by default all jobs; kills the JVM if it does not answer."""
     _call(context.cancelAllJobs if group is None else partial(context.cancelJobGroup, group))
 
 
 def stop_context(context: SparkContext) -> None:
-    """Stop Spark; kills the JVM where it does not answer. The JVM may be gone already."""
+    """Stop Spark; kills the JVM if it does not answer. The JVM may be gone already."""
     _call(context.stop)
 
 

@@ -1,10 +1,10 @@
-"""What a Python worker does once Spark has the result of its task: it collects garbage, or ends.
+"""The end of a task in a Python worker: once Spark has its result, the worker collects garbage, or ends.
 
-Python's collector would look at all that a task made before the result is sent, and the batch would wait for it.
+Python's collector would examine all objects of a task before the result is sent, and the batch would wait for it.
 PySpark calls it after each task anyway.
 
 Spark keeps every worker that a busy time needed. A stream that has become quiet would meet them in turns, each with
-other sessions decoded or with none, and each keeps its memory. Spark finds the process gone, and forks a new one when
+other sessions decoded or with none, and each keeps its memory. Spark finds the process gone, and forks another when
 it has more tasks at once.
 """
 
@@ -33,11 +33,11 @@ def end_after_task() -> None:
 
 
 def with_end(work: Work) -> Work:
-    """`work`, after which the process ends where its task has asked for that; the collector is on again after it.
+    """`work`, after which the process ends if its task has requested that; the collector is on again after it.
 
     Spark closes the sockets of its workers when a run ends, as after a halt. PySpark's daemon would print a traceback
     of that, of which mostly the first line is left: it kills its workers at the same moment. Errors of a task do not
-    come here.
+    end here.
     """
 
     def serve(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The daemon that Spark forks its Python workers from: it imports what each of them needs, once and from bytecode.
+"""The daemon that Spark forks its Python workers from: it imports the modules that each needs, once and from bytecode.
 
 Spark runs it by `spark.python.daemon.module`. PySpark's own daemon imports itself from `pyspark.zip`, which holds no
 bytecode, and leaves all other imports to each worker.
@@ -54,7 +54,7 @@ def drop_archives(path: list[str]) -> list[str]:
 def move_working_folder_last(path: list[str], folder: str) -> list[str]:
     """The import path with the working folder behind the folders that the stream names.
 
-    `python -m` puts it first: the code of a shadow would lose to modules of the same name where the run was started.
+    `python -m` puts it first: the code of a shadow would lose to modules of the same name in the run's first folder.
 
     Args:
         path: The import path of a process that was started by `python -m`.
@@ -64,7 +64,7 @@ def move_working_folder_last(path: list[str], folder: str) -> list[str]:
 
 
 def set_malloc_options() -> bool:
-    """Set `MALLOC_OPTIONS` for this process and its forks. False where the C library has no such options."""
+    """Set `MALLOC_OPTIONS` for this process and its forks. False if the C library has no such options."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(mallopt(*option) == 1 for option in MALLOC_OPTIONS.values())
 

@@ -111,4 +111,4 @@ def _drop(stream: CleanedStream) -> None:
 
 
 OLD_MESSAGES = CleanUpStep(name="archived messages past retention", list_files=_list_files, finish=_drop)
-"""Deletes what the housekeeping before has dropped, so that readers that began earlier can end, and then drops more."""
+"""Deletes files that the housekeeping before has dropped, so that earlier readers can end, and then drops more."""

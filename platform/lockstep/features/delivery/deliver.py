@@ -49,10 +49,10 @@ T = TypeVar("T")
 
 LOG = logging.getLogger("lockstep")
 ATTEMPTS_MAX = 5
-"""Claims in a row without progress after which a bounded run gives up; one that follows tries on."""
+"""Claims in a row without progress after which a bounded run ends; a run that follows continues."""
 BACK_OFF_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.5
-"""How often a run that follows looks for new batches."""
+"""How often a run that follows polls for new batches."""
 POSITION_SECONDS = 10.0
 """How often it writes its position for status and alarms."""
 TOKEN_SECONDS = 5.0

@@ -17,7 +17,7 @@ from lockstep.operations.plan_frame import Description, Records
 from lockstep.storage import find_storage
 
 FOLDER = "_deliveries"
-"""Not the name of a stream: those begin with a letter."""
+"""Not the name of a stream: those start with a letter."""
 EVENTS_MAX = 200
 
 

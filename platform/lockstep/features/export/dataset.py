@@ -6,7 +6,7 @@
     <folder>/commit_hour=H/[column=value/]...parquet
     <folder>/_staging/H-<uuid>/                an hour that is being written, or that a killed export left
 
-Files whose names begin with an underscore are passed over by Spark, Hive and Arrow, and are no Parquet for all others.
+Spark, Hive and Arrow ignore files whose names start with an underscore, and other readers take them for other files.
 In a file system a rename is the only moment at which anything becomes visible: a reader sees a whole hour or none of
 it. In an object store an hour is whole when it has its manifest (publish.py). Of two exports one publishes, and what a
 killed one leaves is deleted by a later one.
@@ -71,7 +71,7 @@ class ExportedFile(msgspec.Struct, frozen=True):
 
 
 class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exported hour holds, and where it came from.
+    """The content of an exported hour, and its source.
 
     Attributes:
         hour: The commit hour.
@@ -221,7 +221,7 @@ def check_source(folder: Path, base: Base, table: Path) -> None:
 
 
 def _digest_entry(table: Path, version: int) -> str:
-    """SHA-256 of a log entry, in hexadecimal; empty where it was cleaned up."""
+    """SHA-256 of a log entry, in hexadecimal; empty if it was deleted."""
     path = make_entry_path(table, version)
     try:
         return hashlib.sha256(find_storage(path).read(path)).hexdigest()
@@ -264,12 +264,12 @@ def write_manifest(staged: Path, manifest: HourManifest) -> None:
 
 
 def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
-    """Give an hour its name; False where another export has published it before.
+    """Publish an hour under its name; False if another export has published it before.
 
     Args:
         folder: The dataset.
         staged: Folder with the files of the hour and its manifest, all synced.
-        manifest: What it holds.
+        manifest: Its content.
     """
     return publish_folder(staged, _find_hour(folder, manifest.hour), MANIFEST_FILE)
 
@@ -280,7 +280,7 @@ def take_back_hour(folder: Path, hour: str) -> None:
 
 
 def delete_leftovers(folder: Path) -> int:
-    """Delete what killed exports left a day ago; gives the number of hours."""
+    """Delete hours that killed exports left a day ago; returns their number."""
     hours = [_find_hour(folder, hour) for hour in list_exported_hours(folder)]
     return delete_stale_folders(folder, hours, MANIFEST_FILE)
 

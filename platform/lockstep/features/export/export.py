@@ -75,7 +75,7 @@ class WaitingHours(msgspec.Struct, frozen=True):
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export would write.
+    """The hours that an export would write.
 
     Attributes:
         stream: Name of the stream.
@@ -172,7 +172,7 @@ def sort_hours(
     Args:
         files: The live files.
         head: The head of the table.
-        floor_hour: Hour of the batch at the rewind floor; empty where it is unknown.
+        floor_hour: Hour of the batch at the rewind floor; empty if it is unknown.
         exported: Hours that are exported.
         target_bytes: Size of a compacted file, which decides what compaction would still rewrite.
     """
@@ -210,7 +210,7 @@ def _require_export(stream: AnyStream) -> Export:
 
 
 class _Export:
-    """One look at a table and its dataset."""
+    """A table and its dataset, as they were read once."""
 
     def __init__(self, stream: AnyStream, folders: StreamFolders, target_bytes: int) -> None:
         export = _require_export(stream)
@@ -254,7 +254,7 @@ class _Export:
         write_position(self.folders.root, _make_position(self.folders.stream, history))
 
     def record(self, folders: StreamFolders) -> None:
-        """Store the table as it is now, not as of the plan: another export may have stored a newer one since.
+        """Store the table as it is now, not as of the plan: another export may have stored a newer version since.
 
         Raises:
             ExportMismatch: Batches of exported hours were rewound since the plan.
@@ -266,7 +266,7 @@ class _Export:
 
 
 def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportPlan:
-    """What an export would write now. Changes nothing.
+    """Plan the hours that an export would write now. Changes nothing.
 
     Raises:
         NoTable: The stream has never run.

@@ -1,4 +1,4 @@
-"""Gives an hour its name once it is written whole, whichever of several exports is faster.
+"""Publishes an hour under its name when it is written whole; of several exports the fastest does.
 
 In a file system by one rename of its staging folder. An object store has no rename, so there
 
@@ -6,8 +6,8 @@ In a file system by one rename of its staging folder. An object store has no ren
 2. the files are copied there, the manifest last: an hour is whole when it has its manifest,
 3. the staging folder is deleted.
 
-What a killed export left is deleted when it is a day old, with the unfinished hour that it had claimed. An hour is
-deleted in the other order: the manifest first, `_claim` last, and a staging folder is there until then.
+The folder of a killed export is deleted when it is a day old, with the unfinished hour that the export had claimed. An
+hour is deleted in the other order: the manifest first, `_claim` last, and a staging folder is there until then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STAGING, CLAIM = "_staging", "_claim"
 STALE_SECONDS = 86_400.0
 """No hour takes a day to write."""
 _STAGED = re.compile(r"[^/]+-[0-9a-f]{32}")
-"""The name of a staging folder: what has another name is not ours."""
+"""The name of a staging folder: a folder of another name is not ours."""
 
 
 def make_staging_folder(folder: Path, name: str) -> Path:
@@ -35,12 +35,12 @@ def make_staging_folder(folder: Path, name: str) -> Path:
 
 
 def publish_folder(staged: Path, target: Path, last: str) -> bool:
-    """Give a folder its name; False where there is one of this name: then the folder is deleted.
+    """Publish a folder under its name; False if that name exists: then the folder is deleted.
 
     Args:
         staged: The folder, whose files are synced.
         target: Its name.
-        last: The file of it that says that it is whole.
+        last: Its file that exists only if it is whole.
     """
     publish = _copy if is_in_object_store(target) else _rename
     if publish(staged, target, last):
@@ -121,12 +121,12 @@ def find_whole_folders(targets: Iterable[Path], last: str) -> list[Path]:
 
 
 def delete_stale_folders(folder: Path, targets: Iterable[Path], last: str) -> int:
-    """Delete what killed exports left; gives the number of their staging folders.
+    """Delete folders that killed exports left; returns the number of their staging folders.
 
     Args:
         folder: The dataset.
         targets: Its published folders, and those that may be unfinished.
-        last: The file of each that says that it is whole.
+        last: The file of each that exists only if it is whole.
     """
     storage = find_storage(folder)
     staged = [name for name in storage.list_names(folder / STAGING) if _STAGED.fullmatch(name)]

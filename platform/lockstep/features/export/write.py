@@ -80,10 +80,10 @@ def write_hour(
 
     1. Write each source file as one file, or one for each value of the partition columns, into a staging folder.
     2. Read all of them again: rows and digest must be those of the sources.
-    3. Publish the folder, manifest last; look before and after whether the plan is current, and withdraw it if not.
+    3. Publish the folder, manifest last; check before and after whether the plan is current, and withdraw it if not.
 
     Raises:
-        TableError: A source is damaged, or what was written differs from it; nothing is published.
+        TableError: A source is damaged, or the written rows differ from it; nothing is published.
     """
     staged, storage = make_staging_folder(folder, hour.hour), find_storage(folder)
     all_columns = options.columns or tuple(name for name in source.schema.names if name != "commit_hour")
@@ -191,7 +191,7 @@ class _FileSet:
 
 
 def name_partition(column: str) -> str:
-    """The name of a partition column in folders: Arrow passes over folders that begin with an underscore."""
+    """The name of a partition column in folders: Arrow ignores folders that start with an underscore."""
     return column.lstrip("_")
 
 
@@ -220,7 +220,7 @@ def _escape_folder(text: str) -> str:
 
 
 def _compare(staged: Path, hour: HourToExport, files: Sequence[ExportedFile], digest: int) -> None:
-    """Read what was written: it must hold as many rows as the log counts, with the digest of what was read."""
+    """Read the written rows: as many as the log counts, with the digest of the rows that were read."""
     if sum(file.rows for file in files) != hour.rows:
         found = sum(file.rows for file in files)
         raise _differs(hour, f"the log counts {hour.rows} rows, {found} were written")

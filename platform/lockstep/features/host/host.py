@@ -39,7 +39,7 @@ JOIN_SECONDS = 0.5
 STOP_SECONDS_SPARE = 5.0
 """Time for the last streams to end after their jobs were cancelled."""
 REPLACED = "a host that started later runs its streams"
-"""Why a host ended that another one has replaced."""
+"""Why a host ended that another host has replaced."""
 
 
 class HostLaunch(msgspec.Struct, frozen=True):
