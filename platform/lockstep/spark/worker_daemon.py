@@ -54,7 +54,7 @@ def drop_archives(path: list[str]) -> list[str]:
 def move_working_folder_last(path: list[str], folder: str) -> list[str]:
     """The import path with the working folder behind the folders that the stream names.
 
-    `python -m` puts it first: the code of a shadow would lose to modules of the same name in the run's first folder.
+    `python -m` puts it first: the code of a shadow would lose to modules of the same name there.
 
     Args:
         path: The import path of a process that was started by `python -m`.
