@@ -6,7 +6,7 @@ the writer's (by epoch) and those of all runs. A counter that has not moved over
 independent of what Dagster shows; no wall clock decides anything. A wrong decision costs a handover, never a row: only
 the epoch decides who may write.
 
-A run that Dagster launched and that has no heartbeat yet cannot be told from a run that died before its first
+A run that Dagster launched and that has no heartbeat yet is shown like a run that died before its first
 heartbeat: such a run counts as living for five minutes.
 """
 
