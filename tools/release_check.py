@@ -211,7 +211,7 @@ def make_project(user: User, folder: Path) -> Path:
     project = folder / "project"
     user.run("lockstep", "init", str(project), cwd=folder)
     blocks: dict[str, str] = dict(BLOCK.findall(TUTORIAL.read_text()))
-    for name in ("assets/plant.py", "send_readings.py"):
+    for name in ("assets/plant.py", "send_plant.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(blocks[name])
     definitions = project / "definitions.py"
@@ -233,7 +233,7 @@ def run_first_stream(user: User, project: Path, folder: Path) -> None:
             "LOCKSTEP_SPARK__MASTER": "local[1]",
         }
         connected = User(user.environment, user.home, settings)
-        connected.run("python", "send_readings.py", cwd=project)
+        connected.run("python", "send_plant.py", cwd=project)
         connected.run("lockstep", "try", "plant", cwd=project)
         connected.run("lockstep", "run", "plant", "--available-now", cwd=project)
         rows = connected.run("lockstep", "query", "SELECT count(*) AS rows FROM plant", cwd=project)

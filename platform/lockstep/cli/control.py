@@ -260,9 +260,13 @@ class Resumed(msgspec.Struct, frozen=True):
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     *,
-    why: Annotated[str | None, typer.Option(callback=require_reason, help="Cause of the halt; not for --plan.")] = None,
+    why: Annotated[
+        str | None, typer.Option(callback=require_reason, help="Cause of the halt; not needed for --plan.")
+    ] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
-    accept_loss: Annotated[Several, typer.Option(help="TOPIC/PARTITION@OFFSET or @FROM-UNTIL: skip them.")] = None,
+    accept_loss: Annotated[
+        Several, typer.Option(help="TOPIC/PARTITION@OFFSET, or @FROM-UNTIL without UNTIL: skip them.")
+    ] = None,
     skip_session: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: quarantine it until its next snapshot.")
     ] = None,

@@ -243,7 +243,7 @@ def message(
 ) -> None:
     """Show one unchanged message, by default the one that halted the stream, and write it out for a unit test.
 
-    From Kafka, or from the quarantine if Kafka has deleted it. `lockstep.testing.read_messages` reads the file.
+    From Kafka, or from archive or quarantine if Kafka has deleted it. `lockstep.testing.read_messages` reads the file.
     """
     from lockstep.operations.inspect.message import export_message
     from lockstep.operations.inspect.message import read_message as read

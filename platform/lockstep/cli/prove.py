@@ -44,8 +44,8 @@ def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     """Prove from Kafka that the table matches the log.
 
     Every offset, every row and every state is compared.
-    Reads Kafka again, as far as it still has the messages. Exit code 0 proven, 3 violated, 4 not proven, or proven with
-    unaccepted lost states.
+    Reads Kafka again, as far as it or the archive has the messages. Exit code 0 proven, 3 violated, 4 not proven, or
+    proven with unaccepted lost states.
     """
     found = _proof(stream)
     print_answer(found, _shown, as_json=as_json)

@@ -22,7 +22,7 @@ STREAM = "assets/plant.py"
 
 
 def test_the_page_holds_these_files_and_no_python_that_is_not_tested(blocks: dict[str, str]) -> None:
-    assert list(blocks) == [STREAM, "tests/plant/test_plant.py", "definitions.py", "send_readings.py"]
+    assert list(blocks) == [STREAM, "tests/plant/test_plant.py", "definitions.py", "send_plant.py"]
     assert PAGE.read_text().count("```python") == len(blocks)
 
 
@@ -68,7 +68,7 @@ def test_what_is_sent_is_read_and_a_second_sending_is_refused_as_the_page_shows(
         "LOCKSTEP_SPARK__MASTER": "local[1]",
     }
     reader = dataclasses.replace(reader, environment=exported)
-    reader.does("python", "send_readings.py")
+    reader.does("python", "send_plant.py")
     reader.does("lockstep", "run", "plant", "--available-now")
     found = json.loads(reader.does("lockstep", "query", "plant", "--json"))
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
@@ -77,7 +77,7 @@ def test_what_is_sent_is_read_and_a_second_sending_is_refused_as_the_page_shows(
         for boiler in ("B1", "B2")
         for seq in (1, 2, 3, 4)
     ]
-    reader.does("python", "send_readings.py")
+    reader.does("python", "send_plant.py")
     (evidence,) = (line for line in PAGE.read_text().splitlines() if line.startswith("sequence goes back at"))
     refusal = reader.does("lockstep", "run", "plant", "--available-now", code=3)
     assert evidence in refusal

@@ -48,11 +48,11 @@ def rewind(  # an option a question
         ),
     ],
     why: Annotated[
-        str | None, typer.Option(callback=require_reason, help="Reason, stored in the ledger; not for --plan.")
+        str | None, typer.Option(callback=require_reason, help="Reason, stored in the ledger; not needed for --plan.")
     ] = None,
     *,
     accept_expired: Annotated[
-        bool, typer.Option("--accept-expired", help="Lose rows whose messages Kafka no longer has.")
+        bool, typer.Option("--accept-expired", help="Lose rows whose messages neither Kafka nor the archive has.")
     ] = False,
     plan: PlanOnly = False,
     yes: Yes = False,
