@@ -57,7 +57,7 @@ def test_what_is_no_hour_is_refused(table: StreamTable, hour: str) -> None:
 
 def test_an_hour_that_has_not_begun_is_refused(table: StreamTable) -> None:
     table.batch({A0: 5})
-    with pytest.raises(LockstepError, match=f"{NEXT_HOUR} has not begun"):
+    with pytest.raises(LockstepError, match=f"{NEXT_HOUR} has not started"):
         close_hour(table.folders, NEXT_HOUR)
 
 

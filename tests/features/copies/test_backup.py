@@ -113,7 +113,7 @@ def test_batches_that_follow_each_other_faster_than_a_moment_is_chosen_are_no_ba
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backup, "_held", lambda *_: 1)  # the side tables never come nearer to the head
-    with pytest.raises(BackupOvertaken, match=r"batches overtook \d+ looks"):
+    with pytest.raises(BackupOvertaken, match=r"batches overtook \d+ attempts"):
         make_backup(idle.folders, tmp_path / "copy")
 
 
