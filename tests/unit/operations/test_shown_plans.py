@@ -88,12 +88,14 @@ def make_handle(run: ProtocolRun) -> StreamHandle:
     head = run.output.base().head
     rows = ledger.read_positions(run.folders, head)
     ends = {key: (0, row.until, row.until) for key, row in rows.items()}
+    seen = view(topic(TOPIC, TOPIC_ID), ends=ends or {TopicIdPartition(TOPIC_ID, 0): (0, 0, 0)})
     known: Any = SimpleNamespace(
         folders=run.folders,
         stream=SimpleNamespace(name=run.folders.stream),
         require_head=lambda: head,
         positions=rows,
-        view=view(topic(TOPIC, TOPIC_ID), ends=ends or {TopicIdPartition(TOPIC_ID, 0): (0, 0, 0)}),
+        view=seen,
+        readable=seen,  # without an archive
     )
     return known  # type: ignore[no-any-return]  # the part of a handle that a rewind reads
 
