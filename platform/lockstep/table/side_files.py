@@ -1,4 +1,4 @@
-"""Live files of ledger, quarantine and late table, and their replacement by one file with the same rows, proven."""
+"""Live files of side tables: their removal, and their replacement by one file with the same rows, proven."""
 
 from __future__ import annotations
 
@@ -231,6 +231,52 @@ def _parse_side_file(row: dict[str, Any]) -> SideTableFile:
     bounds = (int(row.get(name) or 0) for name in ("min.generation", "min.batch", "max.batch"))
     name = LedgerFileName.parse(row["path"]) or LedgerFileName(hour, *bounds)
     return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name, row["modification_time"])
+
+
+def remove_files(
+    side: Path,
+    kind: CommitKind,
+    choose: Callable[[tuple[SideTableFile, ...]], tuple[SideTableFile, ...]],
+    last_batch: int = 0,
+) -> tuple[SideTableFile, ...]:
+    """Remove live files in one commit that names the last dropped batch; returns them.
+
+    Args:
+        side: Folder of the table.
+        kind: Kind of the commit.
+        choose: Returns the files to remove, of the live files of the newest version.
+        last_batch: A batch up to which all messages are dropped, even without a file.
+
+    Raises:
+        ForeignCommit: The table has a foreign commit.
+        TableReplaced: Its folder was moved or deleted.
+        CommitUnknown: The store did not answer.
+    """
+    table = delta_log.open_delta_table(side)
+    tail = LogTail(side)
+    removed: tuple[SideTableFile, ...] = ()
+
+    def next_entry() -> NextEntry | None:
+        nonlocal removed
+        tail.refresh()
+        refuse_foreign(side, tail.version)
+        refresh(table, side)
+        removed = choose(list_side_files(table))
+        if not removed:
+            return None
+        batches = (last_batch, tail.find_number(transactions.DROPPED), *(file.name.last for file in removed))
+        return NextEntry(
+            version=tail.version + 1,
+            kind=kind,
+            removes=[RemoveAction(file.path, file.size) for file in removed],
+            transactions={
+                transactions.BATCH: tail.find_number(transactions.BATCH),
+                transactions.DROPPED: max(batches),
+            },
+        )
+
+    written = delta_log.append_entry(side, next_entry)
+    return () if written is None else removed
 
 
 def rewrite_side_files(

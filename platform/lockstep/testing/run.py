@@ -215,8 +215,6 @@ class _Pass(Generic[S, R]):
             StateNotOfItsType: There are such states; names all sessions with values that cannot be stored.
         """
         self._state.changed()
-        for session in self._state.entries:
-            self._state.check_storable(session)
 
     def states(self) -> dict[str, S]:
         """The states of all open sessions, saved and recovered."""

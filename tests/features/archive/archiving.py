@@ -88,7 +88,7 @@ def arm(moment: str) -> None:
     else:
         catch_up = side_tables.SideLogs.catch_up
         calls["count"] = -1  # the claim brings them forward, too
-        side_tables.SideLogs.catch_up = dying(catch_up, after=True)  # type: ignore[method-assign]
+        side_tables.SideLogs.catch_up = dying(catch_up, after=True)  # type: ignore[method-assign]  # it dies there
 
 
 def _die_in_the_archive(calls: dict[str, int]) -> None:
@@ -98,7 +98,7 @@ def _die_in_the_archive(calls: dict[str, int]) -> None:
         calls["count"] += side._side.name == "archive"  # noqa: SLF001  # the table that it is of
         return die() if calls["count"] == 2 else catch_up(side, *arguments, **options)
 
-    side_tables.SideLog.catch_up = called  # type: ignore[method-assign,assignment]
+    side_tables.SideLog.catch_up = called  # type: ignore[method-assign,assignment]  # it dies there
 
 
 if __name__ == "__main__":

@@ -77,16 +77,27 @@ class Host(HostReports):
 
 
 @pytest.fixture
-def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+def storage(monkeypatch: pytest.MonkeyPatch) -> Storage:
     made = Storage()
     monkeypatch.setattr(keeper, "try_read_head", made.read)
     monkeypatch.setattr(keeper, "compute_hang_seconds", lambda _: HANG_SECONDS)
+    return made
+
+
+@pytest.fixture
+def host(storage: Storage, tmp_path: Path) -> Iterator[Host]:
+    """The host, whose threads end before the storage of the test is gone."""
+    others = set(threading.enumerate())
+    made = Host(tmp_path)
     yield made
-    made.released.set()
+    made.stopping.ask("the end of the test")
+    storage.released.set()
+    for thread in set(threading.enumerate()) - others:
+        thread.join(SECONDS_MAX)
+        assert not thread.is_alive()
 
 
-def test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return(storage: Storage, tmp_path: Path) -> None:
-    host = Host(tmp_path)
+def test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return(storage: Storage, host: Host) -> None:
     keepers = [StreamKeeper(STREAM, host.context)]
     keepers[0].start()
     for count in range(1, HUNG_MAX + 1):
@@ -99,12 +110,9 @@ def test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return(st
     storage.released.set()
     assert all(each.has_ended(SECONDS_MAX) for each in keepers[:-1])
     assert len(host.ends) <= HUNG_MAX + 1  # the last thread, which goes on, reports the error of the read
-    host.stopping.ask("the end of the test")
-    assert keepers[-1].has_ended(SECONDS_MAX)
 
 
-def test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled(storage: Storage, tmp_path: Path) -> None:
-    host = Host(tmp_path)
+def test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled(storage: Storage, host: Host) -> None:
     waiting = StreamKeeper(STREAM, host.context)
     waiting.start()
     storage.wait_for_reads(1)
@@ -116,8 +124,7 @@ def test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled(storage: S
     assert host.ended == ["run"]
 
 
-def test_no_thread_is_replaced_after_the_stop_of_the_host(storage: Storage, tmp_path: Path) -> None:
-    host = Host(tmp_path)
+def test_no_thread_is_replaced_after_the_stop_of_the_host(storage: Storage, host: Host) -> None:
     waiting = StreamKeeper(STREAM, host.context)
     waiting.start()
     storage.wait_for_reads(1)
@@ -128,15 +135,13 @@ def test_no_thread_is_replaced_after_the_stop_of_the_host(storage: Storage, tmp_
 
 
 def test_a_thread_that_has_given_a_sign_lately_is_left_alone(
-    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    storage: Storage, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "compute_hang_seconds", lambda _: SECONDS_MAX)
-    host = Host(tmp_path)
     waiting = StreamKeeper(STREAM, host.context)
     waiting.start()
     storage.wait_for_reads(1)
     assert waiting.replace_hung() is waiting
-    host.stopping.ask("the end of the test")
 
 
 def test_a_thread_may_take_twice_the_deadline_of_a_batch_in_addition_to_the_trigger() -> None:

@@ -25,6 +25,7 @@ from lockstep import (
     Transform,
 )
 from lockstep.engine.executor.state_checks import BYTES_PER_MESSAGE
+from lockstep.state import codec
 from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.local_store_pool import MemoryBudget
 from lockstep.state.store import PartitionState
@@ -184,11 +185,16 @@ class ShareList(Transform[Measured, Pair, Seen]):
         return []
 
 
+@pytest.mark.parametrize("split", [None, 5, 10])
 @pytest.mark.parametrize("at", range(1, 10))
-def test_of_a_large_state_one_object_in_two_places_is_found_too(at: int) -> None:
+def test_of_a_large_state_one_object_in_two_places_is_found_too(
+    at: int, split: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch itself examines only some of its states."""
+    monkeypatch.setattr(codec, "EXAMINED_FIRST", 0)
     stream = Stream(name="pairs", topics=Topics(pattern="pairs"), transform=ShareList(), integrity=NoIntegrity())
     with pytest.raises(StateNotOfItsType, match=r"state\.left and state\.right are one list"):
-        run(stream, *(Measured(seq, int(seq == at)) for seq in range(10)), key="p")
+        run(stream, *(Measured(seq, int(seq == at)) for seq in range(10)), key="p", split=split)
 
 
 class Timed(KeepHistory):

@@ -236,6 +236,8 @@ class RangeFold:
     def finish(self, reached: int) -> None:
         """Encode the last rows as Arrow. Call once, after the last message, with the end offset of the range."""
         self._suspend_up_to(reached)
+        if self._checks is not None:
+            self._checks.finish()
         self.flush()  # of messages up to the stop of the fold: its refusal was first
         self.counts.absent_removals = self._absent.count
         if self.chunks is not None:

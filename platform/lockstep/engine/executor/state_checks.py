@@ -38,6 +38,11 @@ class StateChecks:
         elif self._examines_all:
             self._examine(session)
 
+    def finish(self) -> None:
+        """Check the states that later messages have changed since their last check. Raises as `check` does."""
+        for session in [each for each, left in self._left.items() if left < self._pauses[each]]:
+            self._pause(session, self._state.check_storable(session))
+
     def _examine(self, session: str) -> None:
         if left := self._left.get(session, 0):
             self._left[session] = left - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from lockstep.features.archive.commit_kinds import ARCHIVE_RETENTION
@@ -12,12 +13,9 @@ from lockstep.operations.clean_up import CleanedStream, CleanUpStep
 from lockstep.operations.stream_table import open_table
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables, transactions
-from lockstep.table.delta_log import NextEntry, RemoveAction
-from lockstep.table.foreign_commits import refresh, refuse_foreign
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.log_tail import LogTail
-from lockstep.table.side_files import SideTableFile, list_side_files
+from lockstep.table.side_files import SideTableFile, list_side_files, remove_files
 from lockstep.table.written_by import read_written_by
 
 
@@ -55,30 +53,7 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta) -> tuple[SideTabl
     side_tables.catch_up_alongside_writer(folders, head)
     newest_hour = min(head.hour, find_current_hour())  # a clock that is off drops nothing that is younger
     before_hour = format_hour(parse_hour(newest_hour) - keep)
-    table = delta_log.open_delta_table(folders.archive)
-    tail = LogTail(folders.archive)
-    dropped: tuple[SideTableFile, ...] = ()
-
-    def next_entry() -> NextEntry | None:
-        nonlocal dropped
-        tail.refresh()
-        refuse_foreign(folders.archive, tail.version)
-        refresh(table, folders.archive)
-        dropped = find_old_files(list_side_files(table), before_hour)
-        if not dropped:
-            return None
-        return NextEntry(
-            version=tail.version + 1,
-            kind=ARCHIVE_RETENTION,
-            removes=[RemoveAction(file.path, file.size) for file in dropped],
-            transactions={
-                transactions.BATCH: tail.find_number(transactions.BATCH),
-                transactions.DROPPED: max(file.name.last for file in dropped),
-            },
-        )
-
-    written = delta_log.append_entry(folders.archive, next_entry)
-    return () if written is None else dropped
+    return remove_files(folders.archive, ARCHIVE_RETENTION, partial(find_old_files, before_hour=before_hour))
 
 
 def list_dropped_files(archive: Path) -> Sequence[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,17 @@ from deltalake import DeltaTable
 from lockstep.errors import TableError
 from lockstep.features.retention.commit_kinds import SIDE_RETENTION
 from lockstep.storage import find_storage
-from lockstep.table import delta_log, transactions
-from lockstep.table.delta_log import NextEntry, RemoveAction
-from lockstep.table.foreign_commits import refresh, refuse_foreign
-from lockstep.table.log_tail import LogTail
 from lockstep.table.quarantine import KILLED_WORKER, NOT_STORABLE, UNKNOWN_SCHEMA
-from lockstep.table.side_files import (
-    SideTableFile,
-    list_side_files,
-    read_side_file,
-)
+from lockstep.table.side_files import SideTableFile, list_side_files, read_side_file, remove_files
 
 
 def list_droppable_files(table: DeltaTable, last_batch: int) -> tuple[SideTableFile, ...]:
     """The live files whose messages are all of batches up to one."""
-    return tuple(file for file in list_side_files(table) if file.name.last <= last_batch)
+    return _find_droppable(last_batch, list_side_files(table))
+
+
+def _find_droppable(last_batch: int, files: Iterable[SideTableFile]) -> tuple[SideTableFile, ...]:
+    return tuple(file for file in files if file.name.last <= last_batch)
 
 
 def find_last_unrepeatable(side: Path, files: Sequence[SideTableFile]) -> int:
@@ -64,27 +60,4 @@ def drop_side_files(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:
         TableReplaced: Its folder was moved or deleted.
         CommitUnknown: The store did not answer.
     """
-    table = delta_log.open_delta_table(side)
-    tail = LogTail(side)
-    dropped: tuple[SideTableFile, ...] = ()
-
-    def next_entry() -> NextEntry | None:
-        nonlocal dropped
-        tail.refresh()
-        refuse_foreign(side, tail.version)
-        refresh(table, side)
-        dropped = list_droppable_files(table, last_batch)
-        if not dropped:
-            return None
-        return NextEntry(
-            version=tail.version + 1,
-            kind=SIDE_RETENTION,
-            removes=[RemoveAction(file.path, file.size) for file in dropped],
-            transactions={
-                transactions.BATCH: tail.find_number(transactions.BATCH),
-                transactions.DROPPED: max(last_batch, tail.find_number(transactions.DROPPED)),
-            },
-        )
-
-    written = delta_log.append_entry(side, next_entry)
-    return () if written is None else dropped
+    return remove_files(side, SIDE_RETENTION, partial(_find_droppable, last_batch), last_batch)
