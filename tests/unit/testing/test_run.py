@@ -155,6 +155,7 @@ def test_the_surface_is_fixed_and_loads_neither_spark_nor_dagster() -> None:
         "RunResult",
         "SentMessage",
         "Verdict",
+        "choose_rows",
         "run",
     ]
     assert sorted(lockstep.testing.__all__) == sorted([*events, *results])
