@@ -143,12 +143,13 @@ class StoredArchive:
         wanted = [claim for claim in self.claims.get(key, ()) if claim.start < until and claim.until > start]
         if not wanted:
             return
-        batches = range(wanted[0].batch, wanted[-1].batch + 1)
+        first = wanted[0].batch
+        last = wanted[-1].batch
         reached = start
         for file in self.files:
-            if file.first_batch not in batches and file.last_batch not in batches and file.first_batch >= batches.start:
+            if file.last_batch < first or file.first_batch > last:
                 continue
-            for rows in read_groups(self.folder / file.path):
+            for rows in read_groups(self.folder / file.path, key):
                 mine = _select(rows, key, start, until)
                 if mine.num_rows:
                     reached = max(reached, min(until, int(mine["until"][-1].as_py())))
@@ -156,11 +157,23 @@ class StoredArchive:
         yield ArchivedPiece([], reached)
 
 
-def read_groups(path: Path) -> Iterator[pa.Table]:
-    """The rows of a file, a row group at a time."""
+def read_groups(path: Path, key: TopicIdPartition | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, a row group at a time; of one partition only the groups that may have it."""
     with open_parquet(path) as parquet:
         for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group, use_threads=False)
+            if key is None or _may_hold(parquet.metadata.row_group(group), key):
+                yield parquet.read_row_group(group, use_threads=False)
+
+
+def _may_hold(group: pq.RowGroupMetaData, key: TopicIdPartition) -> bool:
+    """Whether a row group may have rows of a partition, by its bounds."""
+    wanted: Mapping[str, object] = {"topic_id": key.topic_id, "partition": key.partition}
+    columns = (group.column(number) for number in range(group.num_columns))
+    bounds: dict[str, Any] = {each.path_in_schema: each.statistics for each in columns}
+    return all(
+        bounds[name] is None or not bounds[name].has_min_max or bounds[name].min <= value <= bounds[name].max
+        for name, value in wanted.items()
+    )
 
 
 def _select(rows: pa.Table, key: TopicIdPartition, start: int, until: int) -> pa.Table:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import chain, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,7 +41,7 @@ from lockstep.table.archive import (
 from lockstep.table.commit import OutputLog
 from lockstep.table.ledger import read_ledger
 from lockstep.testing.script import InLog
-from lockstep.verify.archive import ArchiveClaim, digest_claim, find_damage
+from lockstep.verify.archive import ArchiveClaim, StoredArchive, digest_claim, find_damage, read_groups
 from lockstep.verify.report import ViolationKind
 from tests.features.archive.archiving import (
     MOMENTS,
@@ -71,6 +72,55 @@ MESSAGES = st.lists(
     st.tuples(st.integers(0, 3), BYTES, BYTES, st.one_of(st.just(-1), st.integers(0, 2**62)), HEADERS), max_size=12
 )
 """Offsets without a message before it, key, value, timestamp and headers of each message."""
+
+
+def count_read_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each row group that is read from now on."""
+    read = list[int]()
+    original = pq.ParquetFile.read_row_group
+
+    def count(parquet: pq.ParquetFile, *arguments: Any, **options: Any) -> pa.Table:
+        rows = original(parquet, *arguments, **options)
+        read.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", count)
+    return read
+
+
+def test_the_proof_of_a_range_reads_the_files_of_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A month has thousands of files."""
+    offline = make_offline(tmp_path)
+    run_batches(offline, 11)
+    archive = StoredArchive(offline.folders, OutputLog(offline.folders.table).base().head)
+    read = count_read_rows(monkeypatch)
+    for start in range(10):
+        read.clear()
+        pieces = list(archive.read(KEY, start, start + 2))
+        assert [message.offset() for piece in pieces for message in piece.messages] == [start, start + 1]
+        assert sum(read) == 2 + 2 * (start % 2)
+
+
+@given(
+    places=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5)), min_size=1, max_size=30),
+    size=st.integers(1, 4),
+)
+def test_the_proof_of_a_partition_reads_the_row_groups_that_may_have_it(
+    places: list[tuple[str, int]], size: int
+) -> None:
+    """A stream has thousands of partitions, and a compacted file all of them, in order."""
+    topics, partitions = zip(*sorted(places), strict=True)
+    rows = pa.table({"topic_id": list(topics), "partition": list(partitions)})
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "archive.parquet"
+        pq.write_table(rows, path, row_group_size=size)
+        read = count_read_rows(patch)
+        for place in set(places):
+            read.clear()
+            groups = list(read_groups(path, TopicIdPartition(*place)))
+            found = [tuple(row.values()) for row in pa.concat_tables(groups).to_pylist()]
+            assert found.count(place) == places.count(place)
+            assert sum(read) < places.count(place) + 3 * size  # two at its ends, one between the topics
 
 
 def read_offsets(wanted: WantedMessages) -> list[int]:
