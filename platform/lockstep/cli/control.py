@@ -260,12 +260,10 @@ class Resumed(msgspec.Struct, frozen=True):
 def resume(  # noqa: PLR0913  # an option a kind
     stream: StreamName,
     *,
-    why: Annotated[
-        str | None, typer.Option(callback=require_reason, help="Cause of the halt; not needed for --plan.")
-    ] = None,
+    why: Annotated[str | None, typer.Option(callback=require_reason, help="Cause; not needed for --plan.")] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
     accept_loss: Annotated[
-        Several, typer.Option(help="TOPIC/PARTITION@OFFSET, or @FROM-UNTIL without UNTIL: skip them.")
+        Several, typer.Option(help="Skip TOPIC/PARTITION@OFFSET or @FROM-UNTIL, UNTIL exclusive.")
     ] = None,
     skip_session: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: quarantine it until its next snapshot.")

@@ -233,7 +233,7 @@ def _parse_side_file(row: dict[str, Any]) -> SideTableFile:
     return SideTableFile(row["path"], row["size_bytes"], row["num_records"], name, row["modification_time"])
 
 
-def remove_files(
+def drop_files(
     side: Path,
     kind: CommitKind,
     choose: Callable[[tuple[SideTableFile, ...]], tuple[SideTableFile, ...]],

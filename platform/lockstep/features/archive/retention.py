@@ -15,7 +15,7 @@ from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables, transactions
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
-from lockstep.table.side_files import SideTableFile, list_side_files, remove_files
+from lockstep.table.side_files import SideTableFile, drop_files, list_side_files
 from lockstep.table.written_by import read_written_by
 
 
@@ -53,7 +53,7 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta) -> tuple[SideTabl
     side_tables.catch_up_alongside_writer(folders, head)
     newest_hour = min(head.hour, find_current_hour())  # a clock that is off drops nothing that is younger
     before_hour = format_hour(parse_hour(newest_hour) - keep)
-    return remove_files(folders.archive, ARCHIVE_RETENTION, partial(find_old_files, before_hour=before_hour))
+    return drop_files(folders.archive, ARCHIVE_RETENTION, partial(find_old_files, before_hour=before_hour))
 
 
 def list_dropped_files(archive: Path) -> Sequence[Path]:

@@ -13,7 +13,7 @@ from lockstep.errors import TableError
 from lockstep.features.retention.commit_kinds import SIDE_RETENTION
 from lockstep.storage import find_storage
 from lockstep.table.quarantine import KILLED_WORKER, NOT_STORABLE, UNKNOWN_SCHEMA
-from lockstep.table.side_files import SideTableFile, list_side_files, read_side_file, remove_files
+from lockstep.table.side_files import SideTableFile, drop_files, list_side_files, read_side_file
 
 
 def list_droppable_files(table: DeltaTable, last_batch: int) -> tuple[SideTableFile, ...]:
@@ -60,4 +60,4 @@ def drop_side_files(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:
         TableReplaced: Its folder was moved or deleted.
         CommitUnknown: The store did not answer.
     """
-    return remove_files(side, SIDE_RETENTION, partial(_find_droppable, last_batch), last_batch)
+    return drop_files(side, SIDE_RETENTION, partial(_find_droppable, last_batch), last_batch)
