@@ -262,9 +262,7 @@ def resume(  # noqa: PLR0913  # an option a kind
     *,
     why: Annotated[str | None, typer.Option(callback=require_reason, help="Cause; not needed for --plan.")] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Resume at the same offset: the cause is fixed.")] = False,
-    accept_loss: Annotated[
-        Several, typer.Option(help="Skip TOPIC/PARTITION@OFFSET or @FROM-UNTIL, UNTIL exclusive.")
-    ] = None,
+    accept_loss: Annotated[Several, typer.Option(help="Skip TOPIC/PARTITION@OFFSET, or @FROM-UNTIL.")] = None,
     skip_session: Annotated[
         Several, typer.Option(help="TOPIC/PARTITION/SESSION: quarantine it until its next snapshot.")
     ] = None,
