@@ -23,29 +23,29 @@ PAGE = """# Faults: expected outcomes and their proofs
 
 {intro}
 
-| tier | runs |
-|---|---|
-| T0 | with every change; neither Kafka nor Spark |
-| T1 | with every change |
-| T2 | in `make test-nightly` and `make test-all`; a slow test that needs strace or a mount namespace fails without it |
+{tiers}
+
 """
 INTRO = (
     "Each fault is produced in a real run, with a proof that it happened; then the tables are compared with a plain "
-    "fold of the log that shares no code with lockstep. The list is data, "
-    "[tests/faults/matrix/matrix.py](../tests/faults/matrix/matrix.py); this page is generated: "
-    "`.venv/bin/python -m tests.faults.matrix.matrix > docs/faults.md`."
+    "fold of the log that shares no code with lockstep. The expected outcome is in italics. "
+    "[tests/faults/matrix/proofs.py](../tests/faults/matrix/proofs.py) names the tests that prove each fault; "
+    "`.venv/bin/python -m tests.faults.matrix.matrix > docs/faults.md` generates this page."
+)
+TIERS = (
+    "T0 and T1 run with every change, T0 without Kafka and Spark. T2 runs in `make test-nightly` and `make test-all`; "
+    "a slow test that needs strace or a mount namespace fails without it."
 )
 
 
 def page() -> str:
     """The list as a page."""
-    return PAGE.format(intro=INTRO) + "".join(map(_section, MATRIX))
+    return PAGE.format(intro=INTRO, tiers=TIERS) + "".join(map(_line, MATRIX))
 
 
-def _section(fault: Fault) -> str:
-    proofs = "".join(f"- `{node}`\n" for node in fault.proven_by)
-    left = f"\nNot covered: {fault.left}\n" if fault.left else ""
-    return f"\n## {fault.id}: {fault.what}\n\n{fault.tier.value}. Expected: {fault.expected}.\n\n{proofs}{left}"
+def _line(fault: Fault) -> str:
+    left = f". Not covered: {fault.left}" if fault.left else ""
+    return f"- **{fault.id}** ({fault.tier.value}) {fault.what}: *{fault.expected}*{left}.\n"
 
 
 if __name__ == "__main__":
