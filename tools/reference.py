@@ -14,7 +14,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal
 
 import msgspec
 
@@ -25,7 +25,8 @@ import lockstep.derived
 import lockstep.rules
 import lockstep.testing
 import lockstep.windows
-from lockstep import DecimalType, IntegerType
+from lockstep import DecimalType, IntegerType, Transform
+from lockstep.declare.rules import Rule
 from lockstep.model.table_schema import make_provenance_schema, make_row_schema
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.quarantine import QuarantineRow
@@ -57,6 +58,29 @@ MODULES = (
     lockstep.testing,
 )
 SECTIONS = ("Attributes:", "Args:", "Returns:", "Raises:", "Yields:")
+ENGINE_ONLY = {
+    "Delivery": {"choose", "digest_code"},
+    "Derived": {"compute_digest"},
+    "EnvelopeFields": {"read", "find_updates", "check"},
+    "FileSize": {"target_bytes"},
+    "Finding": {"at", "without_session"},
+    "KafkaTopic": {"address", "joins_batches", "check_rows"},
+    "Limits": {"range_messages", "find_batch_messages"},
+    "Lookup": {"find_table"},
+    "PostgresTable": {"schema", "name", "address", "joins_batches", "check_rows"},
+    "References": {"key_column"},
+    "SlidingWindows": {"list_spans"},
+    "Split": {"of"},
+    "Stream": {"replay_key", "shipped"},
+    "Topics": {"find_start", "select"},
+    "Transform": {"find_stored_type", "replay_columns", "removal_column"},
+    "TumblingWindows": {"list_spans"},
+}
+"""Public members that the engine calls, and no user."""
+OVERRIDDEN = {"envelope", "check_integrity", "on_snapshot", "on_update", "on_timer", "on_end", "deadline"}
+"""Methods of `Transform` that a ready fold implements: the text of the fold describes the result."""
+DECLARATION_ERROR = "Raises:\n    DeclarationError: Names the field, the value and a valid alternative."
+"""The head of the page has it for all classes."""
 COLUMNS: dict[str, Any] = {
     "str": str,
     "bytes": bytes,
@@ -76,7 +100,8 @@ COLUMNS: dict[str, Any] = {
 }
 HEAD = (
     "# Reference\n\n"
-    "Every public name, from its docstring. A stream module imports from `lockstep` and the modules of its themes: "
+    "Every public name, from its docstring. A wrong declaration raises `DeclarationError`, which names the field, the "
+    "value and a valid alternative. A stream module imports from `lockstep` and the modules of its themes: "
     "`lockstep.decoders`, `lockstep.rules`, `lockstep.windows`, `lockstep.derived`, `lockstep.delivery`. Tests "
     "of a stream also import `lockstep.testing`. The command "
     "`.venv/bin/python tools/reference.py > docs/reference.md` generates this page.\n"
@@ -89,6 +114,7 @@ def page() -> str:
     for module in MODULES:
         parts.append(f"## {module.__name__}\n")
         parts.extend(_documentation(module) if module is not lockstep else ())
+        parts.extend(_common_arguments() if module is lockstep.rules else ())
         parts.extend(part for name in _names(module) for part in _entry(module, name))
     parts.extend(_side_tables())
     return "\n".join(parts)
@@ -100,11 +126,19 @@ def _side_tables() -> Iterator[str]:
     for name, row in (("Ledger", LedgerRow), ("Quarantine", QuarantineRow)):
         first, _, rest = (inspect.getdoc(row) or "").partition("Attributes:\n")
         meanings = dict(item.removeprefix("- ").split(": ", 1) for item in _items(rest))
-        yield f"### {name}\n\n{' '.join(first.split())}\n\n| column | Arrow type | meaning |\n|---|---|---|"
+        yield f"### {name}\n\n{' '.join(first.split())}\n"
         for each in make_row_schema(row):
             null = ", nullable" if each.nullable else ""
-            yield f"| `{each.name}` | `{each.type}`{null} | {_cell(meanings[f'`{each.name}`'])} |"
+            arrow = str(each.type).replace("<element: ", "<")
+            yield f"- `{each.name}` (`{arrow}`{null}): {meanings[f'`{each.name}`']}"
         yield ""
+
+
+def _common_arguments() -> Iterator[str]:
+    """The arguments of every rule, which the entries leave out."""
+    yield f"Every rule also takes these arguments:\n\n```python\n{_signature(Rule)}\n```\n"
+    _, _, attributes = (inspect.getdoc(Rule) or "").partition("Attributes:\n")
+    yield "\n".join(_items(attributes)) + "\n"
 
 
 def _names(module: ModuleType) -> list[str]:
@@ -155,7 +189,7 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
         yield f"```python\n{name}{_signature(public)}\n```\n"
         yield from _documentation(public)
     else:
-        yield f"A value of `{type(public).__name__}`.\n"
+        yield f"{_constant(public, name)}\n"
     if inspect.isclass(public):
         for attribute in _properties(public):
             yield f"**`{name}.{attribute.fget.__name__}: {_raw(attribute.fget.__annotations__['return'])}`**\n"
@@ -165,9 +199,19 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
             yield from _documentation(method)
 
 
+def _constant(value: object, name: str) -> str:
+    """The docstring below the assignment of a constant."""
+    source = sys.modules[type(value).__module__]
+    body = ast.parse(inspect.getsource(source)).body
+    return _texts_below(body).get(name, f"A value of `{type(value).__name__}`.")
+
+
 def _signature(of: Any) -> str:
     signature = inspect.signature(of)
-    given = [each for each in signature.parameters.values() if each.name != "self"]
+    common = (
+        inspect.signature(Rule).parameters if inspect.isclass(of) and of is not Rule and issubclass(of, Rule) else {}
+    )
+    given = [each for each in signature.parameters.values() if each.name not in {"self", *common}]
     shown = [each.replace(annotation=_raw(each.annotation)) for each in given]
     text = str(signature.replace(parameters=shown, return_annotation=_raw(signature.return_annotation)))
     text = re.sub(r"<(\w+\.\w+): [^<>]*>", r"\1", text)  # a member of an enum
@@ -185,52 +229,69 @@ class _Raw(str):
 
 
 def _raw(annotation: object) -> object:
-    return _Raw(annotation) if isinstance(annotation, str) else annotation
+    text = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+    return _Raw(text) if isinstance(text, str) else text
 
 
 def _properties(kind: type) -> Iterator[Any]:
-    """What a user reads of a value besides its fields."""
-    if kind.__module__.startswith("lockstep.integrity"):
-        return
-    for name, found in vars(kind).items():
-        told = (isinstance(found, property) and found.__doc__) or "See `"
-        if not name.startswith("_") and not told.startswith("See `"):
-            yield found
+    """The values that a user reads besides the fields."""
+    for member in _described(kind):
+        if isinstance(member, property):
+            yield member
 
 
 def _methods(kind: type) -> Iterator[Any]:
-    """Methods of its own that a user calls or overrides; those of gates are the engine's."""
+    """The methods that a user calls or overrides."""
+    for member in _described(kind):
+        if inspect.isfunction(member) or inspect.ismethod(member):
+            yield member
+
+
+def _described(kind: type) -> Iterator[Any]:
+    """Public members of a class; those of gates are the engine's."""
     if kind.__module__.startswith("lockstep.integrity"):
         return
+    hidden = ENGINE_ONLY.get(kind.__name__, set())
+    overrides = OVERRIDDEN if issubclass(kind, Transform) and kind is not Transform else set()
+    hidden = hidden | overrides | (ENGINE_ONLY["Transform"] if overrides else set())
     for name, declared in vars(kind).items():
-        method = getattr(kind, name) if isinstance(declared, classmethod) else declared
-        told = ((inspect.isfunction(method) or inspect.ismethod(method)) and method.__doc__) or "See `"
-        if not name.startswith("_") and not told.startswith("See `"):
-            yield method
+        member = getattr(kind, name) if isinstance(declared, classmethod) else declared
+        text = getattr(member, "__doc__", None) or "See `"
+        if not name.startswith("_") and name not in hidden and not text.startswith("See `"):
+            yield member
 
 
 def _members(kind: type[Enum]) -> Iterator[str]:
     """Each member, with the docstring below it."""
-    yield "| member | value | meaning |\n|---|---|---|"
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    statements = body.body if isinstance(body, ast.ClassDef) else []
-    meanings = {
-        target.id: str(after.value.value)
+    meanings = _texts_below(body.body if isinstance(body, ast.ClassDef) else [])
+    if not meanings:
+        yield f"Members: {', '.join(f'`{member.name}`' for member in kind)}.\n"
+        return
+    for member in kind:
+        meaning = f": {meanings[member.name]}" if member.name in meanings else ""
+        yield f"- `{kind.__name__}.{member.name}`{meaning}"
+    yield ""
+
+
+def _texts_below(statements: Iterable[ast.stmt]) -> dict[str, str]:
+    """The docstring below the assignment of each name, in one line."""
+    return {
+        target.id: " ".join(str(after.value.value).split())
         for before, after in pairwise(statements)
-        if isinstance(before, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-        for target in before.targets
+        if isinstance(before, ast.Assign | ast.AnnAssign)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        for target in (before.targets if isinstance(before, ast.Assign) else [before.target])
         if isinstance(target, ast.Name)
     }
-    for member in kind:
-        meaning = " ".join(meanings.get(member.name, "").split())
-        yield f"| `{kind.__name__}.{member.name}` | `{member.value!r}` | {_cell(meaning)} |"
-    yield ""
 
 
 def _documentation(of: object) -> Iterator[str]:
     """A docstring as Markdown: one line a paragraph, sections as lists."""
     section = ""
-    for block in _blocks(inspect.getdoc(of) or ""):
+    text = (inspect.getdoc(of) or "").replace(DECLARATION_ERROR, "")
+    for block in _blocks(text.strip()):
         if block in SECTIONS:
             section = block
             yield f"{block}\n"

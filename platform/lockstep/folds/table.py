@@ -53,11 +53,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def emit(self, message: M | None, key: K, new: V | None, previous: V | None) -> R:
         """The output row of one changed row; `previous` is None if it is new, `new` if it is removed.
 
-        Args:
-            message: The message; None if the session ended by its idle timeout.
-            key: The key of the row.
-            new: The row after the message.
-            previous: The row before it.
+        `message` is None if the session ended by its idle timeout.
         """
 
     def merge(self, previous: V | None, change: V) -> V:

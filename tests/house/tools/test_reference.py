@@ -25,7 +25,7 @@ def test_every_public_name_has_its_entry() -> None:
     for module in modules:
         section = PAGE.split(f"\n## {module.__name__}\n")[1].split("\n## ")[0]
         assert set(module.__all__) - {"__version__"} <= set(re.findall(r"^### (\w+)$", section, re.MULTILINE))
-    assert "| `Kind.SKIP` |" in PAGE
+    assert "- `Kind.SKIP`: " in PAGE
     assert "`Annotated[Decimal, DecimalType(18, 8)]` | `decimal128(18, 8)`" in PAGE
 
 
@@ -33,3 +33,23 @@ def test_what_a_user_reads_of_a_value_and_the_other_ways_to_make_one_have_their_
     for entry in ("`Record.key: bytes | None`", "`RunResult.rows: list[R]`", "`Window.start: datetime`"):
         assert f"\n**{entry}**\n" in PAGE
     assert "\n**`Expectation.from_gx(expectation: Any," in PAGE
+
+
+def test_members_of_the_engine_are_left_out_and_exist() -> None:
+    hidden: dict[str, set[str]] = TOOL["ENGINE_ONLY"]
+    for name, members in hidden.items():
+        kinds = [getattr(module, name) for module in TOOL["MODULES"] if hasattr(module, name)]
+        assert [member for member in members if not hasattr(kinds[0], member)] == []
+    assert "`Stream.shipped" not in PAGE
+    assert "`FlatMap.on_update" not in PAGE
+    assert "`WindowFold.add(" in PAGE
+    assert all(hasattr(TOOL["Transform"], name) for name in TOOL["OVERRIDDEN"])
+
+
+def test_arguments_of_every_rule_are_described_once() -> None:
+    assert PAGE.count("severity: Severity = Severity.WARNING, blocking") == 1
+    assert "NotNull(column: str)\n" in PAGE
+
+
+def test_constants_have_their_meaning() -> None:
+    assert "### RESTART\n\nThe run ends after the batch" in PAGE
