@@ -92,7 +92,7 @@ LockstepError                 base class; `next_step` names the remedy
 
 Errors of stored files are those of Python's files (`OSError`); an object store's are `StoreFailed`, with a next step.
 
-A test compares this drawing with the classes, each of which has an entry in docs/runbook.md.
+A test compares this drawing with the classes, each of which docs/runbook.md names.
 Errors carry their parts as attributes, so that callers never parse a message, and the next
 command to run, so that readers never search for it.
 """
