@@ -24,7 +24,7 @@ from benchmarks.calibration import judge_calibration, mark_doubtful, spin
 from benchmarks.record import Conditions, Figure, Panel, Record, Series
 from benchmarks.sensors import sensors
 from lockstep import Every, Limits
-from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.context import NO_REPORTS, RunContext
 from lockstep.engine.driver.loop import COLLECTOR_THRESHOLDS, MicroBatchLoop
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.spark_job import make_tasks
@@ -182,7 +182,7 @@ class SimulatedRun:
             runner=run_tasks,
             cores=lambda: asked.cores,
             stop=threading.Event(),
-            report=lambda _: None,
+            reports=NO_REPORTS,
             launch=launch,
             history=TopicHistory(),
         )

@@ -12,7 +12,7 @@ import msgspec
 from lockstep import AvailableNow, Limits
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
-from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.context import RunContext, RunReports
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
@@ -67,6 +67,7 @@ class LocalRuns:
         tables: The table root, where it is another one.
         tuning: Of all runs; what looks wrong is looked at again in a moment, not in 30 seconds.
         reports: Of all committed batches.
+        settled: Number of reports when a run was settled.
     """
 
     stream: AnyStream
@@ -76,6 +77,7 @@ class LocalRuns:
     tables: Path | None = None
     tuning: Tuning = QUICK
     reports: list[BatchReport] = field(default_factory=list)
+    settled: list[int] = field(default_factory=list)
 
     @property
     def folders(self) -> StreamFolders:
@@ -137,7 +139,7 @@ class LocalRuns:
             runner=around(make_local_runner(make_job(self.stream, settings, self.folders, self.tuning))),
             cores=lambda: cores,
             stop=stop,
-            report=self.take,
+            reports=RunReports(self.take, lambda: self.settled.append(len(self.reports))),
             launch=msgspec.structs.replace(launch, tuning=self.tuning),
             history=watch.history,
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.declare.options import AvailableNow
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.context import RunReports
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, run_off_main_thread
 from lockstep.engine.driver.metrics import BatchReport
@@ -61,7 +62,7 @@ def run_in_foreground(
             spark=spark,
             stop=stopping.wanted,
             trigger=AvailableNow() if available_now else None,
-            report=report,
+            reports=RunReports(report),
             launch=launch,
         )
 

@@ -29,6 +29,7 @@ from pydantic import Field
 from lockstep.addresses import to_uri, to_url
 from lockstep.declare.options import AvailableNow, Trigger, find_longest_wait
 from lockstep.declare.stream import AnyStream, format_source
+from lockstep.engine.driver.context import RunReports
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import find_import_roots, run_stream
@@ -390,7 +391,7 @@ class _TableRun:
                 spark=lambda: spark.context(self._stream.name, find_import_roots(self._stream)),
                 stop=self._stopping.wanted,
                 trigger=trigger,
-                report=self._progress.add,
+                reports=RunReports(self._progress.add),
                 launch=launch,
             )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep import AvailableNow
-from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.context import NO_REPORTS, RunContext
 from lockstep.engine.driver.loop import RunOutcome, run_batches
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.driver.run import make_job
@@ -66,7 +66,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
         runner=closing_once(make_local_runner(make_job(stream, settings, folders)), folders, plans),
         cores=lambda: 1,
         stop=threading.Event(),
-        report=lambda _: None,
+        reports=NO_REPORTS,
         launch=Launch(cause="test"),
         history=TopicHistory(),
     )

@@ -12,6 +12,7 @@ from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.engine.driver.startup import Launch
 from lockstep.features.host import keeper
 from lockstep.features.host.keeper import HUNG_MAX, HostContext, HostReports, RunEnd, StreamKeeper, compute_hang_seconds
+from lockstep.features.host.turns import StartTurns
 from lockstep.model.tuning import DEFAULT_TUNING
 from lockstep.settings import KafkaSettings, Settings
 from tests.features.host.hosted import TRIGGER_SECONDS, make_stream
@@ -63,6 +64,7 @@ class Host(HostReports):
             cause="a test",
             settings=Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root),
             spark=lambda: pytest.fail("Spark"),
+            turns=StartTurns(),
             stopping=self.stopping,
             reports=self,
             tuning=DEFAULT_TUNING,

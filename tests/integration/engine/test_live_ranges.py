@@ -61,6 +61,21 @@ def prove(runs: LocalRuns, topic: str, held: Sequence[bytes]) -> None:
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 
+def test_a_run_is_settled_by_its_first_batch_or_when_nothing_is_to_be_read(feed: Feed, runs: LocalRuns) -> None:
+    """A host then lets the next stream start."""
+    topic = feed.create("values")
+    feed.send(topic, OPENING)
+    run_once(runs, lambda: None)
+    assert runs.settled == [1]
+    stop = threading.Event()
+    threading.Timer(1.0, stop.set).start()
+    runs.run(trigger=LIVE, stop=stop)
+    assert (runs.settled, len(runs.reports)) == ([1, 1], 1)
+    feed.send(topic, LATER)
+    run_once(runs, lambda: None)
+    assert runs.settled == [1, 1, 2]
+
+
 def test_what_comes_after_the_plan_is_in_the_batch(feed: Feed, runs: LocalRuns) -> None:
     topic = feed.create("values")
     feed.send(topic, OPENING)

@@ -17,6 +17,22 @@ from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.table.layout import StreamFolders
 
 
+@dataclass(frozen=True)
+class RunReports:
+    """Events of a run, called on its thread; by default ignored.
+
+    Attributes:
+        batch: Called after each committed batch.
+        settled: Called once, when the first batch is committed or there is nothing to read.
+    """
+
+    batch: Callable[[BatchReport], None] = lambda _: None
+    settled: Callable[[], None] = lambda: None
+
+
+NO_REPORTS = RunReports()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
     """Dependencies of one run: stream, settings, clients, stop signal.
@@ -30,7 +46,7 @@ class RunContext:
         runner: Runs the bins of a batch.
         cores: Maximum number of bins, read before each batch: the executors of a cluster change.
         stop: Set to end the run at the next batch boundary.
-        report: Called after each committed batch.
+        reports: Receives the events of the run.
         launch: Origin of the run, and its tuning.
         history: The last reads of the ends of its topics, those before its claim included.
     """
@@ -43,7 +59,7 @@ class RunContext:
     runner: Runner
     cores: Callable[[], int]
     stop: threading.Event
-    report: Callable[[BatchReport], None]
+    reports: RunReports
     launch: Launch
     history: TopicHistory
 

@@ -124,6 +124,7 @@ def _quiet_collector() -> None:
 def _run_until_done(
     batches: MicroBatchLoop, context: RunContext, claimed: WriterClaim, requests: RequestWatch
 ) -> RunOutcome:
+    is_settled = False
     while True:
         began, bounded = time.monotonic(), context.is_bounded
         plan = batches.plan()  # 1
@@ -133,6 +134,9 @@ def _run_until_done(
             return RunOutcome.ENDED
         committed = plan is not None and batches.run_batch(plan)  # 2
         batches.publish_report()
+        if not is_settled and (plan is None or committed):
+            is_settled = True
+            context.reports.settled()
         # A bounded run pauses only if something could not be read or committed: no leader, a log that changed.
         at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
         due = began if at_once else began + _find_pause(context, failed=plan is not None and not committed)
@@ -588,4 +592,4 @@ class MicroBatchLoop:
         phases = {"plan_seconds": self._plan_seconds, "task_seconds": self._task_seconds}
         report = msgspec.structs.replace(report, **more, **phases)
         self._live.note(report)
-        self._context.report(report)
+        self._context.reports.batch(report)

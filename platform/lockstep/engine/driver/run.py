@@ -19,11 +19,10 @@ from lockstep.declare.decoders.schema_registry import HttpRegistry, TokenClient,
 from lockstep.declare.options import AvailableNow, FileSize, Trigger
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.committer import check_table_present
-from lockstep.engine.driver.context import RunContext
+from lockstep.engine.driver.context import NO_REPORTS, RunContext, RunReports
 from lockstep.engine.driver.kafka_patience import KafkaPatience
 from lockstep.engine.driver.lookup_pins import find_lookup_tables
 from lockstep.engine.driver.loop import RunOutcome, run_batches
-from lockstep.engine.driver.metrics import BatchReport
 from lockstep.engine.driver.shared_spark import StreamJobs
 from lockstep.engine.driver.spark_job import SparkRunner, warm_up
 from lockstep.engine.driver.startup import BY_HAND, Launch, NotWanted, StartCancelled, WriterStartup
@@ -86,7 +85,7 @@ def run_stream(
     spark: Callable[[], SparkContext],
     stop: threading.Event,
     trigger: Trigger | None = None,
-    report: Callable[[BatchReport], None] = lambda _: None,
+    reports: RunReports = NO_REPORTS,
     launch: Launch = BY_HAND,
 ) -> RunOutcome:
     """Run a stream until its trigger ends, or until a stop, a handover or a newer writer ends it.
@@ -103,7 +102,7 @@ def run_stream(
         spark: Starts Spark, or returns the running session.
         stop: Set it from any thread to end the run at the next batch boundary.
         trigger: Overrides the stream's own.
-        report: Called after each committed batch, on the run's thread.
+        reports: Receives the events of the run.
         launch: Who launched the run, why, and with which tuning.
 
     Raises:
@@ -138,7 +137,7 @@ def run_stream(
                     runner=SparkRunner(jobs, job, seconds_max=_deadline(stream, trigger)),
                     cores=jobs.count_cores,
                     stop=stop,
-                    report=report,
+                    reports=reports,
                     launch=launch,
                     history=watch.history,
                 )

@@ -23,6 +23,7 @@ from lockstep.engine.driver.shared_spark import SharedSpark
 from lockstep.errors import LockstepError, format_some
 from lockstep.features.host.keeper import HostContext, HostReports, StreamKeeper
 from lockstep.features.host.presence import HostPresence
+from lockstep.features.host.turns import StartTurns
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.spark.session import start_context
 from lockstep.spark.shutdown import end_jobs, is_context_alive, stop_context
@@ -176,6 +177,7 @@ class Host:
             cause=self._launch.cause,
             settings=settings,
             spark=self._spark.start,
+            turns=StartTurns(),
             stopping=self._stopping,
             reports=self._reports,
             tuning=tuning,

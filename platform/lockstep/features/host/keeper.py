@@ -12,10 +12,12 @@ import msgspec
 
 from lockstep.control.heartbeat import forget_run, is_run_counting, read_run_heartbeats, stop_heartbeats
 from lockstep.declare.options import find_longest_wait
+from lockstep.engine.driver.context import RunReports
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.errors import LockstepError
 from lockstep.features.host.start_policy import LASTING_SECONDS, compute_pause_seconds, decide_start
+from lockstep.features.host.turns import StartTurns
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.operations.stream_table import try_read_head
 from lockstep.storage import find_storage
@@ -75,6 +77,7 @@ class HostContext(msgspec.Struct, frozen=True, kw_only=True):
         cause: Cause of the runs that it starts.
         settings: Addresses of Kafka and the tables.
         spark: Starts the Spark of this process once, and returns it.
+        turns: Of the streams that start.
         stopping: Whether the host stops.
         reports: Receives the batches and the ends of runs.
         tuning: Intervals, attempts and sizes of all runs.
@@ -87,6 +90,7 @@ class HostContext(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     settings: Settings
     spark: Callable[[], SparkContext]
+    turns: StartTurns
     stopping: StopSignal
     reports: HostReports
     tuning: Tuning
@@ -260,14 +264,23 @@ class StreamKeeper:
 
     def _run(self, launch: Launch) -> RunOutcome:
         name = self.stream.name
-        return run_stream(
-            self.stream,
-            self._context.settings,
-            spark=self._context.spark,
-            stop=self._stop,
-            report=lambda batch: self._context.reports.note_batch(name, batch),
-            launch=launch,
+        turns = self._context.turns
+
+        def start_spark() -> SparkContext:
+            context = self._context.spark()
+            turns.take(name, self._stop)  # until the stream is settled; the checks before it need no turn
+            return context
+
+        reports = RunReports(
+            batch=lambda batch: self._context.reports.note_batch(name, batch),
+            settled=lambda: turns.end(name),
         )
+        try:
+            return run_stream(
+                self.stream, self._context.settings, spark=start_spark, stop=self._stop, reports=reports, launch=launch
+            )
+        finally:
+            turns.end(name)
 
     def _note_error(self, error: Exception) -> float:
         """Report the error that ended a run; return the seconds until the next start."""
