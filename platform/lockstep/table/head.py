@@ -21,6 +21,10 @@ HEAD_VERSION = 2
 """Version 1 recorded `running` after a run of any kind; see `Head.decode`."""
 
 
+NO_VERSION = -1
+"""Version of the table before its first batch, if the log no longer has it: it has no files."""
+
+
 class Desired(Enum):
     """The desired state of a stream. Permitted changes: docs/decisions/0010.
 
@@ -427,7 +431,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def kept_versions(self) -> dict[int, int]:
         """The versions that stay loadable besides those from the rewind floor on, by batch: of rewinds, savepoints."""
         made = {each.batch: each.version for each in self.rewinds}
-        return made | {each.batch: each.version for each in self.savepoints}
+        return made | {each.batch: each.version for each in self.savepoints if each.version != NO_VERSION}
 
     @property
     def is_rewound(self) -> bool:
@@ -455,6 +459,19 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     def may_rewind_to(self, batch: int) -> bool:
         """Whether everything that a rewind to a batch needs is kept."""
         return self.rewind_floor <= batch <= self.batch or any(each.batch == batch for each in self.savepoints)
+
+    @property
+    def may_start_over(self) -> bool:
+        """Whether a rewind may go back to before the first batch: no file is needed, and nothing was inherited.
+
+        The messages of an erased session would be read again.
+        """
+        return self.erasure is None and self.taken_over is None
+
+    @property
+    def files_version(self) -> int | None:
+        """Version of the table with the files of the last batch; None if no version has them, and there are none."""
+        return None if self.batch_version == NO_VERSION else self.batch_version
 
     def encode(self) -> str:
         """JSON for the metadata of a commit, with the features that the table needs."""

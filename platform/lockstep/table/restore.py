@@ -31,7 +31,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         table: Folder of the output table.
-        version: The version.
+        version: The version; None if there is none any more, and it had no files.
         commit_hour: The hour of the commit.
         written_by: The batch that it is.
         adds_more: Whether it adds new files.
@@ -39,7 +39,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     table: Path
-    version: int
+    version: int | None
     commit_hour: str
     written_by: WrittenBy
     adds_more: bool = False
@@ -53,7 +53,7 @@ def find_restored(planned: Restoration, base: int) -> RestoredFiles:
         TableError: The log does not list the files of a version.
     """
     now = delta_log.read_live_files(planned.table, base)
-    then = delta_log.read_live_files(planned.table, planned.version)
+    then = {} if planned.version is None else delta_log.read_live_files(planned.table, planned.version)
     back = [file for path, file in then.items() if path not in now]
     gone = [file for path, file in now.items() if path not in then]
     if back and not gone:
@@ -73,7 +73,7 @@ def _find_schema(planned: Restoration, now: Schema) -> Schema:
     """The columns afterwards, described as they are now."""
     fields = planned.fields
     if fields is None:
-        fields = delta_log.open_delta_table(planned.table, version=planned.version).schema().fields
+        fields = delta_log.open_delta_table(planned.table, version=planned.version).schema().fields  # or those of now
     described = {field.name: field.metadata for field in now.fields}
     return Schema(
         [

@@ -20,8 +20,9 @@ from lockstep.features.compaction.run import compact_stream
 from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
 from lockstep.features.history.savepoint import drop_named_savepoint, make_savepoint
 from lockstep.features.retention.housekeeping import run_housekeeping
-from lockstep.operations.inspect.state import StateFilter, read_states
+from lockstep.operations.inspect.state import NoSuchSession, StateFilter, read_states
 from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.past_batches import START
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor
@@ -73,6 +74,7 @@ class Rewinding:
 
     def __post_init__(self) -> None:
         self.choose = random.Random(self.seed)  # noqa: S311  # choices of a test
+        self.after[START] = Remembered([], [], {})
         self.send()
         self.run()
 
@@ -81,10 +83,16 @@ class Rewinding:
         """The head of the table."""
         return OutputLog(self.runs.folders.table).base().head
 
+    @property
+    def is_archived(self) -> bool:
+        """Whether messages stay readable after their deletion in Kafka."""
+        return self.runs.stream.archive is not None
+
     def step(self) -> None:
         """One random step, and what must be true after it."""
         often, seldom = (self.read_more, self.rewind, self.clean_up), (self.compact, self.keep, self.drop)
-        action = self.choose.choice([*often * 3, *seldom, self.read_more, self.checkpoint])
+        others = [self.read_more, self.checkpoint, *([self.start_over, self.expire] if self.is_archived else [])]
+        action = self.choose.choice([*often * 3, *seldom, *others])
         action()
         self.steps.append(f"{action.__name__} -> {self.head.batch}")
         assert self.now() == self.after[self.head.batch], self.steps
@@ -118,8 +126,22 @@ class Rewinding:
         batch = self.choose.choice(sorted(self.after))
         if self.choose.random() < 0.5 and head.savepoints:
             batch = self.choose.choice(head.savepoints).batch
-        if batch == head.batch or not head.may_rewind_to(batch):
-            return
+        if batch != head.batch and head.may_rewind_to(batch):
+            self.rewind_to(batch)
+
+    def start_over(self) -> None:
+        """Go back to before the first batch, at any rewind floor."""
+        self.rewind_to(START)
+
+    def expire(self) -> None:
+        """Kafka deletes the messages of a topic that were read; a rewind reads them from the archive."""
+        topic = self.choose.choice(list(self.sent))
+        if count := self.after[self.head.batch].read.get(topic, 0):
+            self.feed.expire(topic, count)
+
+    def rewind_to(self, batch: int) -> None:
+        """Go to a batch."""
+        head = self.head
         plan = prepare_rewind(self.runs.handle, str(batch)).plan
         assert [each.kind for each in plan.obstacles] in ([], [RewindReason.WRITER]), self.steps
         done = rewind_stream(self.runs.handle, str(batch), who="a test", why="at random")
@@ -190,7 +212,10 @@ class Rewinding:
 
     def states(self, batch: int) -> object:
         """The states as of a batch."""
-        found = read_states(self.runs.stream, self.runs.folders.root, StateFilter(session="s"), batch).sessions
+        try:
+            found = read_states(self.runs.stream, self.runs.folders.root, StateFilter(session="s"), batch).sessions
+        except NoSuchSession:  # before the first batch
+            return []
         return sorted((each.topic, each.position, str(each.state)) for each in found)
 
     def finish(self) -> None:

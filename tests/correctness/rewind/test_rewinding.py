@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lockstep.declare.archive import Archive
 from tests.correctness.rewind.rewinding import Rewinding
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ STEPS = 14
 
 
 def go(feed: Feed, runs: LocalRuns, seed: int) -> None:
-    stream = Rewinding(feed, runs, seed)
+    archive = Archive() if seed % 2 else None
+    stream = Rewinding(feed, runs.of(dataclasses.replace(runs.stream, archive=archive)), seed)
     for _ in range(STEPS):
         stream.step()
     stream.finish()

@@ -3,40 +3,130 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
+import pytest
 from deltalake import DeltaTable
 
 from lockstep.declare.archive import Archive
-from lockstep.features.history.rewind import rewind_stream
+from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
+from lockstep.features.history.shadow import begin_shadow, prepare_shadow
+from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.operations.past_batches import NotRewindable
+from lockstep.table import delta_log
+from lockstep.table.checkpoint import write_checkpoint
 from lockstep.verify.verify import verify_stream
 from tests.features.history.test_rewind_end_to_end import Wrong
 from tests.support.adding_stream import adding
-from tests.support.feed import folded, session
+from tests.support.feed import COLUMNS, folded, session
 from tests.support.local_runs import read_in_batches
+from tests.support.plain_reader import rows_of
 
 if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
+
+MONTH_SECONDS = 30 * 86_400.0
+VALUES = session(9)
 
 
 def archived(runs: LocalRuns) -> LocalRuns:
     return runs.of(dataclasses.replace(runs.stream, archive=Archive()))
 
 
-def test_a_bug_of_last_month_is_repaired_on_a_topic_whose_log_has_gone(feed: Feed, runs: LocalRuns) -> None:
-    topic = feed.create("values")
-    values = session(9)
+def prove(runs: LocalRuns) -> str:
+    report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
+    return f"{report.status.value} {report.violations}"
+
+
+def let_a_month_pass(runs: LocalRuns) -> None:
+    """Housekeeping deletes all that only an earlier batch needs: rows, state, entries of the log."""
+    write_checkpoint(runs.folders.table)
+    files = [path for path in runs.folders.table.parent.rglob("*") if path.is_file()]
+    for age, path in enumerate(sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)):
+        then = path.stat().st_mtime - MONTH_SECONDS - age
+        os.utime(path, (then, then))
+    run_housekeeping(runs.folders, retention_seconds=3600.0)
+    assert delta_log.read_entry(runs.folders.table, 0) is None
+
+
+@pytest.fixture
+def topic(feed: Feed, runs: LocalRuns) -> str:
+    """A topic that a wrong fold has read a month ago, and whose log is empty."""
+    made = feed.create("values")
     wrong = archived(runs.of(adding(feed.pattern, transform=Wrong())))
-    read_in_batches(feed, wrong, topic, values)
-    feed.expire(topic, 9)
+    read_in_batches(feed, wrong, made, VALUES)
+    feed.expire(made, len(VALUES))
+    return made
+
+
+def read_rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
+    """Rows by offset; the log need not be whole."""
+    return sorted(rows_of(DeltaTable(runs.folders.table).to_pyarrow_table(), topic, COLUMNS))
+
+
+def assert_repaired(mended: LocalRuns, topic: str) -> None:
+    assert read_rows(mended, topic) == folded([(offset, "s", value) for offset, value in enumerate(VALUES)])
+    assert prove(mended) == "proven ()"
+    rows = DeltaTable(mended.folders.archive).to_pyarrow_table().sort_by("offset")
+    assert rows["offset"].to_pylist() == list(range(len(VALUES)))
+    assert rows["value"].to_pylist() == VALUES
+
+
+def test_a_bug_of_last_month_is_repaired_on_a_topic_whose_log_has_gone(runs: LocalRuns, topic: str) -> None:
     mended = archived(runs)
-    assert verify_stream(mended.stream, mended.folders, mended.settings.kafka).status.value == "violated"
+    assert prove(mended).startswith("violated")
     rewind_stream(mended.handle, "2", who="ann", why="off by one")
     mended.run()
-    assert mended.rows(topic) == folded([(offset, "s", value) for offset, value in enumerate(values)])
-    report = verify_stream(mended.stream, mended.folders, mended.settings.kafka)
-    assert report.status.value == "proven", report.violations
-    rows = DeltaTable(mended.folders.archive).to_pyarrow_table().sort_by("offset")
-    assert rows["offset"].to_pylist() == list(range(len(values)))
-    assert rows["value"].to_pylist() == values
+    assert_repaired(mended, topic)
+
+
+def test_a_bug_below_the_rewind_floor_is_repaired_from_the_start_without_a_savepoint(
+    runs: LocalRuns, topic: str
+) -> None:
+    mended = archived(runs)
+    let_a_month_pass(mended)
+    with pytest.raises(NotRewindable, match="or to 0, which reads everything again"):
+        prepare_rewind(mended.handle, "2")
+    plan = prepare_rewind(mended.handle, "0").plan
+    (partition,) = plan.partitions
+    count = len(VALUES)
+    assert (plan.read_again, plan.archived, partition.expired, partition.log_start) == (count, count, 0, count)
+    assert (plan.rows, plan.to_at, plan.obstacles) == (len(read_rows(mended, topic)), None, ())
+    rewind_stream(mended.handle, "0", who="ann", why="off by one")
+    assert read_rows(mended, topic) == []
+    mended.run()
+    assert_repaired(mended, topic)
+
+
+def test_a_shadow_below_the_rewind_floor_reads_the_archive_from_the_start_and_is_promoted(
+    runs: LocalRuns, topic: str
+) -> None:
+    mended = archived(runs)
+    let_a_month_pass(mended)
+    (partition,) = prepare_shadow(mended.handle, "adding_shadow", "0").plan.partitions
+    assert (partition.begins_at, partition.archived, partition.expired) == (0, len(VALUES), 0)
+    begin_shadow(mended.handle, "adding_shadow", "0", code="", who="ann", why="off by one")
+    shadow = mended.of(dataclasses.replace(mended.stream, name="adding_shadow"))
+    shadow.run()
+    assert prove(shadow) == "proven ()"
+    run_housekeeping(mended.folders, retention_seconds=3600.0)  # the savepoint of the shadow has no version
+    promote_shadow(mended.handle, "adding_shadow", who="ann", why="off by one")
+    assert_repaired(mended, topic)
+
+
+def test_a_start_without_the_oldest_messages_is_refused_by_name(feed: Feed, runs: LocalRuns) -> None:
+    """A stream that had no archive in its first batches."""
+    made = feed.create("values")
+    read_in_batches(feed, runs, made, VALUES[:4])
+    mended = archived(runs)
+    read_in_batches(feed, mended, made, VALUES[4:])
+    feed.expire(made, len(VALUES))
+    let_a_month_pass(mended)
+    (obstacle,) = prepare_rewind(mended.handle, "0").plan.obstacles
+    assert obstacle.kind is RewindReason.EXPIRED
+    assert f"has 4 of the offsets to be read again, in 1 partitions, most of {made}/0: 4 from 0 on" in obstacle.problem
+    (unread,) = prepare_shadow(mended.handle, "adding_shadow", "0").plan.obstacles
+    assert unread.kind is RewindReason.EXPIRED

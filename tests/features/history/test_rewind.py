@@ -19,7 +19,7 @@ from lockstep.features.history.rewind_commit import (
     find_savepoint,
 )
 from lockstep.model.finding import Finding
-from lockstep.operations.past_batches import NotRewindable, check_rewindable
+from lockstep.operations.past_batches import NotRewindable, check_rewindable, read_head_of_batch
 from lockstep.table import delta_log, ledger, transactions
 from lockstep.table.commit import (
     Base,
@@ -30,7 +30,7 @@ from lockstep.table.commit import (
     set_desired_state,
 )
 from lockstep.table.foreign_commits import ForeignCommit
-from lockstep.table.head import Desired, Lineage, Promotion, Retention, Savepoint
+from lockstep.table.head import Desired, Erasure, Lineage, Origin, Promotion, Retention, Savepoint
 from lockstep.table.torn_entry import find_torn_version
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 
@@ -269,6 +269,18 @@ def test_a_savepoint_below_the_floor_can_be_rewound_to_until_it_is_deleted(run: 
     dropped = run.output.commit(drop_savepoint("release", "a test")).head
     with pytest.raises(NotRewindable, match="files of earlier batches may be deleted"):
         check_rewindable(dropped, 1)
+
+
+def test_the_start_needs_no_files_but_all_messages_and_an_empty_state(run: ProtocolRun) -> None:
+    run.output.commit(raise_rewind_floor(1, 4))
+    head = run.output.base().head
+    assert read_head_of_batch(run.folders, head, 0).files_version is None
+    erasure = Erasure(digest="d", topic="", batch=3, version=4, at=0.0, cause="a test")
+    with pytest.raises(NotRewindable, match="batch 3 erased a session, whose messages would be read again"):
+        check_rewindable(msgspec.structs.replace(head, erasure=erasure), 0)
+    origin = Origin(stream="o", table_id="t", batch=1, digest="d", code="", code_digest="", at=0.0, cause="a test")
+    with pytest.raises(NotRewindable, match="took over state and positions"):
+        check_rewindable(msgspec.structs.replace(head, origin=origin), 0)
 
 
 def test_a_batch_whose_files_may_be_deleted_is_kept_by_no_savepoint(run: ProtocolRun) -> None:

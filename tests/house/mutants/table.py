@@ -751,6 +751,17 @@ WRITTEN_BY = list_mutants(
     ),
 )
 
+START = list_mutants(
+    "table/head.py",
+    "features/history/test_rewind.py",
+    Change(
+        "the messages of an erased session are not read again from the start",
+        "return self.erasure is None and self.taken_over is None",
+        "return self.taken_over is None",
+        "test_the_start_needs_no_files_but_all_messages_and_an_empty_state",
+    ),
+)
+
 REWIND = list_mutants(
     "features/history/rewind_commit.py",
     "features/history/test_rewind.py",
@@ -1699,6 +1710,7 @@ MUTANTS = (
     *HOUSEKEEPING,
     *STATE_GC,
     *WRITTEN_BY,
+    *START,
     *REWIND,
     *REWIND_PLAN,
     *PROMOTION,

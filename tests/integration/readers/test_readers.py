@@ -172,6 +172,7 @@ def test_a_reader_sees_a_rewind_and_the_version_of_a_savepoint_of_which_only_its
     spark = {"spark": request.getfixturevalue("spark")} if reader == "spark" else {}
     folders, table = written.runs.folders, str(written.runs.folders.table)
     (kept,) = make_savepoint(folders, "before", who="a test", why="a test", at="2").savepoints
+    assert kept.version is not None
     then = reader_rows(reader, f"{reader} version", table=table, version=kept.version, **spark)
     assert 0 < len(then) < len(written.expected())
     OutputLog(folders.table).commit(raise_rewind_floor(1, 4))

@@ -30,6 +30,7 @@ from lockstep.features.history.promotion_commit import PromotionCommit, commit_p
 from lockstep.features.history.rewind import (
     RewindReason,
     count_rows,
+    count_rows_of,
     describe_unpublished,
     find_state_files,
     publish_positions,
@@ -41,7 +42,7 @@ from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
-from lockstep.operations.past_batches import read_head_of_batch
+from lockstep.operations.past_batches import list_files_of, read_head_of_batch
 from lockstep.operations.plan_frame import (
     Description,
     Labelled,
@@ -323,7 +324,8 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
     taken = ledger.read_positions_at(own, FIRST_BATCH)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
-    now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
+    now = dict(list_named_files(folders.table))
+    then = list_files_of(folders, target)
     needs, damaged = find_state_files(folders, begun.values())
     back = {path: size for path, size in then.items() if path not in now}
     prepared = _Prepared(head, target, shadow, own, begun, reached, {**needs, **back})
@@ -375,7 +377,7 @@ def _make_plan(
         last_batch=head.batch,
         batch=head.batch + shadow.batch + 1,
         generation=head.generation + 1,
-        rows_gone=count_rows(folders, None) - count_rows(folders, prepared.target.batch_version),
+        rows_gone=count_rows(folders, None) - count_rows_of(folders, prepared.target),
         rows_added=count_rows(own, shadow.batch_version),
         quarantined=sum(_count_side(folder, shadow) for folder in (own.quarantine, own.late)),
         files=len(files),
@@ -479,7 +481,7 @@ def _find_unarchived(
 
 def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head, shadow: Head) -> Iterable[Obstacle]:
     """Rows up to the target stay, with the columns of then."""
-    staying = delta_log.open_delta_table(folders.table, version=target.batch_version)
+    staying = delta_log.open_delta_table(folders.table, version=target.files_version)
     try:
         find_promoted_columns(staying, _open_shadow(own, shadow).schema().fields)
     except TableError as error:

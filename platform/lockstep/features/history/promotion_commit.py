@@ -95,7 +95,7 @@ def commit_promotion(planned: PromotionCommit) -> Proposal:
 
     restoration = Restoration(
         table=planned.table,
-        version=planned.target.batch_version,
+        version=planned.target.files_version,
         commit_hour=planned.commit_hour,
         written_by=WrittenBy(planned.generation, planned.seen.epoch + 1, planned.batch),
         adds_more=bool(planned.files),
@@ -166,7 +166,7 @@ def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int)
 
 def _find_fields(planned: PromotionCommit) -> list[Field]:
     """The columns of the target and of the shadow; rows before the promotion show null in those that it lacks."""
-    table = delta_log.open_delta_table(planned.table, version=planned.target.batch_version)
+    table = delta_log.open_delta_table(planned.table, version=planned.target.files_version)
     found, first = find_promoted_columns(table, planned.fields), planned.promotion.first
     marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
     held = [

@@ -25,11 +25,11 @@ from lockstep.features.history.rewind_commit import (
     commit_rewind,
     find_savepoint,
 )
-from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
 from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
-from lockstep.operations.past_batches import read_head_of_batch
+from lockstep.operations.past_batches import list_files_of, read_head_of_batch
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, drop_accepted
 from lockstep.operations.quarantine import Place
 from lockstep.operations.stream_handle import StreamHandle
@@ -56,7 +56,7 @@ class RewindReason(StrEnum):
     NO_CHANGE = "nothing would change"
     DATA = "data files are gone"
     STATE = "state files are gone"
-    EXPIRED = "Kafka no longer has the messages"
+    EXPIRED = "neither Kafka nor the archive has the messages"
     HALTED = "the shadow is halted"
     GONE = "the shadow was dropped"
     START = "the shadow did not begin from that batch"
@@ -83,7 +83,8 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
         back_to: Its position afterwards.
         log_start: First offset that Kafka still has; None if it does not have or show the topic.
         read_again: Offsets that the next run reads again.
-        expired: Those of them that Kafka no longer has.
+        archived: Those of them that it reads from the archive: Kafka no longer has them.
+        expired: Those of them that neither Kafka nor the archive has.
     """
 
     topic: str
@@ -93,6 +94,7 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
     back_to: int
     log_start: int | None
     read_again: int
+    archived: int
     expired: int
 
 
@@ -112,6 +114,8 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
         topics: Topics that were added since; they are read again from their first position.
         partitions: Partitions whose position changes.
         read_again: Offsets that the next run reads again.
+        archived: Those of them that it reads from the archive.
+        cpu_seconds: CPU time of the tasks that read these offsets before, to be expected again.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
     """
 
@@ -129,6 +133,8 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     partitions: tuple[RewoundPartition, ...]
     read_again: int
+    archived: int
+    cpu_seconds: float
     followers: tuple[FollowerEffect, ...]
 
     def describe(self) -> Description:
@@ -144,6 +150,8 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
             Labelled("rows that go", self.rows),
             Labelled("messages that leave quarantine and late table", self.quarantined),
             Labelled("offsets to read again", self.read_again),
+            Labelled("of these from the archive", self.archived),
+            Labelled("CPU seconds when they were read", self.cpu_seconds),
             Labelled("new generation", self.generation),
         )
         notes = (*accepted, *adopted)
@@ -152,7 +160,9 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
             facts,
             records=(
                 Records.of(
-                    "partitions", self.partitions, "topic partition position back_to read_again log_start expired"
+                    "partitions",
+                    self.partitions,
+                    "topic partition position back_to read_again log_start archived expired",
                 ),
                 make_effect_records(self.followers),
             ),
@@ -303,7 +313,8 @@ def prepare_rewind(
         handle: The stream.
         to: The target, as `find_target` takes it.
         cause: The reason and the operator.
-        accept_expired: Rewind although Kafka no longer has all messages: their rows are removed, and not read again.
+        accept_expired: Rewind although some messages are neither in Kafka nor in the archive: their rows are removed,
+            and not read again.
 
     Raises:
         NoTable: The stream has never run.
@@ -340,7 +351,8 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **handle.positions}
     rows = tuple(make_rewound_rows(held, newest, since.first))
-    now, then = dict(list_named_files(folders.table)), dict(list_named_files(folders.table, target.batch_version))
+    now = dict(list_named_files(folders.table))
+    then = list_files_of(folders, target)
     state, damaged = find_state_files(folders, rows)
     unread = (*rows, *make_unplaced_rows(held, since.first))
     partitions = tuple(_compare(handle.readable, newest, unread))
@@ -355,13 +367,15 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
         last_batch=head.batch,
         generation=head.generation + 1,
         batches=len(since.batches),
-        rows=count_rows(folders, None) - count_rows(folders, target.batch_version),
+        rows=count_rows(folders, None) - count_rows_of(folders, target),
         quarantined=since.set_aside,
         restores_undone=target.batch > head.valid_batches.get(target.generation, -1),
         decisions=since.decisions,
         topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
         partitions=partitions,
         read_again=sum(each.read_again for each in partitions),
+        archived=sum(each.archived for each in partitions),
+        cpu_seconds=round(since.cpu_seconds, 1),
         followers=list_effects(folders.stream, folders.root, undone_after=find_common_batch(head, target)),
         obstacles=obstacles,
     )
@@ -381,13 +395,16 @@ class _RewoundBatches:
     Attributes:
         batches: Their numbers.
         set_aside: Messages in quarantine and late table.
+        cpu_seconds: CPU time of their tasks.
         decisions: What operators accepted, in order of batches.
         first: The first row of each partition.
         forgotten: The last row of each partition that was forgotten: it is not among the positions.
     """
 
     def __init__(self, folders: StreamFolders, head: Head, batch: int) -> None:
-        self.batches, self.set_aside = set[int](), 0
+        self.batches = set[int]()
+        self.set_aside = 0
+        self.cpu_seconds = 0.0
         self.first, self.forgotten = dict[TopicIdPartition, LedgerRow](), dict[TopicIdPartition, LedgerRow]()
         noted = list[tuple[int, str]]()
         counts = head.valid_batches
@@ -397,6 +414,7 @@ class _RewoundBatches:
                     continue
                 self.batches.add(row.batch)
                 self.set_aside += row.quarantined + row.late
+                self.cpu_seconds += row.cpu_seconds
                 noted += [(row.batch, each) for each in _describe_decisions(row)]
                 key = TopicIdPartition(row.topic_id, row.partition)
                 if row.batch < self.first.setdefault(key, row).batch:
@@ -513,8 +531,9 @@ def _find_obstacles(
     if lost := [each for each in partitions if each.expired]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
-            f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets to be read again, in {len(lost)} "
-            f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.back_to} on"
+            f"neither Kafka nor the archive has {sum(each.expired for each in lost)} of the offsets to be read again, "
+            f"in {len(lost)} partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.back_to} "
+            "on"
         )
         step = "go back to a later batch, or lose their rows: --accept-expired; a strict stream halts there"
         yield Obstacle(RewindReason.EXPIRED, problem, step)
@@ -568,16 +587,23 @@ def _compare(
         ends = view.ends.get(key)
         first = None if ends is None else ends.start
         again = max(0, position - row.until)
+        expired = again if first is None else min(again, max(0, first - row.until))
         yield RewoundPartition(
             topic=row.topic,
             topic_id=row.topic_id,
             partition=row.partition,
             position=position,
             back_to=row.until,
-            log_start=first,
+            log_start=first if ends is None or ends.log_start is None else ends.log_start,
             read_again=again,
-            expired=again if first is None else min(again, max(0, first - row.until)),
+            archived=count_archived(ends, row.until + expired, position),
+            expired=expired,
         )
+
+
+def count_archived(ends: PartitionOffsets | None, start: int, until: int) -> int:
+    """The offsets [start, until) that are read from the archive: Kafka no longer has them. Pure."""
+    return 0 if ends is None or ends.log_start is None else max(0, min(until, ends.log_start) - start)
 
 
 def _describe_decisions(row: LedgerRow) -> Iterable[str]:
@@ -596,6 +622,11 @@ def count_rows(folders: StreamFolders, version: int | None) -> int:
     """The rows of a version of the output table, by default the newest."""
     actions = delta_log.open_delta_table(folders.table, version=version).get_add_actions(flatten=True)
     return sum(count or 0 for count in actions["num_records"].to_pylist())
+
+
+def count_rows_of(folders: StreamFolders, target: Head) -> int:
+    """The rows of the output table right after a batch."""
+    return 0 if target.files_version is None else count_rows(folders, target.files_version)
 
 
 def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, cause: str) -> Head:

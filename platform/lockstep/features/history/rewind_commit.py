@@ -61,7 +61,7 @@ def commit_rewind(planned: RewindCommit) -> Proposal:
 
     restoration = Restoration(
         table=planned.table,
-        version=target.batch_version,
+        version=target.files_version,
         commit_hour=planned.commit_hour,
         written_by=WrittenBy(seen.generation + 1, seen.epoch + 1, seen.batch + 1),
     )

@@ -13,7 +13,7 @@ from lockstep.features.history.rewind import SAVEPOINT_NAME, find_target
 from lockstep.features.history.rewind_commit import add_savepoint, drop_savepoint, find_savepoint
 from lockstep.operations.plan_frame import Description, Labelled, Plan, Prepared, Records, refuse_changed
 from lockstep.operations.stream_table import open_table
-from lockstep.table.head import Savepoint
+from lockstep.table.head import NO_VERSION, Savepoint
 from lockstep.table.layout import StreamFolders
 
 
@@ -23,14 +23,14 @@ class SavepointShown(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         batch: The batch that it keeps.
-        version: The version of the table, which stays readable by `versionAsOf`.
+        version: The version of the table, which stays readable by `versionAsOf`; None of a start without a version.
         made_at: When it was made (UTC).
         cause: The reason and the operator.
     """
 
     name: str
     batch: int
-    version: int
+    version: int | None
     made_at: datetime
     cause: str
 
@@ -123,7 +123,8 @@ def list_savepoints(folders: StreamFolders) -> SavepointList:
 
 
 def _show(made: Savepoint) -> SavepointShown:
-    return SavepointShown(made.name, made.batch, made.version, datetime.fromtimestamp(made.at, UTC), made.cause)
+    version = None if made.version == NO_VERSION else made.version
+    return SavepointShown(made.name, made.batch, version, datetime.fromtimestamp(made.at, UTC), made.cause)
 
 
 def prepare_deletion(

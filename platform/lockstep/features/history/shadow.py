@@ -28,6 +28,7 @@ from lockstep.features.history.commit_kinds import SHADOW
 from lockstep.features.history.rewind import (
     SAVEPOINT_NAME,
     RewindReason,
+    count_archived,
     find_state_files,
     find_target,
     read_rewound_rows,
@@ -74,13 +75,16 @@ class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
         partition: Partition number.
         begins_at: The first offset that the shadow reads.
         position: The position of the stream.
-        expired: Offsets from `begins_at` on that Kafka no longer has; of a topic that is deleted, up to `position`.
+        archived: Offsets up to `position` that the shadow reads from the archive: Kafka no longer has them.
+        expired: Offsets from `begins_at` on that neither Kafka nor the archive has; of a topic that is deleted, up to
+            `position`.
     """
 
     topic: str
     partition: int
     begins_at: int
     position: int
+    archived: int
     expired: int
 
 
@@ -116,8 +120,9 @@ class ShadowPlan(Plan, frozen=True, kw_only=True):
             Labelled("last batch of the stream", self.last_batch),
             Labelled("state files to read", self.state_bytes, Unit.BYTES),
             Labelled("offsets up to the stream", self.to_read),
+            Labelled("of these from the archive", sum(each.archived for each in self.partitions)),
         )
-        records = (Records.of("partitions", self.partitions, "topic partition begins_at position expired"),)
+        records = (Records.of("partitions", self.partitions, "topic partition begins_at position archived expired"),)
         return self.make_description("shadow", facts, records=records, notes=describe_migrated(self.migrated))
 
 
@@ -352,7 +357,12 @@ def _look_at(
         first = ends.start if ends is not None else position if is_gone else row.until
         expired = max(0, first - row.until)
         yield ShadowedPartition(
-            topic=row.topic, partition=row.partition, begins_at=row.until, position=position, expired=expired
+            topic=row.topic,
+            partition=row.partition,
+            begins_at=row.until,
+            position=position,
+            archived=count_archived(ends, row.until + expired, position),
+            expired=expired,
         )
 
 
@@ -363,8 +373,9 @@ def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[Sh
     if lost := [each for each in partitions if each.expired]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
-            f"Kafka no longer has {sum(each.expired for each in lost)} of the offsets from there on, in {len(lost)} "
-            f"partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} on"
+            f"neither Kafka nor the archive has {sum(each.expired for each in lost)} of the offsets from there on, in "
+            f"{len(lost)} partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.begins_at} "
+            "on"
         )
         step = "start from a later batch: lockstep savepoint make keeps it before Kafka deletes the messages after it"
         yield Obstacle(RewindReason.EXPIRED, problem, step)

@@ -37,7 +37,7 @@ from lockstep.table import delta_log
 from lockstep.table.checkpoint import is_due, write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS
 from lockstep.table.delta_log import find_head_of_batch
-from lockstep.table.head import Head
+from lockstep.table.head import NO_VERSION, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.side_files import REPLACED_SECONDS, list_message_tables
 from lockstep.table.written_by import read_written_by
@@ -160,7 +160,7 @@ def run_housekeeping(
     """
     dropped = () if stream is None else tuple(_drop_past_retention(folders, stream, plan_only=plan_only))  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
-    pinned = frozenset(each.version for each in head.savepoints)
+    pinned = frozenset(each.version for each in head.savepoints if each.version != NO_VERSION)
     needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
     sides = [folders.ledger, *list_message_tables(folders)]
     added: list[CleanUpStep] = list(load_parts("clean_up"))
