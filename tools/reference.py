@@ -32,7 +32,7 @@ from lockstep.table.ledger import LedgerRow
 from lockstep.table.quarantine import QuarantineRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from types import ModuleType
 
 
@@ -136,9 +136,9 @@ def _side_tables() -> Iterator[str]:
 
 def _common_arguments() -> Iterator[str]:
     """The arguments of every rule, which the entries leave out."""
-    yield f"Every rule also takes these arguments:\n\n```python\n{_signature(Rule)}\n```\n"
     _, _, attributes = (inspect.getdoc(Rule) or "").partition("Attributes:\n")
-    yield "\n".join(_items(attributes)) + "\n"
+    yield "Every rule also takes, by keyword:\n"
+    yield "\n".join(_with_types(_items(attributes), _parameters(Rule))) + "\n"
 
 
 def _names(module: ModuleType) -> list[str]:
@@ -185,7 +185,9 @@ def _entry(module: ModuleType, name: str) -> Iterator[str]:
         yield from _documentation(public)
         yield from _members(public)
         return
-    if callable(public):
+    if inspect.isclass(public):
+        yield from _documentation(public, _parameters(public))
+    elif callable(public):
         yield f"```python\n{name}{_signature(public)}\n```\n"
         yield from _documentation(public)
     else:
@@ -206,17 +208,24 @@ def _constant(value: object, name: str) -> str:
     return _texts_below(body).get(name, f"A value of `{type(value).__name__}`.")
 
 
+def _parameters(kind: Any) -> list[inspect.Parameter]:
+    """The parameters of a class, without those of every rule."""
+    common = inspect.signature(Rule).parameters if kind is not Rule and issubclass(kind, Rule) else {}
+    return [each for each in inspect.signature(kind).parameters.values() if each.name not in common]
+
+
 def _signature(of: Any) -> str:
     signature = inspect.signature(of)
-    common = (
-        inspect.signature(Rule).parameters if inspect.isclass(of) and of is not Rule and issubclass(of, Rule) else {}
-    )
-    given = [each for each in signature.parameters.values() if each.name not in {"self", *common}]
+    given = [each for each in signature.parameters.values() if each.name != "self"]
     shown = [each.replace(annotation=_raw(each.annotation)) for each in given]
     text = str(signature.replace(parameters=shown, return_annotation=_raw(signature.return_annotation)))
+    return _shorten(text).replace(" -> None", "")
+
+
+def _shorten(text: str) -> str:
     text = re.sub(r"<(\w+\.\w+): [^<>]*>", r"\1", text)  # a member of an enum
     text = re.sub(r"<[^<>]*>", "...", text)  # a default that is made anew each time
-    return re.sub(r"\b(?:lockstep(?:\.\w+)+|typing|collections\.abc)\.", "", text).replace(" -> None", "")
+    return re.sub(r"\b(?:lockstep(?:\.\w+)+|typing|collections\.abc)\.", "", text)
 
 
 class _Raw(str):
@@ -287,20 +296,43 @@ def _texts_below(statements: Iterable[ast.stmt]) -> dict[str, str]:
     }
 
 
-def _documentation(of: object) -> Iterator[str]:
-    """A docstring as Markdown: one line a paragraph, sections as lists."""
+def _documentation(of: object, parameters: Sequence[inspect.Parameter] = ()) -> Iterator[str]:
+    """A docstring as Markdown: one line a paragraph, sections as lists; parameters have their types and defaults."""
     section = ""
     text = (inspect.getdoc(of) or "").replace(DECLARATION_ERROR, "")
-    for block in _blocks(text.strip()):
+    blocks = list(_blocks(text.strip()))
+    if parameters and "Attributes:" not in blocks:
+        blocks += ["Attributes:", ""]
+    for block in blocks:
         if block in SECTIONS:
             section = block
-            yield f"{block}\n"
-        elif section and block.startswith("    "):
-            yield "\n".join(_items(block)) + "\n"
+            yield f"{_label(parameters) if parameters and block == 'Attributes:' else block}\n"
+        elif section and (block.startswith("    ") or not block):
+            items = list(_items(block))
+            yield "\n".join(_with_types(items, parameters) if section == "Attributes:" else items) + "\n"
         elif block.startswith("    "):
             yield f"```text\n{textwrap.dedent(block)}\n```\n"
         else:
             yield " ".join(block.split()) + "\n"
+
+
+def _label(parameters: Sequence[inspect.Parameter]) -> str:
+    """The head of a list of attributes, with those that a call may give by position."""
+    by_position = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if len(by_position) == len(parameters):
+        return "Attributes:"
+    names = ", ".join(f"`{name}`" for name in by_position)
+    return f"Attributes, by keyword{f' except {names}' if names else ''}:"
+
+
+def _with_types(items: Iterable[str], parameters: Sequence[inspect.Parameter]) -> Iterator[str]:
+    """The items with the types and defaults of parameters, in the order of the parameters; other items first."""
+    texts = dict(re.findall(r"^- `(\w+)`(.*)$", "\n".join(items), re.MULTILINE))
+    names = {each.name for each in parameters}
+    yield from (f"- `{name}`{text}" for name, text in texts.items() if name not in names)
+    for each in parameters:
+        shown = _shorten(str(each.replace(annotation=_raw(each.annotation), kind=inspect.Parameter.KEYWORD_ONLY)))
+        yield f"- `{shown}`{texts.get(each.name, '')}"
 
 
 def _blocks(text: str) -> Iterator[str]:

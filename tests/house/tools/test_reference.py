@@ -47,8 +47,17 @@ def test_members_of_the_engine_are_left_out_and_exist() -> None:
 
 
 def test_arguments_of_every_rule_are_described_once() -> None:
-    assert PAGE.count("severity: Severity = Severity.WARNING, blocking") == 1
-    assert "NotNull(column: str)\n" in PAGE
+    assert PAGE.count("- `blocking: bool = False`") == 1
+    rule = PAGE.split("\n### NotNull\n")[1].split("\n### ")[0]
+    assert re.findall("^- .*$", rule, re.MULTILINE) == ["- `column: str`"]
+
+
+def test_parameters_have_types_defaults_and_texts() -> None:
+    stream = PAGE.split("\n### Stream\n")[1].split("\n### ")[0]
+    assert "Attributes, by keyword:" in stream
+    assert "- `current: bool = False`: Whether the table" in stream
+    assert "Attributes, by keyword except `target`, `at_most`:" not in PAGE
+    assert "Attributes, by keyword except `column`:\n\n- `column: str`\n- `at_least:" in PAGE
 
 
 def test_constants_have_their_meaning() -> None:
