@@ -317,7 +317,7 @@ def _documentation(of: object, parameters: Sequence[inspect.Parameter] = ()) -> 
 
 
 def _label(parameters: Sequence[inspect.Parameter]) -> str:
-    """The head of a list of attributes, with those that a call may give by position."""
+    """The head of a list of attributes, with those that a call may pass by position."""
     by_position = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     if len(by_position) == len(parameters):
         return "Attributes:"
