@@ -1,4 +1,4 @@
-"""Deliveries: rows of a stream to a Kafka topic, a Postgres table or a target of your own, exactly once."""
+"""Deliveries: rows of a stream to a Kafka topic, a Postgres table, a webhook or a target of your own."""
 
 from lockstep.declare.delivery import Delivery, FirstRows, KafkaTopic, UndeliverableRows
 from lockstep.declare.delivery_target import (
@@ -15,6 +15,7 @@ from lockstep.declare.delivery_target import (
     TargetRefused,
 )
 from lockstep.declare.postgres_table import NewColumns, PostgresTable
+from lockstep.declare.webhook import Webhook
 
 __all__ = [
     "DeadRow",
@@ -34,4 +35,5 @@ __all__ = [
     "TargetInterrupted",
     "TargetRefused",
     "UndeliverableRows",
+    "Webhook",
 ]

@@ -12,6 +12,7 @@ from lockstep.declare.rules import (
     Scope,
     Severity,
     Unique,
+    list_violated,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "Scope",
     "Severity",
     "Unique",
+    "list_violated",
 ]

@@ -1,4 +1,4 @@
-"""Deliveries: the committed rows of a stream, written to a target outside of its table, exactly once."""
+"""Deliveries: the committed rows of a stream, written to a target outside of its table, in order."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.options import Topics
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.row_key import check_row_key, find_value_type, refuse_removed_without_key
+from lockstep.declare.webhook import Webhook
 from lockstep.errors import DeclarationError
 from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_classes, check_field_types
@@ -113,7 +114,7 @@ SECONDS_MAX = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery(Declaration):
-    """The delivery of a stream's committed rows to a target, in order and exactly once (docs/deliver.md).
+    """The delivery of a stream's committed rows to a target, in order (docs/deliver.md).
 
     Example: `Delivery(name="large_moves", target=KafkaTopic(topic="large_moves"), where=is_large)`
 
@@ -132,7 +133,7 @@ class Delivery(Declaration):
     """
 
     name: str
-    target: KafkaTopic | PostgresTable | Target
+    target: KafkaTopic | PostgresTable | Webhook | Target
     where: Callable[[Any, RowSource], bool] | None = None
     select: Callable[[Any, RowSource], msgspec.Struct] | None = None
     first_rows: FirstRows = FirstRows.ALL
@@ -174,7 +175,7 @@ class Delivery(Declaration):
 
 
 def _check_target(target: object) -> None:
-    if not isinstance(target, KafkaTopic | PostgresTable | Target):
+    if not isinstance(target, KafkaTopic | PostgresTable | Webhook | Target):
         raise DeclarationError("Delivery.target", target, "is not a target", "for example KafkaTopic(topic='moves')")
 
 
@@ -226,7 +227,7 @@ def refuse_shared(deliveries: Sequence[Delivery]) -> None:
             raise DeclarationError("Delivery.target", each.target, problem, "a topic or table for each delivery")
 
 
-def _refuse_source(target: KafkaTopic | PostgresTable | Target, topics: Topics) -> None:
+def _refuse_source(target: KafkaTopic | PostgresTable | Webhook | Target, topics: Topics) -> None:
     if not isinstance(target, KafkaTopic):
         return
     for name in (target.topic, target.tokens):

@@ -164,12 +164,14 @@ class TargetInterrupted(LockstepError):
 
     Attributes:
         delivery: Name of the delivery.
+        retry_seconds: The target asked for so many seconds before the next attempt; 0 for none.
     """
 
-    def __init__(self, delivery: str, problem: str) -> None:
+    def __init__(self, delivery: str, problem: str, *, retry_seconds: float = 0.0) -> None:
         step = f"check the target; then lockstep deliver {delivery}, which continues from its token"
         super().__init__(f"delivery {delivery} was interrupted: {problem}", next_step=step)
         self.delivery = delivery
+        self.retry_seconds = retry_seconds
 
 
 class DeliveryFenced(LockstepError):

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from lockstep.declare.row_key import check_row_key, refuse_removed_without_key
+from lockstep.declare.secret_location import require_location
 from lockstep.errors import DeclarationError
 from lockstep.model.declaration import Declaration
 from lockstep.model.field_types import check_field_types
-
-if TYPE_CHECKING:
-    pass
 
 NAME_BYTES_MAX: Final = 63
 """Postgres cuts longer names without an error."""
@@ -72,11 +69,9 @@ class PostgresTable(Declaration):
         if found is None or any(len(part) > NAME_BYTES_MAX for part in found.groups("")):
             problem = "is not a lower-case name of a table, with or without its schema"
             raise DeclarationError("PostgresTable.table", self.table, problem, "for example 'market.large_moves'")
-        kind, _, place = self.connection.partition(":")
-        if not (kind == "file" and Path(place).is_absolute()) and not (kind == "env" and place.isidentifier()):
-            problem = "does not name the location of a connection string"
-            right = "'env:MARKET_DATABASE' or 'file:/run/secrets/market_database'"
-            raise DeclarationError("PostgresTable.connection", "<hidden>", problem, right)
+        problem = "does not name the location of a connection string"
+        right = "'env:MARKET_DATABASE' or 'file:/run/secrets/market_database'"
+        require_location("PostgresTable.connection", self.connection, problem, right)
         refuse_removed_without_key("PostgresTable", self.key, self.removed)
         _check_between("transaction_rows", self.transaction_rows, ROWS_MAX, "10_000")
         _check_between("transaction_seconds", self.transaction_seconds, SECONDS_MAX, "1.0")

@@ -630,6 +630,27 @@ def _sort(values: object) -> list[object]:
     return sorted(cast("Iterable[object]", values), key=repr)
 
 
+def list_violated(rules: Sequence[Rule], row: msgspec.Struct, *, removed: str = "") -> list[str]:
+    """List the ids of the rules that a row violates, for example in `Delivery.where`.
+
+    Args:
+        rules: Rules about one column of one row: `NotNull`, `InRange`, `InSet`, `Matches`.
+        row: A row of the stream.
+        removed: The column that is None exactly in the row of a removed key, which violates no rule; empty for none.
+
+    Raises:
+        DeclarationError: A rule needs more than one row, or Spark.
+    """
+    violated = list[str]()
+    for rule in rules:
+        if not isinstance(rule, ColumnRule):
+            right = "rules about one column of one row: NotNull, InRange, InSet, Matches"
+            raise DeclarationError("list_violated.rules", rule.name, "is not judged by one row", right)
+        if not InlineRule(rule, removed or None).is_kept_by(row):
+            violated.append(rule.name)
+    return violated
+
+
 def check_rules(rules: Sequence[Rule], row_type: type[msgspec.Struct]) -> None:
     """Check the rules of a stream.
 

@@ -28,6 +28,7 @@ from lockstep.delivery import (
     TargetConnection,
     TargetInterrupted,
     TargetRefused,
+    Webhook,
 )
 from lockstep.engine.driver import planner
 from lockstep.features.compaction.run import compact_stream
@@ -62,11 +63,13 @@ from lockstep.settings import KafkaSettings, Settings
 from lockstep.verify.report import InvariantStatus
 from tests.features.delivery.delivering import read_messages
 from tests.features.delivery.postgres_rows import VARIABLE, Current, execute, to_alert, to_current
+from tests.features.delivery.receiver import URL, Receiver, receiving
 from tests.support import offline_stream
 from tests.support.feed import Feed
 from tests.support.kept_stream import Row, keeping, message
 from tests.support.offline_rewind import rewind
 from tests.support.offline_stream import Offline
+from tests.support.plain_reader import read_table
 from tests.support.postgres import Postgres
 
 if TYPE_CHECKING:
@@ -80,7 +83,8 @@ pytestmark = pytest.mark.timeout(180)
 PAGE = Path(__file__).parents[3] / "docs" / "deliver.md"
 KEY: dict[str, Any] = {"key": ("_session", "name"), "removed": "value"}
 TOPICS = (TargetKind.TOPIC, TargetKind.COMPACTED)
-DATABASES = tuple(kind for kind in TargetKind if kind not in TOPICS)
+OTHERS = tuple(kind for kind in TargetKind if kind not in TOPICS)
+DATABASES = (TargetKind.APPENDED, TargetKind.KEYED)
 DATABASE_TABLES = ("appended", "keyed", "lockstep_deliveries")
 COMMANDS = {
     Remedy.ACCEPT: "--accept continues after batch",
@@ -153,6 +157,7 @@ class Scene:
         feed: Makes the topics.
         url: The database.
         kinds: The kinds of targets.
+        receiver: The receiver of the webhook; None for topics.
         noted: The rows have a new field.
     """
 
@@ -160,6 +165,7 @@ class Scene:
     feed: Feed
     url: str
     kinds: tuple[TargetKind, ...]
+    receiver: Receiver | None = None
     noted: bool = False
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -197,6 +203,7 @@ class Scene:
             TargetKind.COMPACTED: KafkaTopic(topic=f"{family}.keys", **topic, **KEY),
             TargetKind.APPENDED: PostgresTable(table="appended", **table),
             TargetKind.KEYED: PostgresTable(table="keyed", **table, **KEY),
+            TargetKind.WEBHOOK: Webhook(url=f"env:{URL}"),
             TargetKind.OWN: Memory(family),
         }
         select: Any = None
@@ -239,11 +246,24 @@ class Scene:
         """The target has the rows of the table, by the proof."""
         if kind is TargetKind.OWN:
             return
+        if kind is TargetKind.WEBHOOK:
+            self._check_webhook()
+            return
         (proof,) = prove_deliveries(self.declare(kind).stream, self.offline.folders, self.kafka)
         if self.offline_head.retention is not None and kind in {TargetKind.COMPACTED, TargetKind.KEYED}:
             assert "retention has dropped the last rows of some keys" in proof.reason or not proof.reason
         else:
             assert (kind, proof.status, proof.reason) == (kind, InvariantStatus.PROVEN, "")
+
+    def _check_webhook(self) -> None:
+        """The receiver has each row of the table; after a rewind, by another id."""
+        assert self.receiver is not None
+        arrived = dict[str, tuple[str, str, int]]()
+        for row in self.receiver.list_accepted():
+            arrived[row["id"].split("/", 2)[2]] = (row["session"], row["value"]["name"], row["value"]["value"])
+        for row in read_table(self.offline.folders.table).to_pylist():
+            identity = "/".join(str(row[name]) for name in ("_topic_id", "_partition", "_emit_offset", "_row"))
+            assert arrived[identity] == (row["_session"], row["name"], row["value"])
 
     @property
     def offline_head(self) -> Head:
@@ -257,6 +277,14 @@ def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
     made = postgres.make_database("changed")
     monkeypatch.setenv(VARIABLE, made)
     return made
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver of webhooks."""
+    with receiving() as server:
+        monkeypatch.setenv(URL, server.url)
+        yield server
 
 
 @contextmanager
@@ -319,7 +347,8 @@ def restore_source(scene: Scene, _: pytest.MonkeyPatch) -> None:
     older = scene.offline.copied(copy)
     scene.add(2)
     scene.deliver_all()
-    shutil.copytree(scene.offline.folders.root / "_followers", older.folders.root / "_followers")
+    for name in ("_followers", "_deliveries"):  # a webhook's position is there
+        shutil.copytree(scene.offline.folders.root / name, older.folders.root / name)
     scene.offline = older
 
 
@@ -353,8 +382,9 @@ def create_target_again(scene: Scene, _: pytest.MonkeyPatch) -> None:
     for name in scene.topics:
         scene.feed.delete(f"{scene.feed.family}.{name}")
     scene.create_topics()
-    if not scene.topics:
+    if scene.receiver is not None:
         execute(scene.url, "DROP TABLE appended", "DROP TABLE keyed")
+        scene.receiver.arrivals.clear()
 
 
 def restore_target(scene: Scene, _: pytest.MonkeyPatch) -> None:
@@ -368,6 +398,8 @@ def restore_target(scene: Scene, _: pytest.MonkeyPatch) -> None:
     scene.deliver_all()
     for name in DATABASE_TABLES:
         execute(scene.url, f"TRUNCATE {name}", f"INSERT INTO {name} TABLE saved_{name}")
+    assert scene.receiver is not None
+    del scene.receiver.arrivals[1:]
 
 
 EVENTS: Events = {
@@ -397,11 +429,11 @@ def test_each_event_has_an_outcome_for_each_kind_and_a_row_in_the_page() -> None
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_each_event_has_its_outcome_in_a_database(
-    url: str, tmp_path: Path, event: PastEvent, monkeypatch: pytest.MonkeyPatch
+def test_each_event_has_its_outcome_outside_of_kafka(
+    url: str, receiver: Receiver, tmp_path: Path, event: PastEvent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed("127.0.0.1:1", tmp_path.name)
-    go(Scene(Offline(keeping(), tmp_path), feed, url, DATABASES), event, monkeypatch)
+    go(Scene(Offline(keeping(), tmp_path), feed, url, OTHERS, receiver), event, monkeypatch)
 
 
 @pytest.mark.parametrize("event", [PastEvent.REWIND, PastEvent.ERASURE, PastEvent.GROWN_TARGET])
@@ -447,6 +479,8 @@ def check_outcome(scene: Scene, kind: TargetKind, outcome: Outcome) -> None:
         else:
             return
     scene.deliver(kind)
+    if outcome.effect is Effect.IS_NOT_NOTICED:
+        scene.rebuild(kind)
     if outcome.effect is Effect.LISTS:
         assert "to be erased there" in read_history(scene.settings.table_root, kind.name.lower()).events[0].detail
     elif not scene.noted:

@@ -194,10 +194,10 @@ def test_a_zombie_with_an_open_transaction_is_fenced_and_repeats_nothing(
 def test_the_first_of_two_claims_can_write_no_more(runs: LocalRuns, target: str) -> None:
     declared = declare(runs.stream, target)
     run_delivery(runs, target)
-    first = connect(declared, runs.settings.kafka)
+    first = connect(declared, runs.settings)
     assert first.token is not None
     first.write((), first.token)
-    second = connect(declared, runs.settings.kafka)
+    second = connect(declared, runs.settings)
     second.write((), first.token)
     with pytest.raises(DeliveryFenced):
         first.write((), first.token)
@@ -420,7 +420,7 @@ def claim_without_reading(declared: DeclaredDelivery, runs: LocalRuns) -> KafkaC
         patch.setattr(
             "lockstep.features.delivery.kafka_tokens.TokenTopic.read_settled", lambda self: self.read_newest()
         )
-        made = connect(declared, runs.settings.kafka)
+        made = connect(declared, runs.settings)
     assert isinstance(made, KafkaConnection)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivering_run, "open_target", lambda *_: made)

@@ -38,7 +38,7 @@ from lockstep.features.delivery.postgres_rows import RowValues
 from lockstep.features.delivery.postgres_target import PostgresConnection
 from lockstep.features.delivery.targets import open_target
 from lockstep.operations.lifecycle import close_hour
-from lockstep.settings import KafkaSettings
+from lockstep.settings import Settings
 from lockstep.verify.report import InvariantStatus
 from tests.features.delivery.killed_postgres import STEPS
 from tests.features.delivery.postgres_rows import (
@@ -210,7 +210,7 @@ def token(offline: Offline) -> DeliveryToken:
     """A token of the stream, of another delivery."""
     other = declare(offline, "other", name="other", first_rows=FirstRows.NEW)
     deliver(offline, other)
-    connection = open_target(other, KafkaSettings())
+    connection = open_target(other, Settings())
     connection.close()
     assert connection.token is not None
     return msgspec.structs.replace(connection.token, delivery="readings")
@@ -385,9 +385,9 @@ def test_a_zombie_with_an_open_transaction_is_ended_and_repeats_nothing(
 def test_the_first_of_two_claims_can_write_no_more(url: str, offline: Offline) -> None:
     declared = declare(offline)
     deliver(offline, declared)
-    first = open_target(declared, KafkaSettings())
+    first = open_target(declared, Settings())
     assert first.token is not None
-    second = open_target(declared, KafkaSettings())
+    second = open_target(declared, Settings())
     with pytest.raises(DeliveryFenced):
         first.write((), first.token)
     second.write((), first.token)
@@ -539,7 +539,7 @@ def test_a_user_without_rights_is_refused_with_the_reason(
 
 def test_a_table_of_another_delivery_or_another_key_is_refused_before_it_is_fenced(offline: Offline) -> None:
     deliver(offline, declare(offline))
-    held = open_target(declare(offline), KafkaSettings())
+    held = open_target(declare(offline), Settings())
     with pytest.raises(TargetRefused, match="is the target of delivery readings"):
         deliver(offline, declare(offline, name="others"))
     with pytest.raises(TargetRefused, match="has the key none, and"):

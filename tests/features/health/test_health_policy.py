@@ -19,7 +19,7 @@ from lockstep.features.health.policy import (
     decide_health,
 )
 from lockstep.features.health.sensor import OutageNotes
-from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
+from lockstep.features.health.webhook import AlarmWebhook, Notification, NotificationEvent
 from lockstep.operations.alarms import Alarm, AlarmKind, AlarmSeverity, HealthFacts
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def test_an_outage_that_was_asked_about_twice_is_announced_by_one_look() -> None
     assert events(decide(away, look())) == [(BEGAN, AlarmKind.KAFKA), (ENDED, AlarmKind.KAFKA)]
 
 
-class Taker(Webhook):
+class Taker(AlarmWebhook):
     """A webhook that takes what it is told to take."""
 
     def __init__(self, takes: Iterator[bool]) -> None:

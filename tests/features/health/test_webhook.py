@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lockstep.features.health import webhook as of_webhook
-from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
+from lockstep.features.health.webhook import AlarmWebhook, Notification, NotificationEvent
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 
 VARIABLE, CANARY = "WEBHOOK_OF_A_TEST", "canary-42"
@@ -45,7 +45,7 @@ def test_an_address_that_takes_nothing_is_said_without_it(
     address: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, address)
-    webhook = Webhook(f"env:{VARIABLE}")
+    webhook = AlarmWebhook(f"env:{VARIABLE}")
     assert (webhook.send(NOTE), webhook.problem) == (False, expected)
 
 
@@ -63,20 +63,20 @@ class SlowReceiver(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AlarmWebhook]:
     with ThreadingHTTPServer(("127.0.0.1", 0), SlowReceiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/")
-        yield Webhook(f"env:{VARIABLE}")
+        yield AlarmWebhook(f"env:{VARIABLE}")
         server.shutdown()
 
 
-def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: AlarmWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tick would be given up, with its cursors: all would be sent again, and again."""
     monkeypatch.setattr(of_webhook, "SENDING_SECONDS_MAX", 0.08)
     assert [slow.send(NOTE) for _ in range(4)] == [True, True, False, False]
     assert slow.problem == "it is slow: 0 s were spent on those before"
-    assert Webhook(slow.reference).send(NOTE)
+    assert AlarmWebhook(slow.reference).send(NOTE)
 
 
 class DrippingReceiver(SlowReceiver):
@@ -95,6 +95,6 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest
     with ThreadingHTTPServer(("127.0.0.1", 0), DrippingReceiver) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_port}/")
-        webhook = Webhook(f"env:{VARIABLE}")
+        webhook = AlarmWebhook(f"env:{VARIABLE}")
         assert (webhook.send(NOTE), webhook.problem) == (False, "it did not answer within 0.1 s")
         server.shutdown()

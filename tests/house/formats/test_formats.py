@@ -44,6 +44,8 @@ from lockstep.features.current.history import CurrentBase
 from lockstep.features.delivery.dead_letters import DeadLetter
 from lockstep.features.delivery.events import DeliveryHistory
 from lockstep.features.delivery.stop_order import StopOrder
+from lockstep.features.delivery.webhook_request import WebhookRow
+from lockstep.features.delivery.webhook_target import WebhookState
 from lockstep.features.derived.derive import CheckpointNote
 from lockstep.features.export.dataset import ExportOptions, ExportSource, HourManifest
 from lockstep.integrity.base import PartitionTime
@@ -70,7 +72,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
     *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
-    *(CurrentBase, DeadLetter, DeliveryHistory, DeliveryToken, StopOrder),
+    *(CurrentBase, DeadLetter, DeliveryHistory, DeliveryToken, StopOrder, WebhookRow, WebhookState),
 )
 """Files of JSON, the head in the log among them."""
 PACKED: tuple[type[msgspec.Struct], ...] = (SegmentHeader, BufferedMessage)

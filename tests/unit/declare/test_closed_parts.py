@@ -39,7 +39,7 @@ from lockstep import (
 )
 from lockstep.declare.transform import Transform
 from lockstep.decoders import Decoder
-from lockstep.delivery import Delivery, KafkaTopic, PostgresTable, Target
+from lockstep.delivery import Delivery, KafkaTopic, PostgresTable, Target, Webhook
 from lockstep.derived import Export, Watermark
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass
@@ -99,7 +99,8 @@ def list_streams() -> Iterator[AnyStream]:
         yield replace(plain, integrity=integrity)
     yield replace(plain, rules=RULES, limits=Limits(), event_time=EventTime(), objectives=Objectives(), export=Export())
     yield replace(plain, lookups=(UNITS,))
-    for target in (KafkaTopic(topic="moves"), PostgresTable(table="moves", connection="env:DATABASE")):
+    database = PostgresTable(table="moves", connection="env:DATABASE")
+    for target in (KafkaTopic(topic="moves"), database, Webhook(url="env:URL")):
         yield replace(plain, deliveries=(Delivery(name="moves", target=target),))
 
 

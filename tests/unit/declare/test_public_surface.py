@@ -93,6 +93,7 @@ SURFACE = {
         "TargetInterrupted",
         "TargetRefused",
         "UndeliverableRows",
+        "Webhook",
     ],
     "lockstep.derived": [
         "Archive",
@@ -114,6 +115,7 @@ SURFACE = {
         "Scope",
         "Severity",
         "Unique",
+        "list_violated",
     ],
     "lockstep.windows": [
         "CountWindows",

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
 
-from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
+from lockstep.features.delivery.changes import TargetKind, find_kind
 from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_part_key, make_table_key
@@ -16,6 +16,16 @@ from lockstep.settings import Settings
 
 RUN_SECONDS = 45.0
 """After this time a run ends behind the write in progress: the next one, a minute later, continues."""
+
+KINDS = {
+    TargetKind.TOPIC: "kafka",
+    TargetKind.COMPACTED: "kafka",
+    TargetKind.APPENDED: "postgres",
+    TargetKind.KEYED: "postgres",
+    TargetKind.WEBHOOK: "webhook",
+    TargetKind.OWN: "delivery",
+}
+"""Kinds of the asset in Dagster."""
 
 
 def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
@@ -28,10 +38,10 @@ def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[
         deps=[make_table_key(stream)],
         group_name=stream.name,
         description=(
-            f"Committed rows of {stream.name} outside of its table, exactly once: {names}. A run delivers the batches "
+            f"Committed rows of {stream.name} outside of its table: {names}. A run delivers the batches "
             "that are new, and ends; `lockstep deliver NAME --follow` delivers each batch within a second."
         ),
-        kinds={"postgres" if isinstance(each.delivery.target, PostgresTable) else "kafka" for each in declared},
+        kinds={KINDS[find_kind(each.delivery)] for each in declared},
         owners=owners,
     )
     def delivery(context: AssetExecutionContext) -> MaterializeResult[None]:

@@ -13,6 +13,7 @@ import msgspec
 
 from lockstep.declare.delivery import Delivery, KafkaTopic
 from lockstep.declare.postgres_table import PostgresTable
+from lockstep.declare.webhook import Webhook
 
 
 class TargetKind(StrEnum):
@@ -22,6 +23,7 @@ class TargetKind(StrEnum):
     COMPACTED = "Kafka topic with a key"
     APPENDED = "table in Postgres"
     KEYED = "table in Postgres with a key"
+    WEBHOOK = "webhook"
     OWN = "your own target"
 
 
@@ -67,6 +69,7 @@ class Effect(StrEnum):
     LISTS = "names the rows, to be erased by you"
     DELIVERS_AGAIN = "delivers the missing rows again"
     ADDS_COLUMN = "adds a column, or is refused (`new_columns`)"
+    IS_NOT_NOTICED = "is not noticed"
     CANNOT_BE = "-"
 
 
@@ -101,6 +104,7 @@ class Outcome(msgspec.Struct, frozen=True):
 Row = Mapping[TargetKind, Outcome]
 _CONTINUES: Final = Outcome(Effect.CONTINUES)
 _NEVER: Final = Outcome(Effect.CANNOT_BE)
+_UNNOTICED: Final = Outcome(Effect.IS_NOT_NOTICED, (Remedy.REBUILD,))
 
 
 def _same(outcome: Outcome) -> dict[TargetKind, Outcome]:
@@ -121,6 +125,7 @@ _UNDONE: Final = {
     TargetKind.COMPACTED: _halts(HaltReason.UNDONE, Remedy.REBUILD),
     TargetKind.APPENDED: _halts(HaltReason.UNDONE, Remedy.REBUILD, Remedy.ACCEPT),
     TargetKind.KEYED: _halts(HaltReason.UNDONE, Remedy.REBUILD),
+    TargetKind.WEBHOOK: _halts(HaltReason.UNDONE, Remedy.ACCEPT, Remedy.REBUILD),
     TargetKind.OWN: _halts(HaltReason.UNDONE, Remedy.ACCEPT, Remedy.RENAME),
 }
 CHANGES: Final[Mapping[PastEvent, Row]] = {
@@ -133,6 +138,7 @@ CHANGES: Final[Mapping[PastEvent, Row]] = {
         TargetKind.COMPACTED: Outcome(Effect.TOMBSTONES),
         TargetKind.APPENDED: Outcome(Effect.DELETES),
         TargetKind.KEYED: Outcome(Effect.DELETES),
+        TargetKind.WEBHOOK: Outcome(Effect.LISTS),
         TargetKind.OWN: Outcome(Effect.LISTS),
     },
     PastEvent.RETENTION: _same(_CONTINUES),
@@ -143,8 +149,11 @@ CHANGES: Final[Mapping[PastEvent, Row]] = {
     PastEvent.NEW_FIELD: _same(_CONTINUES)
     | dict.fromkeys((TargetKind.APPENDED, TargetKind.KEYED), Outcome(Effect.ADDS_COLUMN)),
     PastEvent.GROWN_TARGET: _same(_NEVER) | dict.fromkeys(TOPICS, _refuses(Remedy.REBUILD, Remedy.RENAME)),
-    PastEvent.NEW_TARGET: _same(_refuses(Remedy.REBUILD, Remedy.RENAME)) | {TargetKind.OWN: _NEVER},
-    PastEvent.OLDER_TARGET: _same(Outcome(Effect.DELIVERS_AGAIN)) | dict.fromkeys(TOPICS, _NEVER),
+    PastEvent.NEW_TARGET: _same(_refuses(Remedy.REBUILD, Remedy.RENAME))
+    | {TargetKind.WEBHOOK: _UNNOTICED, TargetKind.OWN: _NEVER},
+    PastEvent.OLDER_TARGET: _same(Outcome(Effect.DELIVERS_AGAIN))
+    | dict.fromkeys(TOPICS, _NEVER)
+    | {TargetKind.WEBHOOK: _UNNOTICED},
 }
 _EVENTS: Final = {
     HaltReason.UNDONE: PastEvent.REWIND,
@@ -160,7 +169,7 @@ def find_kind(delivery: Delivery) -> TargetKind:
         return TargetKind.COMPACTED if target.key else TargetKind.TOPIC
     if isinstance(target, PostgresTable):
         return TargetKind.KEYED if target.key else TargetKind.APPENDED
-    return TargetKind.OWN
+    return TargetKind.WEBHOOK if isinstance(target, Webhook) else TargetKind.OWN
 
 
 def may_delete_sessions(delivery: Delivery) -> bool:

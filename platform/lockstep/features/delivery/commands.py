@@ -49,7 +49,7 @@ def deliver(
     history: Annotated[bool, typer.Option("--history", help="Show its newest events.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver committed rows to the targets of deliveries, exactly once. Dagster does so every minute.
+    """Deliver committed rows to the targets of deliveries. Dagster does so every minute.
 
     A run continues from the token in the target. A newer run of the same delivery fences an older run.
     A delivery whose table was rewound before its position halts by name. Without a name, a delivery that fails leaves

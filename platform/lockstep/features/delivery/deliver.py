@@ -196,11 +196,11 @@ class _Run:
                 continue
             try:
                 self._claim_and_follow(follows=follows, accepts=accepts)
-            except TargetInterrupted:
+            except TargetInterrupted as interrupted:
                 failed, pause = (1, 1.0) if self.result.writes > before + 1 else (failed + 1, pause * 2)
                 if not follows and failed >= ATTEMPTS_MAX:
                     raise
-                self._stop.wait(min(pause, BACK_OFF_SECONDS_MAX))
+                self._stop.wait(max(min(pause, BACK_OFF_SECONDS_MAX), interrupted.retry_seconds))
             except DeliveryHalted as halted:
                 detail = halted.problem if halted.reason is not HaltReason.ROW else halted.reason.value
                 record_event(self._root, self._delivery.name, "halted", self.result.batch, detail)
@@ -210,7 +210,7 @@ class _Run:
         return msgspec.structs.replace(self.result, is_stopped=self._stop.is_ordered)
 
     def _claim_and_follow(self, *, follows: bool, accepts: bool) -> None:
-        connection = open_target(self._declared, self._settings.kafka)
+        connection = open_target(self._declared, self._settings)
         try:
             log = open_table(self._folders)
             read = read_version(self._folders, log)

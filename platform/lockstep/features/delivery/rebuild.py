@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
-from lockstep.declare.delivery import KafkaTopic
 from lockstep.declare.delivery_target import DeliveryToken, TargetConnection, TargetRefused
-from lockstep.declare.postgres_table import PostgresTable
 from lockstep.features.delivery.changeable_target import ChangeableTarget
 from lockstep.features.delivery.changes import HaltReason, TargetKind, find_kind
 from lockstep.features.delivery.claim import Claim, ClaimReports, count_again, read_version
@@ -43,7 +41,16 @@ class RebuildMethod(StrEnum):
     RETRACT = "deletes the rows of undone batches; all other rows stay"
     REPLACE = "replaces all rows by those of the table, in one transaction"
     CORRECT = "writes the last row of each key that differs, and tombstones of all other keys"
+    REPEAT = "sends all rows of the table again; the receiver ignores those whose ids it has"
     EMPTY = "deletes all messages of the topic, then delivers all rows of the table; consumers read them again"
+
+
+METHODS: Final = {
+    TargetKind.TOPIC: RebuildMethod.EMPTY,
+    TargetKind.COMPACTED: RebuildMethod.CORRECT,
+    TargetKind.WEBHOOK: RebuildMethod.REPEAT,
+}
+"""Methods of a whole rebuild, other than `REPLACE`."""
 
 
 class RebuildReason(StrEnum):
@@ -150,8 +157,7 @@ def _make_plan(
     known = read_source_position(folders.root, delivery.name, folders.stream)
     obstacles = list[Obstacle]()
     dropped = 0 if head.retention is None else head.retention.batch
-    methods = {TargetKind.TOPIC: RebuildMethod.EMPTY, TargetKind.COMPACTED: RebuildMethod.CORRECT}
-    method = methods.get(kind, RebuildMethod.REPLACE)
+    method = METHODS.get(kind, RebuildMethod.REPLACE)
     after = dropped
     is_undone = known is not None and judge_standing(known, head) is FollowerStanding.UNDONE
     if known is not None and is_undone and kind is TargetKind.APPENDED and not replaces:
@@ -161,7 +167,7 @@ def _make_plan(
         problem = f"the table has no rows of batches up to {dropped}: the target would lose them"
         step = f"lockstep delivery rebuild {delivery.name} --accept-dropped"
         obstacles.append(Obstacle(RebuildReason.DROPPED, problem, step))
-    if not isinstance(delivery.target, KafkaTopic | PostgresTable):
+    if kind is TargetKind.OWN:
         step = "empty it yourself, with its token; the next run delivers all rows"
         obstacles.append(
             Obstacle(RebuildReason.UNABLE, f"lockstep cannot delete rows in {delivery.target.address}", step)
@@ -209,7 +215,7 @@ class _Rebuild:
     def _run_stopped(self) -> TargetRebuilt:
         is_whole = self._plan.method is not RebuildMethod.RETRACT
         deleted: int | None = None
-        connection = open_target(self._declared, self._settings.kafka, rebuilds=is_whole)
+        connection = open_target(self._declared, self._settings, rebuilds=is_whole)
         try:
             if not isinstance(connection, ChangeableTarget):
                 raise TargetRefused(self._delivery.name, "it cannot be rebuilt", next_step="deliver by another name")

@@ -9,8 +9,10 @@ from lockstep.declare.delivery_target import TargetConnection, TargetRefused
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.row_key import find_value_type
 from lockstep.declare.stream import AnyStream
+from lockstep.declare.webhook import Webhook
 from lockstep.features.delivery.kafka_target import KafkaConnection
-from lockstep.settings import KafkaSettings
+from lockstep.features.delivery.webhook_target import WebhookConnection
+from lockstep.settings import Settings
 
 
 class DeclaredDelivery(msgspec.Struct, frozen=True):
@@ -20,24 +22,26 @@ class DeclaredDelivery(msgspec.Struct, frozen=True):
     stream: AnyStream
 
 
-def open_target(declared: DeclaredDelivery, settings: KafkaSettings, *, rebuilds: bool = False) -> TargetConnection:
+def open_target(declared: DeclaredDelivery, settings: Settings, *, rebuilds: bool = False) -> TargetConnection:
     """Claim the target of a delivery. Raises as `Target.connect`.
 
     Args:
         declared: The delivery and its stream.
-        settings: Kafka's cluster.
+        settings: Kafka and the table root.
         rebuilds: All rows of the target are to be replaced.
     """
     delivery = declared.delivery
     target = delivery.target
     if isinstance(target, KafkaTopic):
-        return KafkaConnection(delivery.name, target, settings, rebuilds=rebuilds)
+        return KafkaConnection(delivery.name, target, settings.kafka, rebuilds=rebuilds)
     if isinstance(target, PostgresTable):
         require_driver(delivery.name)
         from lockstep.features.delivery.postgres_target import PostgresConnection
 
         value = find_value_type(delivery.select, declared.stream.types.row)
         return PostgresConnection(delivery.name, target, value, rebuilds=rebuilds)
+    if isinstance(target, Webhook):
+        return WebhookConnection(delivery.name, declared.stream.name, target, settings.table_root)
     return target.connect(delivery.name)
 
 

@@ -16,7 +16,7 @@ from lockstep.features.health.asset_check import (
     request_first_checks,
 )
 from lockstep.features.health.policy import HealthCursor, HealthSnapshot, decide_health
-from lockstep.features.health.webhook import Notification, NotificationEvent, Webhook
+from lockstep.features.health.webhook import AlarmWebhook, Notification, NotificationEvent
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 from lockstep.operations.inspect.health import read_health
 from lockstep.operations.stream_handle import SharedCluster, StreamHandle
@@ -52,7 +52,7 @@ class HealthWatcher:
 
     def tick(self, context: SensorEvaluationContext) -> SensorResult:
         """Read the health of each stream, and announce its alarms in Dagster and at the webhook."""
-        webhook = Webhook(self._settings.health.secrets.get("webhook", ""))
+        webhook = AlarmWebhook(self._settings.health.secrets.get("webhook", ""))
 
         def watch(stream: AnyStream, cursor: HealthCursor) -> SensorResult:
             handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
@@ -79,7 +79,7 @@ class OutageNotes:
         """Nothing was sent."""
         self._sent = set[tuple[NotificationEvent, AlarmSeverity]]()
 
-    def send(self, note: Notification, webhook: Webhook) -> bool:
+    def send(self, note: Notification, webhook: AlarmWebhook) -> bool:
         """Send one notification, unless it was sent for another stream; returns whether it was taken."""
         if note.alarm != AlarmKind.KAFKA:
             return webhook.send(note)
@@ -100,7 +100,7 @@ def observe_health(
     handle: StreamHandle,
     instance: DagsterInstance,
     cursor: HealthCursor,
-    webhook: Webhook,
+    webhook: AlarmWebhook,
     outages: OutageNotes,
     *,
     is_kafka_away: bool = False,
@@ -148,7 +148,7 @@ def observe_health(
     )
 
 
-def send_waiting(cursor: HealthCursor, webhook: Webhook, outages: OutageNotes) -> HealthCursor:
+def send_waiting(cursor: HealthCursor, webhook: AlarmWebhook, outages: OutageNotes) -> HealthCursor:
     """Send notifications, oldest first, until the webhook refuses one; returns the cursor without those it took."""
     for sent, note in enumerate(cursor.waiting[:NOTES_A_LOOK]):
         if not outages.send(note, webhook):

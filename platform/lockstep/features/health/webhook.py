@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import time
 from enum import Enum
-from http import HTTPStatus
-from http.client import HTTPException
-from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import msgspec
-from typing_extensions import override
 
 from lockstep.errors import SettingsError
+from lockstep.http_request import SCHEMES, send_json
 from lockstep.kafka.secrets import fetch_secret
 from lockstep.operations.alarms import AlarmSeverity
-from lockstep.time_limit import describe_silence, run_within
 
 POST_SECONDS_MAX = 5.0
 """Timeout of one request: a sensor with other work waits for it."""
@@ -59,15 +54,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirect would repeat the notification, as a GET, at an address that no setting names."""
-
-    @override
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-class Webhook:
+class AlarmWebhook:
     """The webhook during one tick: it is not asked again after a notification that it did not take, or when it is slow.
 
     Attributes:
@@ -91,17 +78,9 @@ class Webhook:
         if self.problem:
             return False
         began = time.monotonic()
-        self.problem = _post_in_time(self.reference, note)
+        self.problem = _post(self.reference, note)
         self._seconds += time.monotonic() - began
         return not self.problem
-
-
-def _post_in_time(reference: str, note: Notification) -> str:
-    """As `_post`, whose timeout each byte of an answer restarts."""
-    try:
-        return run_within(POST_SECONDS_MAX, lambda: _post(reference, note))
-    except TimeoutError:
-        return describe_silence("it", POST_SECONDS_MAX)
 
 
 def _post(reference: str, note: Notification) -> str:
@@ -110,17 +89,6 @@ def _post(reference: str, note: Notification) -> str:
         address = fetch_secret(SETTING, reference)
     except SettingsError as error:
         return error.problem
-    if not address.startswith(("http://", "https://")):
+    if not address.startswith(SCHEMES):
         return f"{SETTING} refers to {reference}, which holds no http:// or https:// address"
-    try:
-        request = Request(address, msgspec.json.encode(note), {"Content-Type": "application/json"})  # noqa: S310
-        with build_opener(_NoRedirect).open(request, timeout=POST_SECONDS_MAX) as answer:
-            return "" if answer.status < HTTPStatus.MULTIPLE_CHOICES else f"it answered {answer.status}"
-    except HTTPError as error:
-        error.close()
-        return f"it answered {error.code}"
-    except (OSError, HTTPException, ValueError) as error:  # their texts may hold the address
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            return describe_silence("it", POST_SECONDS_MAX)
-        return f"it could not be reached ({type(reason).__name__})"
+    return send_json(address, msgspec.json.encode(note), POST_SECONDS_MAX).problem

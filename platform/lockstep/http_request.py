@@ -1,0 +1,124 @@
+"""Requests to a receiver that may fail in any way, at an address that is a secret: it is in no text of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from socket import SHUT_RDWR
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+import msgspec
+from typing_extensions import override
+
+from lockstep.time_limit import describe_silence, run_within
+
+SCHEMES = ("http://", "https://")
+
+
+class RequestOutcome(msgspec.Struct, frozen=True):
+    """The outcome of a request.
+
+    Attributes:
+        status: Status of the answer; 0 without an answer.
+        problem: Why the receiver did not take it; empty if it answered 2xx.
+        retry_after: Header Retry-After of the answer; empty without one.
+    """
+
+    status: int
+    problem: str
+    retry_after: str = ""
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirect would repeat the request, as a GET, at an address that no setting names."""
+
+    @override
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+class _Connections:
+    """Opens connections, and ends them at the time limit: each byte of a slow answer restarts the socket's timeout."""
+
+    def __init__(self) -> None:
+        self._opened = list[HTTPConnection]()
+
+    def open_plain(self, host: str, **options: Any) -> HTTPConnection:
+        """A connection without TLS."""
+        return self._keep(HTTPConnection(host, **options))
+
+    def open_tls(self, host: str, **options: Any) -> HTTPConnection:
+        """A connection with TLS, by the certificates of this machine."""
+        return self._keep(HTTPSConnection(host, **options))
+
+    def end(self) -> None:
+        """End all: a thread that waits for one ends, too."""
+        for each in self._opened:
+            with suppress(OSError, AttributeError):  # not connected yet, or closed
+                each.sock.shutdown(SHUT_RDWR)
+
+    def _keep(self, connection: HTTPConnection) -> HTTPConnection:
+        self._opened.append(connection)
+        return connection
+
+
+class _PlainHandler(HTTPHandler):
+    def __init__(self, connect: Callable[..., HTTPConnection]) -> None:
+        super().__init__()
+        self._connect: Any = connect
+
+    @override
+    def http_open(self, req: Request) -> Any:
+        return self.do_open(self._connect, req)
+
+
+class _TlsHandler(HTTPSHandler):
+    def __init__(self, connect: Callable[..., HTTPConnection]) -> None:
+        super().__init__()
+        self._connect: Any = connect
+
+    @override
+    def https_open(self, req: Request) -> Any:
+        return self.do_open(self._connect, req)
+
+
+def send_json(address: str, body: bytes, seconds: float, headers: Mapping[str, str] | None = None) -> RequestOutcome:
+    """Post JSON to an address; a redirect is not followed, and the body of the answer is not read.
+
+    Args:
+        address: An address of http:// or https://.
+        body: The JSON.
+        seconds: Time for the whole request.
+        headers: Further headers.
+    """
+    connections = _Connections()
+    opener = build_opener(_NoRedirect, _PlainHandler(connections.open_plain), _TlsHandler(connections.open_tls))
+
+    def send() -> RequestOutcome:
+        try:
+            given = {"Content-Type": "application/json"} | dict(headers or {})
+            with opener.open(Request(address, body, given), timeout=seconds) as answer:  # noqa: S310  # its scheme is checked by callers
+                return _judge(answer.status, "")
+        except HTTPError as error:
+            with error:
+                return _judge(error.code, error.headers.get("Retry-After", ""))
+        except (OSError, HTTPException, ValueError) as error:  # their texts may hold the address
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                return RequestOutcome(0, describe_silence("it", seconds))
+            return RequestOutcome(0, f"it could not be reached ({type(reason).__name__})")
+
+    try:
+        return run_within(seconds, send)
+    except TimeoutError:
+        connections.end()
+        return RequestOutcome(0, describe_silence("it", seconds))
+
+
+def _judge(status: int, retry_after: str) -> RequestOutcome:
+    is_taken = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+    return RequestOutcome(status, "" if is_taken else f"it answered {status}", retry_after)
