@@ -75,7 +75,7 @@ class WebhookBody(msgspec.Struct, frozen=True):
     rows: list[msgspec.Raw]
 
 
-class EncodedRow(NamedTuple):
+class WebhookEncoding(NamedTuple):
     """A row as it is sent.
 
     Attributes:
@@ -94,7 +94,7 @@ def make_row_id(table_id: str, row: DeliveredRow) -> str:
     return f"{table_id}/{row.origin.generation}/{row.origin.identity}"
 
 
-def encode_row(table_id: str, row: DeliveredRow, target: Webhook) -> EncodedRow:
+def encode_row(table_id: str, row: DeliveredRow, target: Webhook) -> WebhookEncoding:
     """Encode a row. Raises RowUndeliverable if JSON cannot hold it, or a request cannot."""
     origin = row.origin
     sent = WebhookRow(
@@ -113,10 +113,10 @@ def encode_row(table_id: str, row: DeliveredRow, target: Webhook) -> EncodedRow:
     if len(encoded) > target.request_bytes:
         problem = f"it has {len(encoded):,} bytes, and Webhook.request_bytes is {target.request_bytes:,}"
         raise RowUndeliverable(origin.identity, problem, next_step=step)
-    return EncodedRow(sent.id, origin.identity, msgspec.Raw(encoded))
+    return WebhookEncoding(sent.id, origin.identity, msgspec.Raw(encoded))
 
 
-def split_rows(rows: Sequence[EncodedRow], target: Webhook) -> Iterator[Sequence[EncodedRow]]:
+def split_rows(rows: Sequence[WebhookEncoding], target: Webhook) -> Iterator[Sequence[WebhookEncoding]]:
     """Split rows into requests of so many rows and bytes, at most; the rest of a body has some 100 bytes more."""
     start = 0
     size = 0
@@ -131,7 +131,7 @@ def split_rows(rows: Sequence[EncodedRow], target: Webhook) -> Iterator[Sequence
         yield rows[start:]
 
 
-def make_request_key(rows: Sequence[EncodedRow]) -> str:
+def make_request_key(rows: Sequence[WebhookEncoding]) -> str:
     """The idempotency key of a request: equal for requests with the same rows."""
     return hashlib.sha256("\n".join(row.id for row in rows).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -29,7 +29,7 @@ from lockstep.features.delivery.erasures import ErasedSession
 from lockstep.features.delivery.webhook_request import (
     RETRY_AFTER_SECONDS_MAX,
     AnswerMeaning,
-    EncodedRow,
+    WebhookEncoding,
     WebhookBody,
     decode_retry_after,
     encode_row,
@@ -152,7 +152,7 @@ class WebhookConnection(ChangeableTarget):
     def close(self) -> None:
         """Nothing is open."""
 
-    def _send(self, rows: Sequence[EncodedRow]) -> None:
+    def _send(self, rows: Sequence[WebhookEncoding]) -> None:
         """Send rows in one request; halve a request that is refused for a row, until the row is alone."""
         self._claim.require_newest()
         answer = self._post(rows)
@@ -171,7 +171,7 @@ class WebhookConnection(ChangeableTarget):
             self._send(rows[:middle])
             self._send(rows[middle:])
 
-    def _post(self, rows: Sequence[EncodedRow]) -> RequestOutcome:
+    def _post(self, rows: Sequence[WebhookEncoding]) -> RequestOutcome:
         body = WebhookBody(self._delivery, self._stream, [row.encoded for row in rows])
         headers = self._headers | {
             "Idempotency-Key": f'"{make_request_key(rows)}"'
