@@ -29,8 +29,8 @@ from lockstep.features.delivery.erasures import ErasedSession
 from lockstep.features.delivery.webhook_request import (
     RETRY_AFTER_SECONDS_MAX,
     AnswerMeaning,
-    WebhookEncoding,
     WebhookBody,
+    WebhookEncoding,
     decode_retry_after,
     encode_row,
     judge_status,
