@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 from pydantic_settings import SettingsError as SourceError
 
-from lockstep.addresses import OBJECT_SCHEME, make_absolute
+from lockstep.addresses import OBJECT_SCHEME, is_in_object_store, make_absolute
 from lockstep.cron import find_cron_problem
 from lockstep.errors import SettingsError
 
@@ -507,6 +507,9 @@ class Settings(_Refusing, BaseSettings):
             installations.
         local_root: Folder of an executor for the local stores; may be lost at any time. For machines whose fast disk is
             elsewhere.
+        code_root: Folder with the copies of the user's code that runs import. The workers of a cluster must see it;
+            on a cluster without this setting runs import the working folder itself. By default `code` next to
+            `table_root`, and `var/code` for tables in an object store. For clusters.
         rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour. The
             log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours. For rewinds
             and slow readers that go further back, or little disk.
@@ -535,6 +538,7 @@ class Settings(_Refusing, BaseSettings):
     schedules: ScheduleSettings = ScheduleSettings()
     table_root: Annotated[Path, BeforeValidator(_folder_or_prefix)] = DEFAULT_TABLE_ROOT
     local_root: Annotated[Path, BeforeValidator(_folder)] = Path(tempfile.gettempdir()) / "lockstep"
+    code_root: Annotated[Path, BeforeValidator(_folder)] | None = None
     rewind_hours: Annotated[float, Field(ge=1, le=HOURS_MAX)] = 72.0
     target_file_mb: Annotated[int, Field(ge=1, le=8_000)] = 256
     extensions: tuple[Annotated[str, AfterValidator(_module)], ...] = ()
@@ -543,6 +547,18 @@ class Settings(_Refusing, BaseSettings):
     def target_file_bytes(self) -> int:
         """`target_file_mb` in bytes."""
         return self.target_file_mb * 1_000_000
+
+    def find_code_root(self) -> Path:
+        """`code_root`, or its default."""
+        if self.code_root is not None:
+            return self.code_root.absolute()
+        tables = DEFAULT_TABLE_ROOT if is_in_object_store(self.table_root) else self.table_root
+        return tables.absolute().with_name("code")
+
+    @property
+    def has_shared_code(self) -> bool:
+        """Whether the workers see the code root: those of this machine do, those of a cluster if it is set."""
+        return self.code_root is not None or self.spark.master.startswith("local")
 
     @classmethod
     def settings_customise_sources(

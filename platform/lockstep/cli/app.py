@@ -284,11 +284,22 @@ def refuse_unwritable_page(file: Path | None, option: str) -> None:
         raise typer.BadParameter(problem, param_hint=option) from None
 
 
-def list_all_streams() -> dict[str, AnyStream]:
-    """The streams declared in assets/ of the working folder; a file that cannot be imported is named and left out."""
+def list_all_streams(folder: Path | None = None) -> dict[str, AnyStream]:
+    """The streams declared in assets/; a file that cannot be imported is named and left out.
+
+    Args:
+        folder: The folder of assets/; by default the working folder.
+    """
     from lockstep.declare.discovery import find_streams
 
-    return dict(find_streams(Path.cwd(), on_broken=_note_broken))
+    return dict(find_streams(Path.cwd() if folder is None else folder, on_broken=_note_broken))
+
+
+def pin_working_folder() -> Path:
+    """The folder from which a run of this process imports streams: a copy that nothing changes."""
+    from lockstep.user_code.pin import pin_code
+
+    return pin_code(Path.cwd(), load_settings_or_exit())
 
 
 def list_all_derived() -> dict[str, Derived]:
@@ -312,8 +323,12 @@ def _note_broken(broken: ModuleBroken) -> None:
     print_note(f"next: {broken.next_step}")
 
 
-def find_stream_or_exit(name: str) -> AnyStream:
+def find_stream_or_exit(name: str, folder: Path | None = None) -> AnyStream:
     """A declared stream, or a shadow, whose code its table names.
+
+    Args:
+        name: Name of the stream.
+        folder: The folder of assets/; by default the working folder.
 
     Raises:
         UnknownStream: Lists the declared streams.
@@ -321,7 +336,7 @@ def find_stream_or_exit(name: str) -> AnyStream:
     """
     from lockstep.operations.inspect.streams import find_stream
 
-    known = list_all_streams()
+    known = list_all_streams(folder)
     if name in known:
         return known[name]
     settings = load_settings_or_exit()

@@ -22,6 +22,7 @@ from lockstep.cli.app import (
     list_all_streams,
     load_settings_or_exit,
     open_handle,
+    pin_working_folder,
     register_command,
     require_reason,
 )
@@ -74,7 +75,7 @@ def run(
     from lockstep.operations.foreground import format_report, run_in_foreground  # loads the engine
 
     outcome = run_in_foreground(
-        find_stream_or_exit(stream),
+        find_stream_or_exit(stream, pin_working_folder()),
         load_settings_or_exit(),
         available_now=available_now,
         report=lambda batch: print_note(format_report(batch)),

@@ -239,6 +239,7 @@ def describe_status(found: Status) -> Group:
             ("desired", found.desired),
             *((("because", found.reason),) if not found.next_step else ()),
             ("writer", found.writer.value),
+            *((("code", str(found.code)),) if found.code is not None else ()),
             ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
             ("lag (messages)", found.lag_messages),
             ("freshness", _format_freshness(found)),

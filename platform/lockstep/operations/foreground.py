@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from lockstep.declare.options import AvailableNow
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.context import RunReports
+from lockstep.engine.driver.import_roots import find_import_roots
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, run_off_main_thread
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.engine.driver.run import find_import_roots, run_stream
+from lockstep.engine.driver.run import run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.model.tuning import DEFAULT_TUNING, Tuning
 from lockstep.operations.lifecycle import refuse_bounded_run

@@ -30,9 +30,10 @@ from lockstep.addresses import to_uri, to_url
 from lockstep.declare.options import AvailableNow, Trigger, find_longest_wait
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.context import RunReports
+from lockstep.engine.driver.import_roots import find_import_roots
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
-from lockstep.engine.driver.run import find_import_roots, run_stream
+from lockstep.engine.driver.run import run_stream
 from lockstep.engine.driver.startup import Launch
 from lockstep.errors import LockstepError, SettingsError, TableError
 from lockstep.integrity.resume_options import StreamHalted

@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from lockstep.errors import Fenced, TableError
+from lockstep.model.code_version import CodeVersion
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
 from lockstep.storage import find_storage
@@ -289,11 +290,14 @@ class Deployed(msgspec.Struct, frozen=True):
         code_digest: Digest of the code of its fold; empty leaves the recorded digest.
         policy: The policy on violations; None leaves the recorded policy and class.
         integrity: Its integrity class, as `PolicyChange.integrity`.
+        version: The version of the user's code, as `Head.code_version`; a deployment without a policy leaves the
+            recorded version.
     """
 
     code_digest: str = ""
     policy: ViolationPolicy | None = None
     integrity: str = ""
+    version: CodeVersion | None = None
 
 
 NOTHING_DEPLOYED = Deployed()
@@ -328,8 +332,9 @@ def commit_claim(
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
         code, policies = _find_code(base.head, deployed.code_digest), _find_policies(base.head, deployed)
+        version = base.head.code_version if deployed.policy is None else deployed.version
         claimed = msgspec.structs.replace(
-            base.head, epoch=named_epoch + 1, table_id=table_id, code=code, policies=policies
+            base.head, epoch=named_epoch + 1, table_id=table_id, code=code, code_version=version, policies=policies
         )
         if desired is not None:
             return _with_wanted_state(base, claimed, desired, reason)

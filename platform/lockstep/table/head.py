@@ -11,6 +11,7 @@ import msgspec
 
 from lockstep.errors import TableError
 from lockstep.feature import list_installed
+from lockstep.model.code_version import CodeVersion
 from lockstep.model.decoding import decode_json
 from lockstep.model.finding import Finding
 from lockstep.table.losses import NONE_LOST, LostStates
@@ -359,6 +360,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         origin: Of a shadow: its origin.
         imported: Of a stream that started with a savepoint from another table root: that savepoint.
         promotion: The newest promotion of a shadow; None before the first.
+        code_version: The version of the user's code that the newest run imports; None if it imports files that may
+            change, and before the first claim.
         code: The code that writes; None before the first claim of a run, or if it is not in files.
         lost: States that were discarded, and the unaccepted part of them.
         policies: The policies on violations and the classes, oldest first: `lockstep verify` judges each batch by the
@@ -401,6 +404,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     origin: Origin | None = None
     imported: Imported | None = None
     promotion: Promotion | None = None
+    code_version: CodeVersion | None = None
     code: FoldCode | None = None
     lost: LostStates = NONE_LOST
     policies: tuple[PolicyChange, ...] = ()

@@ -31,6 +31,7 @@ LAYERS = (
     ("settings", "storage", "html_page"),
     ("feature",),
     ("model",),
+    ("user_code",),
     ("integrity", "kafka"),
     ("state", "table", "spark"),
     ("control",),
@@ -46,7 +47,7 @@ LAYERS = (
     ("decoders",),
     ("testing",),
     ("features",),
-    ("dagster", "delivery", "derived", "dg", "extensions", "rules", "windows"),
+    ("code_location", "dagster", "delivery", "derived", "dg", "extensions", "rules", "windows"),
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
@@ -116,6 +117,8 @@ ONE_IMPORTER = {
     "storage.object_store": "an extra, which only tables in an object store need",
     "engine.driver.halted_topics": "topics that a violation has halted, apart from the loop",
     "operations.lost_batch": "what a lost entry of the table leaves in the side tables, apart from the other checks",
+    "user_code.copies": "copies and their locks, apart from the choice of the code of a process",
+    "user_code.version_control": "questions to git, apart from the copies",
     "table.descriptions": "pure rules about a commit of others, apart from the log in which it is found",
     "table.decimal_column": "the bytes of decimals, apart from the other columns of rows",
     "testing.batches": "batches with crashes, apart from the run as a whole",

@@ -21,10 +21,10 @@ accept add adopt advance append apply ask audit await begin bind blame build car
 collect commit compact compare compile compress compute copy count create decide decode delete describe digest draw
 drop encode end erase escape evolve examine expand explain export feed fetch file finalize find finish forget format
 hash hold ignore import interrupt iterate judge keep list load lock look make mark merge migrate move name narrow need
-observe open order pack parse poll plan play prepare print produce promote prove prune publish query raise read rebuild
-record redact refresh refuse register regroup release remember render renew repair repeat replay report request require
-reserve reset resolve restore resume retire rewind rewrite rotate rule run send serve set share show sort split start
-stop style suggest summarize sync take to translate try unwrap validate verify wait warm widen with
+observe open order pack parse pin poll plan play prepare print produce promote prove prune publish query raise read
+rebuild record redact refresh refuse register regroup release remember render renew repair repeat replay report request
+require reserve reset resolve restore resume retire rewind rewrite rotate rule run send serve set share show sort split
+start stop style suggest summarize sync take to translate try unwrap validate verify wait warm widen with
 withdraw without write
 """
 VERBS = frozenset(_VERBS.split())

@@ -36,6 +36,7 @@ OTHER_FILES = {
     "orchestration.pruning": "files of Dagster's storage",
     "features.rehearsal": "files of the processes of a load test, whose tables go through the door",
     "settings": "the settings file",
+    "user_code": "copies of code outside of the table root, with locks of processes",
     "spark": "jars, and the folder of Java",
     "state.local_store": "local copies of state: a format and locks of their own, on each machine's own disk",
     "state.local_store_pool": "the folders of these copies",

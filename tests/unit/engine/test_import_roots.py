@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.engine.driver.run import find_module_root
+from lockstep.engine.driver.import_roots import find_module_root
 
 if TYPE_CHECKING:
     from pathlib import Path

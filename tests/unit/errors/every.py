@@ -76,6 +76,8 @@ from lockstep.table.head import Origin
 from lockstep.table.layout import TableRootMissing
 from lockstep.table.row_encoder import RowOrigin, RowRejected
 from lockstep.table.row_order import OutOfOrder
+from lockstep.user_code.copies import CopyChanged
+from lockstep.user_code.files import CodeUnusable
 
 ORIGIN = Origin(
     stream="books", table_id="id", batch=7, digest="", code="/checkouts/fix", code_digest="", at=0.0, cause="a fix"
@@ -161,6 +163,8 @@ EVERY: tuple[LockstepError, ...] = (
     TableRootMissing(Path("/data/tables")),
     make_topics_without_ids(["trades.eth", "trades.btc"], 9),
     ExtensionBroken("my_platform.costs", "NameError: name 'x' is not defined"),
+    CodeUnusable(Path("assets/pipe"), "is neither a file nor a folder", "copy the file into the project, or remove it"),
+    CopyChanged(Path("code/copies/3f2a")),
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),
     UnknownStream("book", {}),
     NothingToTry("books", "topic books.eth"),

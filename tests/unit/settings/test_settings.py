@@ -112,7 +112,7 @@ def test_a_mistyped_variable_is_refused_and_not_silently_without_effect(monkeypa
     assert refusal() == (
         "LOCKSTEP_TABLEROOT in the environment is not a setting; known: LOCKSTEP_KAFKA, LOCKSTEP_SPARK, "
         "LOCKSTEP_REGISTRY, LOCKSTEP_DAGSTER, LOCKSTEP_WEB, LOCKSTEP_HEALTH, LOCKSTEP_SCHEDULES, "
-        "LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, "
+        "LOCKSTEP_TABLE_ROOT, LOCKSTEP_LOCAL_ROOT, LOCKSTEP_CODE_ROOT, "
         "LOCKSTEP_REWIND_HOURS, LOCKSTEP_TARGET_FILE_MB, LOCKSTEP_EXTENSIONS (parts after __)\n"
         "  next: correct or unset LOCKSTEP_TABLEROOT (the closest is LOCKSTEP_TABLE_ROOT)"
     )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -225,18 +223,3 @@ def make_job(stream: AnyStream, settings: Settings, folders: StreamFolders, tuni
         tuning=tuning,
         worker_memory_bytes=settings.spark.worker_memory_bytes,
     )
-
-
-def find_import_roots(stream: AnyStream) -> tuple[Path, ...]:
-    """Folders that executors need on their import path to load the stream's module."""
-    return find_module_root(type(stream.transform).__module__)
-
-
-def find_module_root(name: str) -> tuple[Path, ...]:
-    """The folder that executors need on their import path to load a module; None without a file."""
-    module = sys.modules[name]
-    if module.__file__ is None:
-        return ()
-    file = Path(module.__file__).absolute()
-    levels = len(module.__name__.split("."))
-    return ((file.parent if hasattr(module, "__path__") else file).parents[levels - 1],)

@@ -19,6 +19,7 @@ from lockstep.control.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.declare.discovery import digest_code
 from lockstep.declare.stream import AnyStream, format_integrity
 from lockstep.declare.transform import find_migration
+from lockstep.engine.driver.import_roots import find_code_version
 from lockstep.engine.driver.lookup_pins import find_newest_versions
 from lockstep.engine.driver.topic_history import Instant, TopicHistory
 from lockstep.errors import Fenced, KafkaError, LockstepError, StreamHeld, TableError, format_some
@@ -144,7 +145,10 @@ class WriterStartup:
         self._stream, self._known = stream, read_positions(folders, self.head)
         check_state_types(stream, folders, self._known.values())
         self._deployed = Deployed(
-            find_code_digest(stream), find_policy(stream.integrity), format_integrity(stream.integrity)
+            find_code_digest(stream),
+            find_policy(stream.integrity),
+            format_integrity(stream.integrity),
+            find_code_version(stream),
         )
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="startup")
         self._lives = self._pool.submit(is_writer_alive, folders.control, self.head.epoch)
@@ -235,10 +239,11 @@ class WriterStartup:
         )
 
     def _describe_code(self) -> str:
-        """That the fold's code is not that of the run before, for the history."""
+        """That the fold's code is not that of the run before, and the version of the code, for the history."""
         before = self.head.code
         is_new = before is not None and self._deployed.code_digest not in {"", before.digest}
-        return "; new code" if is_new else ""
+        version = self._deployed.version
+        return f"{'; new code' if is_new else ''}{'' if version is None else f'; {version}'}"
 
     def _refuse(self, head: Head) -> None:
         # Requested before the halt, which the run that halted has reported.

@@ -16,8 +16,8 @@ from dagster import (
 
 from lockstep.addresses import make_absolute, to_url
 from lockstep.declare.derived import Derived, OutputMode
+from lockstep.engine.driver.import_roots import find_module_root
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
-from lockstep.engine.driver.run import find_module_root
 from lockstep.errors import LockstepError
 from lockstep.features.derived.derive import DerivedRun, run_derived
 from lockstep.orchestration.dagster_types import RawMetadataValue

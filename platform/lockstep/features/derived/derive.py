@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lockstep.addresses import to_uri
 from lockstep.declare.derived import Derived
-from lockstep.engine.driver.run import find_module_root
+from lockstep.engine.driver.import_roots import find_module_root
 from lockstep.errors import LockstepError, TableError
 from lockstep.model.decoding import decode_json
 from lockstep.operations.followers import record_failure

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from lockstep.cli.app import AsJson, Panel, list_all_streams, load_settings_or_exit, register_command
+from lockstep.cli.app import (
+    AsJson,
+    Panel,
+    list_all_streams,
+    load_settings_or_exit,
+    pin_working_folder,
+    register_command,
+)
 from lockstep.cli.output import make_lines, print_answer, print_note, style_text
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ def host(
         def note_batch(self, stream: str, report: BatchReport) -> None:
             print_note(f"{stream}: {format_report(report)}")
 
-    chosen = choose_streams(list_all_streams().values(), group)
+    chosen = choose_streams(list_all_streams(pin_working_folder()).values(), group)
     hosted = Host(group, chosen, load_settings_or_exit(), reports=PrintedReports())
     print_note(f"host {group}: {', '.join(stream.name for stream in chosen)}")
     print_answer(hosted.run(), _ended, as_json=as_json)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lockstep.declare.options import AvailableNow
+from lockstep.engine.driver.import_roots import find_import_roots
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
-from lockstep.engine.driver.run import find_import_roots
 from lockstep.engine.driver.shared_spark import SharedSpark
 from lockstep.errors import LockstepError, format_some
 from lockstep.features.host.keeper import HostContext, HostReports, StreamKeeper

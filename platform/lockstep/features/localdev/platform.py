@@ -413,7 +413,7 @@ def _make_code_command(platform: LocalPlatform, workspace: Path) -> list[str]:
     port = find_free_ports(1)[0]
     server = {"host": "127.0.0.1", "port": port, "location_name": LOCATION}
     workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
-    serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(port), "-m", "definitions"]
+    serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(port), "-m", "lockstep.code_location"]
     return [*serve, "--location-name", LOCATION, "-d", str(platform.repository)]
 
 

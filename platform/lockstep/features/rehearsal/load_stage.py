@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from lockstep.control.heartbeat import read_heartbeat
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.import_roots import find_import_roots
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.engine.driver.run import find_import_roots, require_registry
+from lockstep.engine.driver.run import require_registry
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.processes import ignore_interrupts, start_child
 from lockstep.features.rehearsal import observer

@@ -14,6 +14,7 @@ from lockstep.control.live_report import LiveRates, compute_rates, read_live_rep
 from lockstep.declare.derived import Derived
 from lockstep.declare.stream import AnyStream
 from lockstep.integrity.resume_options import make_resume_command
+from lockstep.model.code_version import CodeVersion
 from lockstep.model.finding import Finding
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.alarms import (
@@ -102,6 +103,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
             until then. 0 if it is not.
         lookups: The tables that it looks up.
         lost: States that were lost, and the unaccepted part of them.
+        code: The version of the user's code that the newest run imports; None if it imports files that may change.
         ended: Topics that were deleted or re-created, until they are forgotten.
         rates: The work of the writer over the last minute; None without a live one.
         absurd_timestamps: See `HealthFacts`.
@@ -141,6 +143,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     halted_topics: tuple[str, ...] = ()
     lost: LostStates = NONE_LOST
     ended: tuple[EndedTopic, ...] = ()
+    code: CodeVersion | None = None
     rates: LiveRates | None = None
 
 
@@ -259,8 +262,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         TableError: The table does not match its head.
     """
     stream, folders, head = handle.stream.name, handle.folders, handle.require_head()
-    health = read_known_health(handle, head)
-    facts = health.facts
+    facts = (health := read_known_health(handle, head)).facts
     return Status(
         stream=stream,
         desired=head.desired.value,
@@ -294,6 +296,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         absent_removals=facts.absent_removals,
         lookups=read_lookups(handle),
         lost=head.lost,
+        code=head.code_version,
         ended=list_ended(handle.positions.values()),
         rates=_read_rates(folders, head) if facts.is_written else None,
     )

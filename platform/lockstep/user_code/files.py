@@ -1,0 +1,180 @@
+"""The files of a project that belong to its code, and their digest.
+
+Code is each Python file in the project's folder, each folder there that holds Python files, with everything in it, and
+`pyproject.toml`. Settings, tables, tests, hidden files and caches are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from lockstep.errors import LockstepError
+
+NOT_CODE = frozenset({"__pycache__", "node_modules", "tests"})
+"""Folders that are not copied; those of version control, environments and caches are hidden."""
+ENVIRONMENT = "pyvenv.cfg"
+"""A folder with this file is a virtual environment."""
+PROJECT_FILE = "pyproject.toml"
+COMPILED = (".pyc", ".pyo")
+FILES_MAX = 20_000
+BYTES_MAX = 256_000_000
+READS_MAX = 5
+"""Attempts to read files that change meanwhile: an editor or a checkout writes for less than a second."""
+
+
+class CodeUnusable(LockstepError):
+    """The code of a project cannot be copied.
+
+    Attributes:
+        path: The file or folder.
+    """
+
+    def __init__(self, path: Path | str, problem: str, next_step: str) -> None:
+        super().__init__(f"the code of this project cannot be copied: {str(path)!r} {problem}", next_step=next_step)
+        self.path = str(path)
+
+
+class FileStamp(msgspec.Struct, frozen=True):
+    """The stamp by which a change of a file is seen.
+
+    Attributes:
+        size: In bytes.
+        modified_ns: Time of the last change of its bytes, in nanoseconds since 1970.
+        changed_ns: Time of the last change of its bytes, name or mode.
+        inode: Its number in the file system.
+    """
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+
+class CodeFiles(msgspec.Struct, frozen=True):
+    """The code of a project at one moment.
+
+    Attributes:
+        contents: The bytes of each file, by its path from the folder, with `/`.
+        digest: SHA-256 of paths and bytes.
+    """
+
+    contents: Mapping[str, bytes]
+    digest: str
+
+
+def read_code(folder: Path) -> CodeFiles:
+    """Read the code of a project as it was at one moment.
+
+    Raises:
+        CodeUnusable: There is none, or too much of it; a link leads out of the folder; a file is neither file nor
+            folder, or changes while it is read.
+    """
+    last = ""
+    for _ in range(READS_MAX):
+        try:
+            before = list_code(folder)
+            contents = {name: (folder / name).read_bytes() for name in before}
+            after = list_code(folder)
+        except FileNotFoundError as gone:
+            last = str(gone.filename)
+            continue
+        if before == after:
+            return CodeFiles(contents, digest_contents(contents))
+        last = next(name for name in {**before, **after} if before.get(name) != after.get(name))
+    raise CodeUnusable(folder / last, "changes while it is read", "repeat the command when nothing writes there")
+
+
+def digest_contents(contents: Mapping[str, bytes]) -> str:
+    """SHA-256 of paths and bytes, each with its length, in the order of the paths."""
+    digest = hashlib.sha256()
+    for name in sorted(contents, key=os.fsencode):
+        for part in (os.fsencode(name), contents[name]):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def list_code(folder: Path) -> dict[str, FileStamp]:
+    """The files of the code with their stamps, by their path from the folder.
+
+    Raises:
+        CodeUnusable: As `read_code`.
+    """
+    found: dict[str, FileStamp] = {}
+    size = 0
+    for name, status in _walk(folder.resolve(), folder):
+        found[name] = FileStamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+        size += status.st_size
+        if len(found) > FILES_MAX or size > BYTES_MAX:
+            limit = f"{FILES_MAX:,} files or {BYTES_MAX // 1_000_000} MB"
+            step = f"move data out of the folders with Python files; the limit was passed at {name!r}"
+            raise CodeUnusable(folder, f"has more than {limit} of code", step)
+    if not found:
+        step = "run lockstep from the folder that holds definitions.py"
+        raise CodeUnusable(folder, "has no Python files", step)
+    return found
+
+
+def _walk(root: Path, folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in _scan(folder):
+        status = _examine(root, entry)
+        if not stat.S_ISDIR(status.st_mode):
+            if entry.name == PROJECT_FILE or entry.name.endswith(".py"):
+                yield entry.name, status
+        elif _holds_python(Path(entry.path)):
+            yield from _walk_folder(root, Path(entry.path), entry.name)
+
+
+def _walk_folder(root: Path, folder: Path, name: str) -> Iterator[tuple[str, os.stat_result]]:
+    """All files below a folder of code."""
+    for entry in _scan(folder):
+        status = _examine(root, entry)
+        below = f"{name}/{entry.name}"
+        if not stat.S_ISDIR(status.st_mode):
+            yield below, status
+        elif not (Path(entry.path) / ENVIRONMENT).exists():
+            yield from _walk_folder(root, Path(entry.path), below)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    """The entries that may be code."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    except FileNotFoundError:
+        return []  # it is gone: the second list shows that
+    return [each for each in found if not each.name.startswith(".") and not _is_derived(each.name)]
+
+
+def _is_derived(name: str) -> bool:
+    return name in NOT_CODE or name.endswith(COMPILED)
+
+
+def _holds_python(folder: Path) -> bool:
+    """Whether a folder of the project is code: a Python file is directly in it, and it is not an environment."""
+    if (folder / ENVIRONMENT).exists():
+        return False
+    return any(entry.name.endswith(".py") for entry in _scan(folder))
+
+
+def _examine(root: Path, entry: os.DirEntry[str]) -> os.stat_result:
+    """The status of a file or folder; of a link, that of its file.
+
+    Raises:
+        CodeUnusable: It is anything else.
+    """
+    step = "copy the file into the project, or remove it"
+    if entry.is_symlink():
+        target = Path(entry.path).resolve()
+        if not target.is_relative_to(root) or not target.is_file():
+            raise CodeUnusable(entry.path, f"is a link to {str(target)!r}, outside of the files of the project", step)
+    status = Path(entry.path).stat()
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        raise CodeUnusable(entry.path, "is neither a file nor a folder", step)
+    return status

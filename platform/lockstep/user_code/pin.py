@@ -1,0 +1,75 @@
+"""Chooses the code of a process once, at its start: a copy of the working folder.
+
+Workers import the user's modules later than the driver. From a folder that somebody edits, or a link that moves, a run
+would mix two versions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from lockstep.model.code_version import CodeVersion, remember_code
+from lockstep.settings import Settings
+from lockstep.user_code.copies import make_copy
+from lockstep.user_code.files import CodeFiles, list_code, read_code
+from lockstep.user_code.version_control import find_commit
+
+
+def pin_code(folder: Path, settings: Settings) -> Path:
+    """The folder from which this process imports the user's modules: an immutable copy, held until its end.
+
+    On a cluster without the setting `code_root` it is the folder itself: the machines may share no other.
+
+    Args:
+        folder: The working folder, with `definitions.py`.
+        settings: The master, and the code root.
+
+    Raises:
+        CodeUnusable: The code cannot be copied, or the copy has changed.
+        OSError: The copy cannot be written.
+    """
+    if not settings.has_shared_code:
+        return folder
+    copy, version = copy_code(folder, settings.find_code_root())
+    remember_code(copy, version)
+    return copy
+
+
+def copy_code(folder: Path, root: Path) -> tuple[Path, CodeVersion]:
+    """Copy the code of a folder, and name its version.
+
+    Raises:
+        CodeUnusable, OSError: As `pin_code`.
+    """
+    code = read_code(folder)
+    commit, is_modified = find_commit(folder, list_top_names(code))
+    return make_copy(root, code), CodeVersion(digest=code.digest, commit=commit, is_modified=is_modified)
+
+
+def list_top_names(code: CodeFiles) -> list[str]:
+    """The files and folders of the code that are directly in its folder."""
+    return sorted({name.partition("/")[0] for name in code.contents})
+
+
+class _CodeFinder(MetaPathFinder):
+    """Finds the modules of one folder, independent of the import path: Dagster changes it around its imports."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = [str(folder)]
+        self._names = {name.partition("/")[0].removesuffix(".py") for name in list_code(folder)}
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if path is not None or name not in self._names:
+            return None
+        return PathFinder.find_spec(name, self._path, target)
+
+
+def import_from(folder: Path) -> None:
+    """Import modules of a folder, before any others of the import path, until this process ends."""
+    place = next((number for number, each in enumerate(sys.meta_path) if each is PathFinder), len(sys.meta_path))
+    sys.meta_path.insert(place, _CodeFinder(folder))
