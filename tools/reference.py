@@ -75,6 +75,7 @@ ENGINE_ONLY = {
     "Topics": {"find_start", "select"},
     "Transform": {"find_stored_type", "replay_columns", "removal_column"},
     "TumblingWindows": {"list_spans"},
+    "Webhook": {"address", "transaction_rows", "transaction_seconds"},
 }
 """Public members that the engine calls, and no user."""
 OVERRIDDEN = {"envelope", "check_integrity", "on_snapshot", "on_update", "on_timer", "on_end", "deadline"}
