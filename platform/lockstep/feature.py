@@ -103,6 +103,10 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
             returns a function that lists these hours, or None for no limit.
         derived_assets: References to makers of the asset of a derived table: (derived, settings, owners).
         alarms: References to functions that judge a stream: (`HealthFacts`, stream); they yield alarms.
+        diagnoses: References to functions that `lockstep doctor` calls for the declared parts of the feature:
+            (streams by name, settings); each yields `Diagnosis` values (operations/doctor/diagnosis.py).
+        metrics: References to functions that read further figures of a stream: (folders); each yields `StreamGauge`
+            values (operations/stream_gauges.py).
         wiring: References that `lockstep.dagster` offers to jobs and sensors, by name.
     """
 
@@ -136,6 +140,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     drop_limits: tuple[str, ...] = ()
     derived_assets: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+    diagnoses: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     wiring: Mapping[str, str] = {}
 
     def is_declared_by(self, stream: object) -> bool:

@@ -6,8 +6,10 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from lockstep.features.health.exporter import StreamSnapshot, make_metrics
 from lockstep.features.quality import check
 from lockstep.features.quality.check import (
     POINT_SECONDS,
@@ -19,7 +21,12 @@ from lockstep.features.quality.check import (
 )
 from lockstep.features.quality.check import read_last_check as read_result
 from lockstep.features.quality.increment import CheckState, TableVersions, keep_state, load_state, make_state_path
+from lockstep.features.quality.metrics import read_rule_gauges
 from lockstep.features.quality.report import _draw_history, build_report
+from lockstep.features.quality.rules import RuleOutcome, RuleResult
+from lockstep.operations.alarms import HealthFacts
+from lockstep.operations.inspect.health import Health
+from lockstep.table.head import Desired
 from tests.support.protocol_run import ProtocolRun, folders_in
 
 if TYPE_CHECKING:
@@ -40,6 +47,27 @@ def make_checked(folders: StreamFolders, version: int) -> Checked:
     coverage = Coverage(full=True, reason="asked for", since=None, files=1, rows=2, size=3)
     versions = TableVersions(version, 1, 1)
     return Checked(stream=folders.stream, versions=versions, coverage=coverage, partitions=(), results=())
+
+
+def test_the_last_check_reaches_the_metrics_rule_by_rule(folders: StreamFolders) -> None:
+    assert list(read_rule_gauges(folders)) == []
+    results = tuple(
+        RuleResult(rule=rule, sentence="s", outcome=outcome, observed=observed)
+        for rule, outcome, observed in (
+            ("price_in_range", RuleOutcome.FAILED, 7),
+            ("unit_in_set", RuleOutcome.PASSED, 0),
+            ("crashed", RuleOutcome.CRASHED, None),
+        )
+    )
+    keep_result(folders, msgspec.structs.replace(make_checked(folders, 1), results=results), ())
+    gauges = tuple(read_rule_gauges(folders))
+    facts = HealthFacts(stream=folders.stream, desired=Desired.RUNNING)
+    look = StreamSnapshot(Health(facts=facts, alarms=(), figures={}), 0.1, gauges=gauges)
+    (family,) = [each for each in make_metrics([look, look]) if each.name == "lockstep_rule_violations"]
+    assert [(each.labels, each.value) for each in family.samples[:2]] == [
+        ({"stream": folders.stream, "rule": "price_in_range"}, 7.0),
+        ({"stream": folders.stream, "rule": "unit_in_set"}, 0.0),
+    ]
 
 
 def damage(path: Path) -> None:

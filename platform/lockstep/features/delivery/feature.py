@@ -14,5 +14,6 @@ FEATURE = Feature(
     follower_proofs=("lockstep.features.delivery.prove:prove_deliveries",),
     kept_rows=("lockstep.features.delivery.kept_rows:find_delivered_rows",),
     drop_limits=("lockstep.features.delivery.kept_rows:find_droppable_hours",),
+    diagnoses=("lockstep.features.delivery.diagnoses:check_deliveries",),
     stream_assets=("lockstep.features.delivery.asset:make_delivery_asset",),
 )

@@ -34,50 +34,28 @@ from lockstep.features.delivery.erasures import ErasedSession
 from lockstep.features.delivery.kafka_keys import KeyedRebuild, encode_row, list_erased
 from lockstep.features.delivery.kafka_message import MessageEncoder, OutgoingMessage, decode_headers
 from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, read_last_messages
+from lockstep.features.delivery.kafka_setup import (
+    PREFIX,
+    TopicState,
+    check_rows_topic,
+    check_same_topic,
+    check_token,
+    check_token_topic,
+    find_topics,
+    start_producer,
+)
 from lockstep.features.delivery.kafka_tokens import TokenTopic
 from lockstep.kafka.admin import ClusterAdmin, Topic, read_topic_settings
-from lockstep.kafka.client import ClusterClient, make_admin_client, make_producer_configuration
-from lockstep.kafka.secrets import with_secrets
-from lockstep.model.decoding import decode_json
+from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.settings import KafkaSettings
 from lockstep.time_limit import describe_silence
 
-TRANSACTION_MS = 60_000
-"""After this time without an end the broker aborts a transaction, so that it blocks readers no longer."""
 COMMIT_SECONDS = 60.0
 _TOO_LARGE = (ClientError.MSG_SIZE_TOO_LARGE, ClientError.RECORD_LIST_TOO_LARGE)
 _FENCED = (
     *(ClientError._FENCED, ClientError.INVALID_PRODUCER_EPOCH),  # noqa: SLF001  # the client's name
     ClientError.PRODUCER_FENCED,
 )
-_NO_TRANSACTIONS = {
-    ClientError.INVALID_TRANSACTION_TIMEOUT: (
-        f"the brokers allow no transactions of {TRANSACTION_MS // 1000} s",
-        f"set transaction.max.timeout.ms of the brokers to {TRANSACTION_MS} at least",
-    ),
-    ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "this user may not use its transactional id",
-        "grant WRITE and DESCRIBE on the transactional ids with the prefix lockstep.delivery.",
-    ),
-    ClientError._UNSUPPORTED_FEATURE: (  # noqa: SLF001  # the client's name
-        "the brokers have no transactions",
-        "deliver to a cluster with transactions: Kafka 0.11 or later",
-    ),
-}
-
-
-class _TargetState(msgspec.Struct, frozen=True):
-    """The topic to which a token belongs.
-
-    Attributes:
-        topic_id: Its id.
-        partitions: Number of its partitions.
-        deletes: Messages of a rebuild that are still to be deleted: those before an offset, by partition.
-    """
-
-    topic_id: str
-    partitions: int
-    deletes: dict[int, int] = {}
 
 
 class KafkaConnection(ChangeableTarget):
@@ -119,7 +97,7 @@ class KafkaConnection(ChangeableTarget):
             raise TargetInterrupted(delivery, error.problem) from error
         except KafkaError as error:
             raise TargetRefused(delivery, error.problem, next_step=error.next_step) from error
-        self._state = _TargetState(self._topic.topic_id, self._topic.partitions)
+        self._state = TopicState(self._topic.topic_id, self._topic.partitions)
         self._epoch = 1 if self._token is None else self._token.epoch + 1
         if self._token is not None:
             self._check_topic(self._token, rebuilds=rebuilds)  # 4
@@ -133,14 +111,14 @@ class KafkaConnection(ChangeableTarget):
         """Write rows and token in one transaction. Raises as `TargetConnection.write`."""
         self._write(rows, token, self._state)
 
-    def _write(self, rows: Sequence[DeliveredRow], token: DeliveryToken, state: _TargetState) -> None:
+    def _write(self, rows: Sequence[DeliveredRow], token: DeliveryToken, state: TopicState) -> None:
         if self._encoder is None:
             self._encoder = self._make_encoder(token)
         encoder = self._encoder
         self._transact(lambda: self._produce(rows, encoder), token, state)
 
     def _transact(
-        self, produce: Callable[[], None], token: DeliveryToken | None, state: _TargetState | None = None
+        self, produce: Callable[[], None], token: DeliveryToken | None, state: TopicState | None = None
     ) -> None:
         """Produce messages and the token, if any, in one transaction."""
         try:
@@ -286,38 +264,14 @@ class KafkaConnection(ChangeableTarget):
         return False
 
     def _find_topic(self, client: ClusterClient) -> Topic:
-        name = self._target.topic
-        tokens = self._target.tokens
-        topics = self._admin.topics([name, tokens])
-        if name not in topics:
-            step = f"create it, with the number of partitions that it keeps: kafka-topics.sh --create --topic {name}"
-            raise TargetRefused(self._delivery, f"topic {name} does not exist", next_step=step)
-        if tokens not in topics:
+        topics = find_topics(self._delivery, self._target, self._admin)
+        topic = topics[self._target.topic]
+        check_rows_topic(self._delivery, self._target, topic, client, self._settings.timeout_seconds)
+        if self._target.tokens not in topics:
             self._create_tokens(client)
-        elif topics[tokens].partitions != 1:
-            problem = f"the token topic {tokens} has {topics[tokens].partitions} partitions, not one"
-            raise TargetRefused(self._delivery, problem, next_step="name another one: KafkaTopic(tokens=...)")
-        self._check_policy(client, topics[name])
-        (kept,) = read_topic_settings(client, [tokens], self._settings.timeout_seconds)
-        if kept.settings.get("cleanup.policy") != "compact":
-            problem = f"the token topic {tokens} has cleanup.policy {kept.settings.get('cleanup.policy')}: Kafka would "
-            step = f"set cleanup.policy=compact on {tokens}"
-            raise TargetRefused(self._delivery, f"{problem}delete the position of the delivery", next_step=step)
-        return topics[name]
-
-    def _check_policy(self, client: ClusterClient, topic: Topic) -> None:
-        """Refuse a topic that would lose rows, or keep the rows that others have replaced."""
-        if not self._target.key and not topic.deletes_only:
-            problem = f"topic {topic.name} is compacted: Kafka would keep the last row of each session alone"
-            step = f"set cleanup.policy=delete on {topic.name}; or declare a key: KafkaTopic(key=...)"
-            raise TargetRefused(self._delivery, problem, next_step=step)
-        if self._target.key:
-            (kept,) = read_topic_settings(client, [topic.name], self._settings.timeout_seconds)
-            policy = kept.settings.get("cleanup.policy")
-            if policy != "compact":
-                problem = f"topic {topic.name} has cleanup.policy {policy}: it would lose keys that do not change"
-                step = f"set cleanup.policy=compact on {topic.name}; or declare no key"
-                raise TargetRefused(self._delivery, problem, next_step=step)
+            topics |= self._admin.topics([self._target.tokens])
+        check_token_topic(self._delivery, topics[self._target.tokens], client, self._settings.timeout_seconds)
+        return topic
 
     def _create_tokens(self, client: ClusterClient) -> None:
         """Create the token topic, with as many replicas as the topic of the rows has."""
@@ -344,50 +298,15 @@ class KafkaConnection(ChangeableTarget):
             time.sleep(0.1)
 
     def _fence_earlier(self) -> Producer:
-        options = {
-            "transactional.id": f"lockstep.delivery.{self._target.topic}",
-            "transaction.timeout.ms": TRANSACTION_MS,
-            "delivery.timeout.ms": TRANSACTION_MS,
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "allow.auto.create.topics": False,
-            "log_level": 2,
-            # Reports of all messages would cost more than their encoding.
-            "delivery.report.only.error": True,
-            "on_delivery": self._note_refusal,
-        }
-        producer = Producer({**with_secrets(make_producer_configuration(self._settings)), **options})
-        try:
-            producer.init_transactions(self._settings.timeout_seconds)
-        except KafkaException as error:
-            found = error.args[0]
-            problem, step = _NO_TRANSACTIONS.get(found.code(), ("", ""))
-            if problem:
-                raise TargetRefused(self._delivery, f"{problem}: {found.str()}", next_step=step) from error
-            problem = f"the coordinator of transactions gave no producer id ({found.str()})"
-            raise TargetInterrupted(self._delivery, problem) from error
-        return producer
+        name = f"{PREFIX}{self._target.topic}"
+        return start_producer(self._delivery, name, self._settings, self._note_refusal)
 
     def _check_topic(self, token: DeliveryToken, *, rebuilds: bool) -> None:
-        name = self._target.topic
-        if token.delivery != self._delivery:
-            problem = f"topic {name} is the target of delivery {token.delivery}, whose rows it has"
-            step = f"name another topic; or continue that delivery by its name, {token.delivery}"
-            raise TargetRefused(self._delivery, problem, next_step=step)
-        if rebuilds:
-            return
-        had = decode_json(token.target_state, _TargetState)
-        rebuild = f"lockstep delivery rebuild {self._delivery} --plan; or "
-        if had.topic_id != self._state.topic_id:
-            problem = f"topic {name} was deleted and created again: the rows that were delivered are gone"
-            step = f"{rebuild}deliver by another name to another topic, from the first row on"
-            raise TargetRefused(self._delivery, problem, next_step=step)
-        if had.partitions != self._state.partitions:
-            problem = f"topic {name} had {had.partitions} partitions, and has {self._state.partitions}: keys would move"
-            step = f"{rebuild}deliver by another name to a topic of that number, from the first row on"
-            raise TargetRefused(self._delivery, problem, next_step=step)
-        if had.deletes:
-            self._delete_messages(had.deletes)
+        check_token(self._delivery, self._topic.name, token)
+        if not rebuilds:
+            had = check_same_topic(self._delivery, self._topic, token)
+            if had.deletes:
+                self._delete_messages(had.deletes)
 
 
 def _make_too_large(row: Any, size: int) -> RowUndeliverable:

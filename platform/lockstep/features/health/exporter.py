@@ -26,12 +26,15 @@ from lockstep.addresses import is_loopback_name
 from lockstep.control.live_report import LiveRates, compute_rates, read_live_report
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import EnvironmentProblem
+from lockstep.feature import load_parts
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity, HealthFacts
 from lockstep.operations.inspect.health import Health, describe_unreadable, make_unreadable, read_health
+from lockstep.operations.stream_gauges import StreamGauge
 from lockstep.operations.stream_handle import SharedCluster, StreamHandle
 from lockstep.settings import Settings
 from lockstep.table.head import Desired
+from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -242,6 +245,7 @@ class StreamSnapshot(msgspec.Struct, frozen=True):
         counts: The counters, by name.
         counted: The figures of each counter of the newest snapshot that could read the table.
         rates: The work of the writer; None without a live one.
+        gauges: Figures of features.
     """
 
     health: Health
@@ -249,6 +253,7 @@ class StreamSnapshot(msgspec.Struct, frozen=True):
     counts: Mapping[str, int] = {}
     counted: Mapping[str, Mapping[TopicIdPartition, int]] = {}
     rates: LiveRates | None = None
+    gauges: tuple[StreamGauge, ...] = ()
 
 
 def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamSnapshot:
@@ -310,7 +315,16 @@ class HealthCollector(Collector):
             logger.exception("stream %s could not be read", stream.name)
             health = make_unreadable(stream, *describe_unreadable(error))
         seconds = time.monotonic() - began
-        return StreamSnapshot(health, seconds, rates=_read_rates(handle, health.facts))
+        gauges = tuple(_read_gauges(handle.folders))
+        return StreamSnapshot(health, seconds, rates=_read_rates(handle, health.facts), gauges=gauges)
+
+
+def _read_gauges(folders: StreamFolders) -> Iterator[StreamGauge]:
+    for read in load_parts("metrics"):
+        try:
+            yield from read(folders)
+        except Exception:
+            logger.exception("a figure of %s could not be read", folders.stream)
 
 
 def _read_rates(handle: StreamHandle, facts: HealthFacts) -> LiveRates | None:
@@ -340,6 +354,7 @@ def make_metrics(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
     yield from (desired, alarm, lag, seconds)
     yield from _make_writer_gauges(looks)
     yield from _make_follower_gauges(looks)
+    yield from _make_feature_gauges(looks)
 
 
 def _make_writer_gauges(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
@@ -380,6 +395,16 @@ def _make_follower_gauges(looks: Sequence[StreamSnapshot]) -> Iterator[Metric]:
             if lag.freshness_seconds is not None:
                 freshness.add_metric(labels, lag.freshness_seconds)
     yield from (unread, freshness)
+
+
+def _make_feature_gauges(looks: Sequence[StreamSnapshot]) -> Iterable[Metric]:
+    made = dict[str, GaugeMetricFamily]()
+    for look in looks:
+        for each in look.gauges:
+            labels = ["stream", *each.labels]
+            gauge = made.setdefault(each.name, GaugeMetricFamily(each.name, each.meaning, labels=labels))
+            gauge.add_metric([look.health.facts.stream, *each.labels.values()], each.value)
+    return made.values()
 
 
 def _make_gauge(metric: StreamMetric, looks: Sequence[StreamSnapshot]) -> Metric:

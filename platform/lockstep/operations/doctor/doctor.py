@@ -1,4 +1,4 @@
-"""Checks the environment of the streams: this machine, the table root, Kafka and its topics. Leaves no changes."""
+"""Checks the environment of the streams: this machine, the table root, Kafka, its topics, parts of features."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from lockstep.addresses import is_in_object_store
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, StoreFailed
+from lockstep.feature import load_parts
 from lockstep.operations.doctor import machine
 from lockstep.operations.doctor.definitions import check_definitions
 from lockstep.operations.doctor.diagnosis import Diagnosis, Level, make_error, make_warning
@@ -61,6 +62,7 @@ def run_diagnoses(
         "tables": lambda: _find_undeclared(settings.table_root, streams),
         "states": lambda: _find_costly_states(settings.table_root, streams),
         "Kafka": lambda: _kafka(settings.kafka, streams),
+        "features": lambda: _check_features(settings, streams),
     }
     found = list[Diagnosis]()
     for name, look in looks.items():
@@ -90,6 +92,11 @@ def _kafka(kafka: KafkaSettings, streams: Callable[[], Mapping[str, AnyStream]])
     """Wait only once for a cluster that does not answer."""
     yield from check_cluster(kafka)
     yield from check_topics(kafka, streams())
+
+
+def _check_features(settings: Settings, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:
+    for check in load_parts("diagnoses"):
+        yield from check(streams(), settings)
 
 
 def with_brokers(settings: Settings, brokers: str | None) -> Settings:
