@@ -14,7 +14,7 @@ class StreamGauge(msgspec.Struct, frozen=True):
         name: Name of the metric.
         meaning: Its meaning, as the exporter shows it.
         value: The figure.
-        labels: Further labels beside that of the stream; the same for all figures of a name.
+        labels: Further labels, besides `stream`; the same for all figures of a name.
     """
 
     name: str

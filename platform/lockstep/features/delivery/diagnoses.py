@@ -133,7 +133,8 @@ def _check_webhook(check: str, delivery: str, target: Webhook) -> Diagnosis:
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        host, port = "", 0
+        host = ""
+        port = 0
     if not host or "@" in parts.netloc:
         step = "write it as https://host:port/path; credentials belong into Webhook.authorization"
         return make_error(check, f"{field} has no host, another port than a number, or credentials", step)

@@ -81,7 +81,7 @@ def check_token_topic(delivery: str, topic: Topic, client: ClusterClient, second
     """Refuse a token topic that would lose tokens. Raises TargetRefused."""
     if topic.partitions != 1:
         problem = f"the token topic {topic.name} has {topic.partitions} partitions, not one"
-        raise TargetRefused(delivery, problem, next_step="name another one: KafkaTopic(tokens=...)")
+        raise TargetRefused(delivery, problem, next_step="name another topic: KafkaTopic(tokens=...)")
     (kept,) = read_topic_settings(client, [topic.name], seconds)
     policy = kept.settings.get("cleanup.policy")
     if policy != "compact":
@@ -120,7 +120,7 @@ def start_producer(
     settings: KafkaSettings,
     on_failure: Callable[[ClientError | None, Message], None],
 ) -> Producer:
-    """Start a producer with transactions; an earlier one of the same transactional id is fenced.
+    """Start a producer with transactions; an earlier producer of the same transactional id is fenced.
 
     Args:
         delivery: Name of the delivery.
