@@ -322,21 +322,24 @@ class Limits(Declaration):
     Example: `Limits(batch_messages=50_000)`
 
     Attributes:
-        batch_messages: Most messages in one batch; lower it for large messages, as a batch must fit the memory of its
-            tasks. By default 100,000 for each core, at least 200,000, and at most 200,000 of one partition: the fixed
-            cost of a batch, about 0.1 CPU seconds, is then half a microsecond a message, and more only delays the rows.
-            With `FileSize` the size of files decides instead, up to 20 times this number a file, or 4,000,000 messages
-            by default.
-        message_bytes: Largest message; larger messages are undecodable. A range is read in memory.
-        topics: Most topics of the stream; a pattern that matches more is considered a mistake.
+        batch_messages: Most messages in one batch. By default 100,000 for each core, at least 200,000, and at most
+            200,000 of one partition: the fixed cost of a batch, about 0.1 CPU seconds, is then half a microsecond a
+            message, and more only delays the rows. With `FileSize` the size of files decides instead, up to 20 times
+            this number a file, or 4,000,000 messages by default. For large messages, as a batch must fit the memory of
+            its tasks, and for large files.
+        message_bytes: Largest message; larger messages are undecodable. A range is read in memory. For brokers that
+            take messages of more than 8 MiB.
+        topics: Most topics of the stream; a pattern that matches more is considered a mistake. For families of more
+            topics, such as one for each device.
         batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the third time in a
-            row the run fails. Raise it for folds that take longer than 1.5 ms a message. Not with `FileSize`.
+            row the run fails. Not with `FileSize`. For folds that take longer than 1.5 ms a message.
         quarantine_share: Largest share of a batch that may be undecodable or refused by the transform: more is a bad
-            deploy, not a bad message, and stops the stream.
-        quarantine_burst: With fewer refused messages a batch is never stopped for its share.
+            deploy, not a bad message, and stops the stream. For sources known to send more garbage.
+        quarantine_burst: With fewer refused messages a batch is never stopped for its share. For small batches.
         stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned; less than Dagster's
-            timeout for a cancelled run.
-        handover_timeout_seconds: How long a new run waits for an unresponsive writer before it claims.
+            timeout for a cancelled run. For long batches, and for schedulers that kill a process sooner.
+        handover_timeout_seconds: How long a new run waits for an unresponsive writer before it claims. For busy
+            machines.
     """
 
     batch_messages: int | None = None
@@ -417,15 +420,17 @@ class Objectives(Declaration):
 
     Attributes:
         freshness: Longest time that a message may wait to be committed, counted from its Kafka timestamp; None for no
-            objective. A stopped or held stream misses none.
+            objective. A stopped or held stream misses none. For streams whose rows somebody waits for.
         headroom: Least time until retention may delete an unread message; of a retention of less than twice that, half
-            the retention. It is the time to notice, to fix the cause, and to catch up.
+            the retention. For teams that need more time to notice, to fix the cause, and to catch up.
         open_transaction: Longest time that a transaction may hide the messages behind it. Kafka ends a transaction
-            after `transaction.max.timeout.ms`, 15 minutes by default: an older transaction hangs.
-        quarantine_per_hour: Most messages that may enter quarantine within an hour.
-        uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour.
+            after `transaction.max.timeout.ms`, 15 minutes by default: an older transaction hangs. For brokers with
+            another value.
+        quarantine_per_hour: Most messages that may enter quarantine within an hour. For sources known to send garbage.
+        uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour. For
+            installations that compact less often.
         follower_lag: Longest time that a follower, such as a derived table or an export, may leave batches unread that
-            are ready for it. It must be longer than its schedule waits.
+            are ready for it. It must be longer than its schedule waits. For followers that run less often than hourly.
     """
 
     freshness: timedelta | None = None

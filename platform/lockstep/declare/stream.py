@@ -138,28 +138,30 @@ class Stream(Declaration, Generic[M, S, R]):
     Example: `Stream(name="plants", topics=Topics(pattern="plants"), transform=Plants(), integrity=NoIntegrity())`
 
     Attributes:
-        name: Lower-case name; folder of the table, asset key, name of the consumer group.
-        topics: The topics that are read.
-        transform: The fold.
-        integrity: The promise, its evidence, and the reaction to a violation.
-        decoder: Decodes a record's value to a message.
-        trigger: When a batch starts.
-        limits: Bounds, for very large messages, very many topics or a very slow fold.
-        event_time: Watermark, timers, idle timeouts, and producers with wrong clocks.
-        objectives: When the stream raises an alarm.
+        name: Lower-case name; folder of the table, asset key, name of the consumer group. For all streams.
+        topics: The topics that are read. For all streams.
+        transform: The fold. For all streams.
+        integrity: The promise, its evidence, and the reaction to a violation. For all streams.
+        decoder: Decodes a record's value to a message. For messages that are not JSON.
+        trigger: When a batch starts. For rows sooner or later than five seconds, bounded runs, and files of one size.
+        limits: Bounds. For very large messages, very many topics or a very slow fold.
+        event_time: Watermark, timers and idle timeouts. For timers, sessions that end when idle, and wrong clocks.
+        objectives: When the stream raises an alarm. For rows that somebody waits for.
         retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
-            Housekeeping drops older rows. The ledger keeps its rows.
-        quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all.
-        archive: Keeps each message as Kafka had it, for longer than Kafka (docs/archive.md); None for none.
+            Housekeeping drops older rows. The ledger keeps its rows. For tables that must not grow without end.
+        quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
+            personal data in refused messages.
+        archive: Keeps each message as Kafka had it (docs/archive.md); None for none. For topics with a short retention.
         current: Whether the table `<table_root>/<stream>/current` is kept, with one row a session and key
-            (docs/current.md).
-        export: A plain Parquet dataset of the old hours, for readers without Delta; None for none.
-        deliveries: Targets outside of the table that receive the rows, exactly once (docs/deliver.md).
-        rules: Promises about the rows, checked in addition to completeness and order (docs/quality.md).
-        lookups: Other Delta tables that the transform reads (docs/lookups.md).
+            (docs/current.md). For readers of the newest values, and for tables with `retention`.
+        export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
+        deliveries: Targets outside of the table that receive the rows, exactly once (docs/deliver.md). For consumers of
+            a topic, a database or a system of your own.
+        rules: Promises about the rows (docs/quality.md). For more than completeness and order.
+        lookups: Other Delta tables that the transform reads (docs/lookups.md). For folds that need reference data.
         host_group: `lockstep host` runs the streams of a group in one process (docs/host.md); None keeps a stream out
-            of each host.
-        description: A sentence for people, shown in the asset catalog.
+            of each host. For streams that need a driver for themselves, and for several hosts.
+        description: A sentence for people, shown in the asset catalog. For teams that share a catalog.
 
     Raises:
         DeclarationError: Names the field, the value and a valid alternative.
