@@ -2,13 +2,14 @@
 
 from lockstep.declare.archive import Archive
 from lockstep.declare.derived import Derived, OutputMode, Watermark
-from lockstep.declare.options import Codec, Export
+from lockstep.declare.options import Codec, Export, OnRewind
 
 __all__ = [
     "Archive",
     "Codec",
     "Derived",
     "Export",
+    "OnRewind",
     "OutputMode",
     "Watermark",
 ]

@@ -94,6 +94,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
             bytes of a large file).
         kept_rows: References to functions that find copies of rows outside of the stream's tables: they take
             `ErasedHours` and return `KeptRows`.
+        undone_rows: References to functions that find copies of rows which a rewind or a promotion undoes: they take
+            `UndoneBatches` and return `KeptRows`.
         copied_since: References to functions that see whether such copies have appeared, at the commit of an erasure:
             (`ErasedHours`).
         withdrawal: References to functions that withdraw copies which appeared during an erasure: (`ErasedHours`).
@@ -133,6 +135,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     follower_proofs: tuple[str, ...] = ()
     compaction_debt: tuple[str, ...] = ()
     kept_rows: tuple[str, ...] = ()
+    undone_rows: tuple[str, ...] = ()
     copied_since: tuple[str, ...] = ()
     withdrawal: tuple[str, ...] = ()
     forgetting: tuple[str, ...] = ()

@@ -463,14 +463,36 @@ class Codec(Enum):
     NONE = "none"
 
 
+def _check_choice(name: str, value: object, example: Enum) -> None:
+    """Refuse a value of an export that is not a member of its enumeration."""
+    kind = type(example)
+    if not isinstance(value, kind):
+        raise DeclarationError(f"Export.{name}", value, f"is not one of {kind.__name__}", str(example))
+
+
+class OnRewind(Enum):
+    """When an hour is exported, and the effect of a later rewind or promotion that undoes some of its batches.
+
+    | value | an hour is exported | a rewind or promotion that undoes batches of an exported hour |
+    |---|---|---|
+    | `WAIT` | `rewind_hours` after it was written | goes below the rewind floor, and ends the dataset |
+    | `REWRITE` | when it is closed and compacted | the next export withdraws the hour, then writes it again |
+    | `REFUSE` | when it is closed and compacted | is refused |
+    """
+
+    WAIT = "wait"
+    REWRITE = "rewrite"
+    REFUSE = "refuse"
+
+
 @dataclass(frozen=True)
 class Export(Declaration):
-    """A plain Parquet dataset of the stream's old hours, for readers without Delta.
+    """A plain Parquet dataset of the stream's closed hours, for readers without Delta.
 
-    Each hour is written once, as the folder `commit_hour=YYYY-MM-DDTHH`, and never touched again: only hours that are
-    closed, compacted, and that no rewind can go back to (setting `rewind_hours`).
+    Each hour is written as the folder `commit_hour=YYYY-MM-DDTHH`, whole, when it is closed and compacted. By default
+    an hour waits until no rewind can go back to it (setting `rewind_hours`), and is never touched again.
 
-    Example: `Export(partition_by=("_topic",), codec=Codec.SNAPPY)`
+    Example: `Export(partition_by=("_topic",), codec=Codec.SNAPPY, on_rewind=OnRewind.REWRITE)`
 
     Attributes:
         columns: Names of the columns, in order; empty for all.
@@ -480,6 +502,7 @@ class Export(Declaration):
         codec: Compression.
         row_group_rows: Rows of a row group, which the export holds in memory.
         folder: Absolute path of the dataset, or `s3://BUCKET/PREFIX`; empty for `<table_root>/<stream>/export`.
+        on_rewind: When an hour is exported, and the effect of a later rewind on it.
     """
 
     columns: tuple[str, ...] = ()
@@ -487,6 +510,7 @@ class Export(Declaration):
     codec: Codec = Codec.ZSTD
     row_group_rows: int = 1_000_000
     folder: str = ""
+    on_rewind: OnRewind = OnRewind.WAIT
 
     def __post_init__(self) -> None:
         """Refuse values that no hour could be written with."""
@@ -494,8 +518,8 @@ class Export(Declaration):
             named = cast("object", getattr(self, name))  # users need no checker
             if isinstance(named, str) or not isinstance(named, Sequence):
                 raise DeclarationError(f"Export.{name}", named, "is not a tuple of names", "for example ('_topic',)")
-        if not isinstance(self.codec, Codec):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
-            raise DeclarationError("Export.codec", self.codec, "is not one of Codec", "Codec.ZSTD")
+        _check_choice("codec", self.codec, Codec.ZSTD)
+        _check_choice("on_rewind", self.on_rewind, OnRewind.REWRITE)
         rows = cast("object", self.row_group_rows)  # as above
         if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
             raise DeclarationError("Export.row_group_rows", rows, "is not a positive whole number", "1_000_000")

@@ -200,7 +200,7 @@ def judge_standing(read: SourceHistory, head: Head) -> FollowerStanding:
 
 def compute_lag(position: FollowerPosition, read: SourceHistory, head: Head, now: datetime) -> FollowerLag:
     """Compute how far a follower is behind one of its sources. Pure."""
-    ready = head.batch if position.reads is Reads.COMMITS else max(0, head.rewind_floor - 1)
+    ready = max(0, head.rewind_floor - 1) if position.reads is Reads.HOURS else head.batch
     counts_up_to = min(read.batch, head.valid_batches.get(read.batch_generation, 0))
     unread = ready - counts_up_to if read.table_id == head.table_id else ready
     return FollowerLag(
@@ -248,12 +248,12 @@ def make_effect_records(effects: Iterable[FollowerEffect]) -> Records:
 
 
 def _describe_effect(position: FollowerPosition, stream: str, undone_after: int | None) -> str:
+    if undone_after is None and position.reads is not Reads.COMMITS:
+        return "keeps its rows: the erasure is refused if they are of the session"
     if position.rebuilds:
         return "its next run rebuilds it; until then it shows the previous rows"
-    if undone_after is None and position.reads is Reads.COMMITS:
-        return "keeps its rows: the notes tell how those of the session are erased"
     if undone_after is None:
-        return "keeps its rows: the erasure is refused if they are of the session"
+        return "keeps its rows: the notes tell how those of the session are erased"
     read = position.find_source(stream)
     if read is not None and read.batch > undone_after:
         return f"holds rows of batches {undone_after + 1} to {read.batch}, which are undone: its next run is refused"

@@ -1,14 +1,14 @@
-"""Copies of rows outside of a stream's tables, of which an erasure must know."""
+"""Copies of rows outside of a stream's tables, of which an erasure, a rewind or a promotion must know."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from lockstep.declare.stream import AnyStream
 from lockstep.feature import load_parts
-from lockstep.operations.plan_frame import Obstacle
+from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
@@ -41,9 +41,42 @@ class KeptRows(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+class UndoneBatches(msgspec.Struct, frozen=True):
+    """The batches that a rewind or a promotion undoes.
+
+    Attributes:
+        folders: Folders of the stream.
+        declared: Its declaration; None if it is unknown.
+        head: The head of its table with the lineage afterwards.
+    """
+
+    folders: StreamFolders
+    declared: AnyStream | None
+    head: Head
+
+
+def find_undone_copies(undone: UndoneBatches) -> KeptRows:
+    """Find copies of rows that a rewind or a promotion undoes."""
+    return _join(find(undone) for find in load_parts("undone_rows"))
+
+
+def refuse_undone_copies(undone: UndoneBatches, plan: str) -> None:
+    """Refuse a rewind or a promotion that a copy of undone rows forbids, also a copy that appeared since its plan.
+
+    Raises:
+        Refused: Names every obstacle.
+    """
+    obstacles = find_undone_copies(undone).obstacles
+    if obstacles:
+        raise Refused(undone.folders.stream, plan, obstacles)
+
+
 def find_kept_rows(erased: ErasedHours) -> KeptRows:
     """Find copies of the rows of some commit hours."""
-    found = [find(erased) for find in load_parts("kept_rows")]
+    return _join(find(erased) for find in load_parts("kept_rows"))
+
+
+def _join(found: Iterable[KeptRows]) -> KeptRows:
     obstacles = list[Obstacle]()
     notes = list[str]()
     for kept in found:

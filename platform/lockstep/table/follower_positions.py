@@ -33,6 +33,8 @@ class Reads(StrEnum):
     COMMITS = "commits"
     HOURS = "hours"
     """Closed hours before the rewind floor; the others are not due."""
+    CLOSED_HOURS = "closed hours"
+    """Closed hours, also those to which a rewind may go back."""
 
 
 class SourceHistory(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """A process that exports, and dies or waits at a step.
 
-`python -m tests.features.export.exporting ROOT STEP` kills itself at STEP of its first hour; with a third argument GATE
-it makes the file GATE/<pid> there instead, waits for GATE/go, goes on, and prints its result as JSON.
+`python -m tests.features.export.exporting ROOT STEP` kills itself at STEP of its first hour, or of the withdrawal of
+hours that a rewind has undone. With a third argument GATE it makes the file GATE/<pid> there instead, waits for
+GATE/go, continues, and prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from lockstep.derived import Export
+from lockstep.derived import Export, OnRewind
 from lockstep.features.export import dataset
 from lockstep.features.export.export import export_stream
 from lockstep.storage import LocalStorage
@@ -23,6 +24,7 @@ from tests.features.compaction.compacting import wait_for
 from tests.features.export.declared import make_stream
 
 STEPS = ("files written", "manifest written", "published")
+WITHDRAWAL_STEPS = ("before an hour is withdrawn", "after an hour is withdrawn", "before the batches are recorded")
 
 
 def interrupt(step: str, act: Callable[[], None]) -> None:
@@ -36,16 +38,19 @@ def interrupt(step: str, act: Callable[[], None]) -> None:
             act()
 
     def replacing(self: LocalStorage, path: Path, content: bytes) -> None:
-        if path.name == dataset.MANIFEST_FILE and step == STEPS[0]:
+        is_due = {STEPS[0]: dataset.MANIFEST_FILE, WITHDRAWAL_STEPS[2]: dataset.SOURCE_FILE}.get(step) == path.name
+        if is_due:
             once()
         replace(self, path, content)
 
     def moving(self: LocalStorage, path: Path, target: Path) -> None:
-        is_hour = target.name.startswith(dataset.HOUR_PREFIX)
-        if is_hour and step == STEPS[1]:
+        before = {target.name: STEPS[1], path.name: WITHDRAWAL_STEPS[0]}
+        after = {target.name: STEPS[2], path.name: WITHDRAWAL_STEPS[1]}
+        hours = [name for name in before if name.startswith(dataset.HOUR_PREFIX)]
+        if step in [before[name] for name in hours]:
             once()
         move(self, path, target)
-        if is_hour and step == STEPS[2]:
+        if step in [after[name] for name in hours]:
             once()
 
     storage.move, storage.replace = moving, replacing  # type: ignore[method-assign]  # this process is killed
@@ -65,5 +70,6 @@ def wait_at(gate: Path) -> None:
 if __name__ == "__main__":
     root, at, *gates = sys.argv[1:]
     interrupt(at, (lambda: wait_at(Path(gates[0]))) if gates else die)
-    result = export_stream(make_stream(Export()), StreamFolders("readings", Path(root)))
+    declared = Export(on_rewind=OnRewind.REWRITE if at in WITHDRAWAL_STEPS else OnRewind.WAIT)
+    result = export_stream(make_stream(declared), StreamFolders("readings", Path(root)))
     sys.stdout.write(msgspec.json.encode(result).decode())

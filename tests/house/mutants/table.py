@@ -751,6 +751,29 @@ WRITTEN_BY = list_mutants(
     ),
 )
 
+EARLY_HOURS = list_mutants(
+    "features/export/undone.py",
+    "features/export/test_early_hours.py",
+    Change(
+        "an hour that a rewind undid is withdrawn before others are written",
+        "            take_back_hour(folder, hour)\n",
+        "",
+        "test_after_rewinds_the_dataset_is_the_table_and_has_no_row_twice",
+    ),
+    Change(
+        "an hour that was published in the moment of a rewind is found by its manifest",
+        "judged = {hour for hour in hours if hour >= floor_hour} if is_same else hours",
+        "judged = set() if is_same else hours",
+        "test_an_undone_hour_of_a_killed_export_is_withdrawn_though_a_newer_export_saw_the_rewind",
+    ),
+    Change(
+        "rows that retention has dropped from the table stay in the dataset",
+        "(hour for hour in hours if hour >= dropped)",
+        "hours",
+        "test_an_hour_whose_rows_retention_has_dropped_stays",
+    ),
+)
+
 START = list_mutants(
     "table/head.py",
     "features/history/test_rewind.py",
@@ -1710,6 +1733,7 @@ MUTANTS = (
     *HOUSEKEEPING,
     *STATE_GC,
     *WRITTEN_BY,
+    *EARLY_HOURS,
     *START,
     *REWIND,
     *REWIND_PLAN,

@@ -146,7 +146,7 @@ def test_an_hour_that_could_not_be_published_leaves_nothing(
 def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [True, False]
     monkeypatch.setattr(
-        "lockstep.features.export.export._Export.is_current", lambda _: answers.pop(0) if answers else True
+        "lockstep.features.export.export._Export.is_current", lambda *_: answers.pop(0) if answers else True
     )
     assert export_stream(STREAM, filled.folders).hours == EXPORTED[1:]
     assert export_stream(STREAM, filled.folders).hours == EXPORTED[:1]

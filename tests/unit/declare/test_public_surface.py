@@ -100,6 +100,7 @@ SURFACE = {
         "Codec",
         "Derived",
         "Export",
+        "OnRewind",
         "OutputMode",
         "Watermark",
     ],

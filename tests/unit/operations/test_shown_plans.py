@@ -91,7 +91,7 @@ def make_handle(run: ProtocolRun) -> StreamHandle:
     seen = view(topic(TOPIC, TOPIC_ID), ends=ends or {TopicIdPartition(TOPIC_ID, 0): (0, 0, 0)})
     known: Any = SimpleNamespace(
         folders=run.folders,
-        stream=SimpleNamespace(name=run.folders.stream),
+        stream=SimpleNamespace(name=run.folders.stream, export=None),
         require_head=lambda: head,
         positions=rows,
         view=seen,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
 
+from lockstep.declare.options import OnRewind
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.export.export import export_stream
@@ -17,6 +18,15 @@ from lockstep.table.layout import StreamFolders
 KINDS = {"parquet"}
 
 
+def _describe_moment(stream: AnyStream, settings: Settings) -> str:
+    """Describe when an hour is written."""
+    if stream.export is not None and stream.export.on_rewind is OnRewind.REWRITE:
+        return "when it is closed and compacted; after a rewind or a promotion that undoes its batches, again."
+    if stream.export is not None and stream.export.on_rewind is OnRewind.REFUSE:
+        return "when it is closed and compacted; a rewind or a promotion that would undo its batches is refused."
+    return f"when no rewind can go back to it ({settings.rewind_hours:g} hours), and never touched again."
+
+
 def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[str]) -> AssetsDefinition:
     """The asset `<stream>/export`: runs while the stream writes, without Spark."""
     folders = StreamFolders(stream.name, settings.table_root)
@@ -26,8 +36,8 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
         deps=[make_part_key(stream, "compaction")],
         group_name=stream.name,
         description=(
-            f"Hours of {stream.name} as a plain Parquet dataset: each is written once, when it is closed and compacted "
-            f"and no rewind can go back to it ({settings.rewind_hours:g} hours), and never touched again."
+            f"Hours of {stream.name} as a plain Parquet dataset, each written whole: "
+            f"{_describe_moment(stream, settings)}"
         ),
         kinds=KINDS,
         owners=owners,

@@ -24,7 +24,7 @@ def export(
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be written.")] = False,  # noqa: FBT002  # a flag
     as_json: AsJson = False,  # noqa: FBT002  # a flag
 ) -> None:
-    """Write the hours that no rewind can go back to as plain Parquet, each once. For streams that declare an `Export`.
+    """Write closed hours as plain Parquet, each whole. For streams that declare an `Export`.
 
     Dagster does so every hour.
     """

@@ -82,6 +82,7 @@ class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
         version: Version of the table.
         generation: Generation of the table.
         below_batch: All its rows are of earlier batches.
+        batches: The batches below it that counted: generation and last batch, oldest first.
         exported_at: Time, in seconds since 1970 (UTC).
     """
 
@@ -93,6 +94,7 @@ class HourManifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     generation: int
     below_batch: int
+    batches: tuple[tuple[int, int], ...]
     exported_at: float
 
 
@@ -192,20 +194,27 @@ def keep_options(folder: Path, options: ExportOptions) -> None:
     check_options(folder, options)
 
 
-def record_source(folder: Path, base: Base, table: Path) -> None:
-    """Store how an export sees the table, before it publishes an hour."""
-    floor = base.head.rewind_floor
-    source = ExportSource(base.version, _digest_entry(table, base.version), floor, list_batches(base.head, floor))
+def record_source(folder: Path, base: Base, table: Path, below_batch: int) -> None:
+    """Store how an export sees the table, before it publishes an hour.
+
+    Args:
+        folder: The dataset.
+        base: The table.
+        table: Its folder.
+        below_batch: All rows of the dataset are of earlier batches.
+    """
+    batches = list_batches(base.head, below_batch)
+    source = ExportSource(base.version, _digest_entry(table, base.version), below_batch, batches)
     path = folder / OPTIONS / SOURCE_FILE
     find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(source)))
     find_storage(path).sync(path)
 
 
-def check_source(folder: Path, base: Base, table: Path) -> None:
-    """Refuse a dataset whose rows are not those that count in the table any more, or not all of them.
+def read_source(folder: Path, base: Base, table: Path) -> ExportSource:
+    """Read how the newest export saw the table.
 
     Raises:
-        ExportMismatch: The table was rewound to a batch before exported ones, or is an older copy that was restored.
+        ExportMismatch: It cannot be read, or the table is an older copy that was restored.
     """
     path = folder / OPTIONS / SOURCE_FILE
     try:
@@ -215,6 +224,16 @@ def check_source(folder: Path, base: Base, table: Path) -> None:
     if base.version < source.version or _digest_entry(table, source.version) not in {source.entry, ""}:
         problem = f"its hours were written from version {source.version}, which is not one of this table"
         raise ExportMismatch(folder, f"{problem}: an older copy was restored")
+    return source
+
+
+def check_source(folder: Path, base: Base, table: Path) -> None:
+    """Refuse a dataset whose rows are not those that count in the table any more, or not all of them.
+
+    Raises:
+        ExportMismatch: The table was rewound to a batch before exported ones, or is an older copy that was restored.
+    """
+    source = read_source(folder, base, table)
     if list_batches(base.head, source.below_batch) != source.batches:
         problem = f"its hours hold batches below {source.below_batch} that were rewound, or lack some that count again"
         raise ExportMismatch(folder, problem)
@@ -251,9 +270,26 @@ def read_manifest(folder: Path, hour: str) -> HourManifest:
 
     Raises:
         FileNotFoundError: The hour is not exported.
+        ExportMismatch: The manifest cannot be read.
     """
     path = _find_hour(folder, hour) / MANIFEST_FILE
-    return decode_json(find_storage(path).read(path), HourManifest)
+    try:
+        return decode_json(find_storage(path).read(path), HourManifest)
+    except msgspec.DecodeError as error:
+        raise ExportMismatch(folder, f"the manifest of hour {hour} cannot be read: {error}") from error
+
+
+def is_undone(folder: Path, hour: str, head: Head) -> bool:
+    """Whether a published hour holds rows of batches that do not count, or lacks rows of batches that do.
+
+    Raises:
+        ExportMismatch: The manifest cannot be read.
+    """
+    try:
+        manifest = read_manifest(folder, hour)
+    except FileNotFoundError:
+        return False  # withdrawn, or not whole
+    return list_batches(head, manifest.below_batch) != manifest.batches
 
 
 def write_manifest(staged: Path, manifest: HourManifest) -> None:

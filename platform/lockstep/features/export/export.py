@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.addresses import to_uri
-from lockstep.declare.options import Export
+from lockstep.declare.options import Export, OnRewind
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.compaction.plan import plan_bins
@@ -32,6 +33,7 @@ from lockstep.features.export.dataset import (
     make_options,
     record_source,
 )
+from lockstep.features.export.undone import find_last_batch, find_last_closed_hour, find_undone_hours, withdraw_undone
 from lockstep.features.export.write import HourToExport, SourceTable, write_hour
 from lockstep.operations.followers import record_failure
 from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
@@ -81,6 +83,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         stream: Name of the stream.
         folder: Folder of the dataset.
         hours: Hours to write, oldest first.
+        undone: Exported hours to withdraw first, newest first: a rewind or a promotion has undone their batches.
         files: Files to read.
         rows: Rows to write.
         bytes: Bytes to read.
@@ -91,6 +94,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     folder: str
     hours: tuple[HourToExport, ...]
+    undone: tuple[str, ...]
     files: int
     rows: int
     bytes: int
@@ -102,6 +106,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         facts = (
             Labelled("folder", self.folder, Unit.PATH),
             Labelled("exported hours", self.exported),
+            Labelled("hours to withdraw", len(self.undone)),
             Labelled("hours to write", len(self.hours)),
             Labelled("rows to write", self.rows),
             Labelled("bytes to read", self.bytes, Unit.BYTES),
@@ -122,13 +127,14 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
         stream: Name of the stream.
         folder: Folder of the dataset.
         hours: Hours that it wrote.
+        hours_withdrawn: Hours that it withdrew, because a rewind or a promotion had undone their batches.
         hours_lost: Hours that another export published first, or that an erasure or a rewind overtook; nothing is lost
             but work.
         files: Files written.
         rows: Rows written.
         bytes: Bytes written.
         stale_deleted: Staging folders deleted, left by killed exports.
-        batch: The newest batch that hours of the dataset may hold: the batch before the rewind floor.
+        batch: The newest batch that hours of the dataset may hold.
         waiting: Hours that have to wait, by reason.
         cpu_seconds: CPU time.
     """
@@ -136,6 +142,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     folder: str
     hours: tuple[str, ...] = ()
+    hours_withdrawn: tuple[str, ...] = ()
     hours_lost: int = 0
     files: int = 0
     rows: int = 0
@@ -150,6 +157,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
         facts = (
             Labelled("folder", self.folder, Unit.PATH),
             Labelled("hours", len(self.hours)),
+            Labelled("hours withdrawn", len(self.hours_withdrawn)),
             Labelled("hours lost", self.hours_lost),
             Labelled("files", self.files),
             Labelled("rows", self.rows),
@@ -163,7 +171,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
 def sort_hours(
     files: Iterable[LiveFile],
     head: Head,
-    floor_hour: str,
+    floor_hour: str | None,
     exported: frozenset[str],
     target_bytes: int = TARGET_BYTES,
 ) -> tuple[tuple[HourToExport, ...], tuple[WaitingHours, ...]]:
@@ -172,7 +180,8 @@ def sort_hours(
     Args:
         files: The live files.
         head: The head of the table.
-        floor_hour: Hour of the batch at the rewind floor; empty if it is unknown.
+        floor_hour: Hour of the batch at the rewind floor, before which hours are exported; empty if it is unknown, None
+            if no hour waits for it.
         exported: Hours that are exported.
         target_bytes: Size of a compacted file, which decides what compaction would still rewrite.
     """
@@ -192,12 +201,12 @@ def sort_hours(
     return tuple(ready), tuple(WaitingHours(why, len(held), held[0], held[-1]) for why, held in waiting.items())
 
 
-def _find_reason(hour: str, head: Head, floor_hour: str, small: set[str]) -> WaitReason | None:
+def _find_reason(hour: str, head: Head, floor_hour: str | None, small: set[str]) -> WaitReason | None:
     if not is_closed(hour, head):
         return WaitReason.OPEN
     if hour in small:
         return WaitReason.COMPACTION
-    return WaitReason.REWIND if hour >= floor_hour else None
+    return WaitReason.REWIND if floor_hour is not None and hour >= floor_hour else None
 
 
 def _require_export(stream: AnyStream) -> Export:
@@ -220,49 +229,72 @@ class _Export:
         self.folder = find_folder(export, folders)
         self.options: ExportOptions = make_options(export, stream.name, output.table_id)
         self.base = base
-        self.exported = _list_hours_of(self.folder, self.options, base, folders.table)
+        self.rewrites = export.on_rewind is OnRewind.REWRITE
+        self._waits = export.on_rewind is OnRewind.WAIT
         floor = find_head_of_batch(folders.table, base.head.rewind_floor)
-        live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]  # not the mark of a rewind
         floor_hour = floor.hour if floor else ""
-        self.floor = floor
-        self.hours, self.waiting = sort_hours(live, base.head, floor_hour, self.exported, target_bytes)
-        schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))
-        self.source = SourceTable(
-            folders.table, schema, base.version, base.head.generation, below_batch=base.head.rewind_floor
+        check_options(self.folder, self.options)
+        self.undone = _find_undone(export, self.folder, base, folders, floor_hour)
+        self.exported = list_exported_hours(self.folder) - set(self.undone)
+        live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]  # not the mark of a rewind
+        waits_for = floor_hour if self._waits else None
+        hours, self.waiting = sort_hours(live, base.head, waits_for, self.exported, target_bytes)
+        self.below_batch = self._find_below(find_last_closed_hour(base.head), floor_hour)
+        self.hours = tuple(
+            msgspec.structs.replace(hour, below_batch=self._find_below(hour.hour, floor_hour)) for hour in hours
         )
+        schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))
+        self.source = SourceTable(folders.table, schema, base.version, base.head)
 
-    def is_current(self) -> bool:
-        """Whether no session was erased since, and no batch of the plan was undone: its files have their rows."""
-        planned, now, below = self.base.head, OutputLog(self.source.folder).base().head, self.source.below_batch
-        return now.erasure == planned.erasure and list_batches(now, below) == list_batches(planned, below)
+    def _find_below(self, hour: str, floor_hour: str) -> int:
+        """The batch before which all batches of an hour are, and of the hours before it."""
+        floor = self.base.head.rewind_floor
+        if self._waits or hour < floor_hour:
+            return floor
+        last = find_last_batch(self.folders.table, hour)
+        return self.base.head.batch + 1 if last is None else max(floor, last + 1)
+
+    def is_current(self, below_batch: int) -> bool:
+        """Whether no session was erased since, and no batch of an hour was undone: its files have their rows."""
+        planned = self.base.head
+        now = OutputLog(self.source.folder).base().head
+        is_same = list_batches(now, below_batch) == list_batches(planned, below_batch)
+        return is_same and now.erasure == planned.erasure
 
     @property
     def batch(self) -> int:
         """The newest batch that hours of the dataset may hold."""
-        return max(0, self.base.head.rewind_floor - 1)
+        return max(0, self.below_batch - 1)
 
     def write_position(self) -> None:
-        """Write how far the dataset has read: its rows are of batches below the rewind floor."""
+        """Write how far the dataset has read."""
         head = self.base.head
-        floor = None if self.floor is None else delta_log.read_entry(self.folders.table, self.floor.batch_version)
+        newest = head.rewind_floor if self._waits else self.batch
+        at = find_head_of_batch(self.folders.table, newest)
+        entry = None if at is None else delta_log.read_entry(self.folders.table, at.batch_version)
         history = msgspec.structs.replace(
             make_history(self.folders, self.base),
             batch=self.batch,
             batch_generation=find_generation(head, self.batch),
-            committed_at=None if floor is None else find_commit_time(floor),
+            committed_at=None if entry is None else find_commit_time(entry),
         )
-        write_position(self.folders.root, _make_position(self.folders.stream, history))
+        reads = Reads.HOURS if self._waits else Reads.CLOSED_HOURS
+        write_position(self.folders.root, _make_position(self.folders.stream, history, reads, rebuilds=self.rewrites))
 
-    def record(self, folders: StreamFolders) -> None:
+    def record(self) -> None:
         """Store the table as it is now, not as of the plan: another export may have stored a newer version since.
 
         Raises:
-            ExportMismatch: Batches of exported hours were rewound since the plan.
+            ExportMismatch: Batches of exported hours were rewound since the plan, and the export waits for the floor.
         """
         keep_options(self.folder, self.options)
-        base = open_table(folders).base()
-        _list_hours_of(self.folder, self.options, base, folders.table)
-        record_source(self.folder, base, folders.table)
+        base = open_table(self.folders).base()
+        if self._waits:
+            if list_exported_hours(self.folder):
+                check_source(self.folder, base, self.folders.table)
+            record_source(self.folder, base, self.folders.table, base.head.rewind_floor)
+        elif self.is_current(self.below_batch):
+            record_source(self.folder, base, self.folders.table, self.below_batch)
 
 
 def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportPlan:
@@ -278,6 +310,7 @@ def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int 
         stream=stream.name,
         folder=to_uri(found.folder),
         hours=found.hours,
+        undone=found.undone,
         files=sum(len(hour.files) for hour in found.hours),
         rows=sum(hour.rows for hour in found.hours),
         bytes=sum(hour.bytes for hour in found.hours),
@@ -289,10 +322,12 @@ def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int 
 def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) -> ExportResult:
     """Export the hours that can be exported, oldest first; safe while a writer, compactions and another export run.
 
-    1. Plan. Delete what killed exports left.
-    2. Write each hour, prove it, publish it; one that another export published, or that an erasure or a rewind
+    1. Plan.
+    2. Withdraw the hours that a rewind has undone, newest first: the dataset ends earlier, and has no row twice. Record
+       the batches that count. Delete what killed exports left.
+    3. Write each hour, prove it, publish it; one that another export published, or that an erasure or a rewind
        overtook, is dropped.
-    3. Write the position.
+    4. Write the position.
 
     Raises:
         NoTable: The stream has never run.
@@ -311,29 +346,34 @@ def _export_all(stream: AnyStream, folders: StreamFolders, target_bytes: int) ->
     began = time.process_time()
     found = _Export(stream, folders, target_bytes)  # 1
     result = ExportResult(stream=stream.name, folder=to_uri(found.folder), batch=found.batch, waiting=found.waiting)
-    if found.hours:
-        found.record(folders)
-    result = msgspec.structs.replace(result, stale_deleted=delete_leftovers(found.folder))
-    for hour in report_items(found.hours, "exporting hours", len(found.hours)):  # 2
+    withdrawn = withdraw_undone(found.folder, found.undone, found.base.head)  # 2
+    if found.hours or found.undone:
+        found.record()
+    stale = delete_leftovers(found.folder)
+    result = msgspec.structs.replace(result, hours_withdrawn=withdrawn, stale_deleted=stale)
+    for hour in report_items(found.hours, "exporting hours", len(found.hours)):  # 3
         result = _with_hour(result, found, hour)
-    found.write_position()  # 3
+    found.write_position()  # 4
     return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - began, 3))
 
 
-def _make_position(stream: str, history: SourceHistory) -> FollowerPosition:
+def _make_position(
+    stream: str, history: SourceHistory, reads: Reads = Reads.HOURS, *, rebuilds: bool = False
+) -> FollowerPosition:
     return FollowerPosition(
         kind=KIND,
         name=stream,
         command=f"lockstep export {stream}",
-        reads=Reads.HOURS,
-        rebuilds=False,
+        reads=reads,
+        rebuilds=rebuilds,
         sources=(history,),
         last_run=datetime.now(UTC),
     )
 
 
 def _with_hour(result: ExportResult, found: _Export, hour: HourToExport) -> ExportResult:
-    manifest = write_hour(found.folder, hour, found.source, found.options, found.is_current)
+    is_current = partial(found.is_current, hour.below_batch)
+    manifest = write_hour(found.folder, hour, found.source, found.options, is_current)
     if manifest is None:
         return msgspec.structs.replace(result, hours_lost=result.hours_lost + 1)
     return msgspec.structs.replace(
@@ -351,15 +391,19 @@ def list_proven_hours(export: Export, folders: StreamFolders) -> frozenset[str]:
     Raises:
         ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
     """
-    output, folder = open_table(folders), find_folder(export, folders)
-    options = make_options(export, folders.stream, output.table_id)
-    return list_whole_hours(folder, _list_hours_of(folder, options, output.base(), folders.table))
+    output = open_table(folders)
+    base = output.base()
+    folder = find_folder(export, folders)
+    check_options(folder, make_options(export, folders.stream, output.table_id))
+    floor = find_head_of_batch(folders.table, base.head.rewind_floor)
+    undone = _find_undone(export, folder, base, folders, floor.hour if floor else "")
+    return list_whole_hours(folder, list_exported_hours(folder) - set(undone))
 
 
-def _list_hours_of(folder: Path, options: ExportOptions, base: Base, table: Path) -> frozenset[str]:
-    """The hours of a dataset, after it was compared with the table."""
-    check_options(folder, options)
-    exported = list_exported_hours(folder)
-    if exported:
-        check_source(folder, base, table)
-    return exported
+def _find_undone(export: Export, folder: Path, base: Base, folders: StreamFolders, floor_hour: str) -> tuple[str, ...]:
+    """The exported hours to withdraw, newest first; none may be undone if hours wait for the rewind floor."""
+    if export.on_rewind is not OnRewind.WAIT:
+        return find_undone_hours(folder, base, folders.table, floor_hour)
+    if list_exported_hours(folder):
+        check_source(folder, base, folders.table)
+    return ()

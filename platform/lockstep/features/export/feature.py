@@ -13,6 +13,7 @@ FEATURE = Feature(
     jobs=("export",),
     followers=("lockstep.features.export.status:read_exports",),
     kept_rows=("lockstep.features.export.kept_rows:find_exported_rows",),
+    undone_rows=("lockstep.features.export.undone:find_undone_rows",),
     copied_since=("lockstep.features.export.kept_rows:has_exported_rows",),
     withdrawal=("lockstep.features.export.kept_rows:withdraw_exported",),
     clean_up=("lockstep.features.export.clean_up:LEFTOVERS",),

@@ -19,12 +19,14 @@ from lockstep.features.export.dataset import (
     ExportedFile,
     ExportOptions,
     HourManifest,
+    list_batches,
     publish_hour,
     take_back_hour,
     write_manifest,
 )
 from lockstep.features.export.publish import make_staging_folder
 from lockstep.storage import find_storage
+from lockstep.table.head import Head
 from lockstep.table.live_files import LiveFile
 from lockstep.table.parquet import UNREADABLE, explain_unreadable
 from lockstep.table.row_digest import digest_rows
@@ -47,12 +49,14 @@ class HourToExport(msgspec.Struct, frozen=True):
         files: Its live files.
         rows: Rows in them.
         bytes: Their bytes.
+        below_batch: All its rows are of earlier batches.
     """
 
     hour: str
     files: tuple[LiveFile, ...]
     rows: int
     bytes: int
+    below_batch: int = 0
 
 
 class SourceTable(msgspec.Struct, frozen=True):
@@ -62,15 +66,13 @@ class SourceTable(msgspec.Struct, frozen=True):
         folder: Its folder.
         schema: Its columns; files that were written before a column was added lack it.
         version: The version.
-        generation: Its generation.
-        below_batch: All rows of the hours to export are of earlier batches.
+        head: The head at it.
     """
 
     folder: Path
     schema: pa.Schema
     version: int
-    generation: int
-    below_batch: int
+    head: Head
 
 
 def write_hour(
@@ -105,8 +107,9 @@ def write_hour(
             files=tuple(files),
             sources=tuple(file.path for file in hour.files),
             version=source.version,
-            generation=source.generation,
-            below_batch=source.below_batch,
+            generation=source.head.generation,
+            below_batch=hour.below_batch,
+            batches=list_batches(source.head, hour.below_batch),
             exported_at=time.time(),
         )
         write_manifest(staged, manifest)

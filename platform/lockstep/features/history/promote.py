@@ -36,12 +36,14 @@ from lockstep.features.history.rewind import (
     publish_positions,
     read_rewound_rows,
 )
+from lockstep.features.history.rewind_commit import list_undone
 from lockstep.features.history.shadow import describe_migrated, make_moved_rows, require_shadow
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.commit_hour import format_hour
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
+from lockstep.operations.kept_rows import find_undone_copies, refuse_undone_copies
 from lockstep.operations.past_batches import list_files_of, read_head_of_batch
 from lockstep.operations.plan_frame import (
     Description,
@@ -112,6 +114,7 @@ class PromotionPlan(Plan, frozen=True, kw_only=True):
         partitions: Partitions of which both have read another offset.
         migrated: Differences of the state types that `migrate` of the deployed code handles.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
+        copies: The effect on copies of undone rows outside of the table.
     """
 
     PLAN: ClassVar[str] = "the promotion"
@@ -129,6 +132,7 @@ class PromotionPlan(Plan, frozen=True, kw_only=True):
     partitions: tuple[PromotedPartition, ...]
     migrated: tuple[str, ...]
     followers: tuple[FollowerEffect, ...]
+    copies: tuple[str, ...] = ()
 
     def describe(self) -> Description:
         """Return its description."""
@@ -144,7 +148,7 @@ class PromotionPlan(Plan, frozen=True, kw_only=True):
             Labelled("last batch afterwards", self.batch),
             Labelled("new generation", self.generation),
         )
-        notes = describe_migrated(self.migrated)
+        notes = (*describe_migrated(self.migrated), *self.copies)
         return self.make_description(
             "promotion",
             facts,
@@ -263,7 +267,7 @@ def _carry_out(handle: StreamHandle, prepared: _Prepared, cause: str) -> Promote
     """Commit a promotion.
 
     1. Copy the shadow's data files, state, ledger, quarantine and late table, all as of its last batch by then; nothing
-       refers to the copies.
+       refers to the copies. Refuse a promotion that a copy of undone rows forbids by now.
     2. Commit: claim, restored batch, the shadow's columns, files and batches in one; again for a later hour if the
        hour was closed meanwhile.
     3. Bring the side tables up to it, as the next start would.
@@ -370,6 +374,7 @@ def _make_plan(
     folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
     files = list_named_files(own.table, shadow.batch_version)
     migrated, unfit = _check_code(handle, own, origin, prepared.reached)
+    copies = find_undone_copies(list_undone(folders, handle.stream, head, prepared.target))
     return PromotionPlan(
         stream=head.stream,
         shadow=own.stream,
@@ -385,7 +390,8 @@ def _make_plan(
         partitions=partitions,
         migrated=migrated,
         followers=list_effects(folders.stream, folders.root, undone_after=prepared.target.batch),
-        obstacles=(*obstacles, *_find_behind(partitions, own.stream), *unfit),
+        copies=copies.notes,
+        obstacles=(*obstacles, *_find_behind(partitions, own.stream), *unfit, *copies.obstacles),
     )
 
 
@@ -544,6 +550,9 @@ def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head
         hour, made = find_next_hour(output.base().head), list[Path]()
         with delete_on_error(made), _refuse_dropped(handle.stream.name, prepared.folders, prepared.shadow):
             planned, rows = _copy_all(handle, prepared, hour, cause, made)
+            refuse_undone_copies(
+                list_undone(handle.folders, handle.stream, prepared.head, prepared.target), PromotionPlan.PLAN
+            )
         try:
             with delete_unless_committed(made):
                 return commit_restored(output, commit_promotion(planned), hour).head, rows

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 
 from lockstep.features.history.commit_kinds import PROMOTE
-from lockstep.features.history.rewind_commit import check_unchanged, make_stopped
+from lockstep.features.history.rewind_commit import check_unchanged, make_lineage, make_stopped
 from lockstep.model.table_schema import ABSENT_UP_TO
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Proposal, check_hour_open
@@ -21,7 +21,6 @@ from lockstep.table.head import (
     FIRST_BATCH,
     FoldCode,
     Head,
-    Lineage,
     PolicyChange,
     Promotion,
     Rewind,
@@ -118,7 +117,7 @@ def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
     return msgspec.structs.replace(
         make_stopped(head, f"shadow {planned.shadow.stream} promoted: {planned.cause}"),
         generation=planned.generation,
-        lineage=(*target.lineage, Lineage(target.generation, target.batch)),
+        lineage=make_lineage(target),
         epoch=head.epoch + 1,
         batch=planned.batch,
         batch_version=version,

@@ -24,11 +24,13 @@ from lockstep.features.history.rewind_commit import (
     RewindCommit,
     commit_rewind,
     find_savepoint,
+    list_undone,
 )
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
 from lockstep.operations.followers import FollowerEffect, list_effects, make_effect_records
+from lockstep.operations.kept_rows import UndoneBatches, find_undone_copies, refuse_undone_copies
 from lockstep.operations.past_batches import list_files_of, read_head_of_batch
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, drop_accepted
 from lockstep.operations.quarantine import Place
@@ -117,6 +119,7 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
         archived: Those of them that it reads from the archive.
         cpu_seconds: CPU time of the tasks that read these offsets before, to be expected again.
         followers: The derived tables, exports and other followers that have read the stream, with the effect on each.
+        copies: The effect on copies of undone rows outside of the table.
     """
 
     PLAN: ClassVar[str] = "the rewind"
@@ -136,6 +139,7 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
     archived: int
     cpu_seconds: float
     followers: tuple[FollowerEffect, ...]
+    copies: tuple[str, ...] = ()
 
     def describe(self) -> Description:
         """Return its description."""
@@ -154,7 +158,7 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
             Labelled("CPU seconds when they were read", self.cpu_seconds),
             Labelled("new generation", self.generation),
         )
-        notes = (*accepted, *adopted)
+        notes = (*accepted, *adopted, *self.copies)
         return self.make_description(
             "rewind",
             facts,
@@ -288,6 +292,7 @@ class PlannedRewind(msgspec.Struct, frozen=True):
         target: The head right after the batch to which it goes back.
         rows: The positions after the rewind, before they have the stamp of its batch.
         needs: Files that it brings back or refers to, with the least size of each.
+        undone: The batches that it undoes.
     """
 
     plan: RewindPlan
@@ -295,6 +300,7 @@ class PlannedRewind(msgspec.Struct, frozen=True):
     target: Head
     rows: tuple[LedgerRow, ...]
     needs: Mapping[Path, int]
+    undone: UndoneBatches
 
 
 def rewind_stream(handle: StreamHandle, to: str, *, who: str, why: str, accept_expired: bool = False) -> Rewound:
@@ -352,13 +358,16 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     newest = {**since.forgotten, **handle.positions}
     rows = tuple(make_rewound_rows(held, newest, since.first))
     now = dict(list_named_files(folders.table))
-    then = list_files_of(folders, target)
+    back = {path: size for path, size in list_files_of(folders, target).items() if path not in now}
     state, damaged = find_state_files(folders, rows)
     unread = (*rows, *make_unplaced_rows(held, since.first))
     partitions = tuple(_compare(handle.readable, newest, unread))
+    undone = list_undone(folders, handle.stream, head, target)
+    copies = find_undone_copies(undone)
     obstacles = (
         *_find_obstacles(handle, head, target, partitions),
-        *_find_gone(folders, [(path, size) for path, size in then.items() if path not in now], damaged),
+        *copies.obstacles,
+        *_find_gone(folders, back.items(), damaged),
     )
     plan = RewindPlan(
         stream=head.stream,
@@ -377,10 +386,10 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
         archived=sum(each.archived for each in partitions),
         cpu_seconds=round(since.cpu_seconds, 1),
         followers=list_effects(folders.stream, folders.root, undone_after=find_common_batch(head, target)),
+        copies=copies.notes,
         obstacles=obstacles,
     )
-    needs = {**state, **{path: size for path, size in then.items() if path not in now}}
-    return PlannedRewind(plan, head, target, rows, needs)
+    return PlannedRewind(plan, head, target, rows, {**state, **back}, undone)
 
 
 def find_common_batch(head: Head, target: Head) -> int:
@@ -632,7 +641,8 @@ def count_rows_of(folders: StreamFolders, target: Head) -> int:
 def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, cause: str) -> Head:
     """Commit a rewind; returns the head after it.
 
-    1. Bring the side tables up to the head: a batch follows only after they hold the last batch.
+    1. Refuse a rewind that a copy of undone rows forbids by now. Bring the side tables up to the head: a batch follows
+       only after they hold the last batch.
     2. Write the positions of the target as the ledger file of the rewind.
     3. Commit: claim, batch and restored table in one; for a later hour if its hour was closed since.
     4. Bring the side tables up to it, as the next start would.
@@ -643,11 +653,13 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, caus
         cause: The reason and the operator.
 
     Raises:
+        Refused: A copy of undone rows appeared since the plan, and forbids the rewind.
         Overtaken: Another run or command claimed the table since the plan.
         NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
         TableError: A file that it needs is gone; or the side tables do not match the head.
     """
-    side_tables.catch_up_alongside_writer(folders, prepared.head)  # 1
+    refuse_undone_copies(prepared.undone, RewindPlan.PLAN)  # 1
+    side_tables.catch_up_alongside_writer(folders, prepared.head)
     landed = _commit(folders, prepared, cause)  # 2, 3
     side_tables.SideLogs(folders).catch_up(landed)  # 4
     return landed

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.declare.stream import AnyStream
 from lockstep.errors import TableError
 from lockstep.features.history.commit_kinds import REWIND, SAVEPOINT
+from lockstep.operations.kept_rows import UndoneBatches
 from lockstep.operations.past_batches import NotRewindable, check_rewindable
 from lockstep.operations.plan_frame import make_changed
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check_writer
 from lockstep.table.head import Desired, Head, Lineage, Rewind, Savepoint, SideFile
+from lockstep.table.layout import StreamFolders
 from lockstep.table.losses import rewind_losses
 from lockstep.table.restore import Restoration, find_restored
 from lockstep.table.written_by import WrittenBy
@@ -99,7 +102,7 @@ def _make_head(base: Base, planned: RewindCommit) -> Head:
     return msgspec.structs.replace(
         make_stopped(head, f"rewound to batch {target.batch}: {planned.cause}"),
         generation=head.generation + 1,
-        lineage=(*target.lineage, Lineage(target.generation, target.batch)),
+        lineage=make_lineage(target),
         epoch=head.epoch + 1,
         batch=number,
         batch_version=version,
@@ -117,6 +120,23 @@ def _make_head(base: Base, planned: RewindCommit) -> Head:
         lost=rewind_losses(head.lost, target.lost),
         rewinds=(*head.rewinds, Rewind(number, version, target.batch, head.batch, planned.cause)),
     )
+
+
+def make_lineage(target: Head) -> tuple[Lineage, ...]:
+    """The generations that ended, after a commit that goes back to a batch."""
+    return (*target.lineage, Lineage(target.generation, target.batch))
+
+
+def list_undone(folders: StreamFolders, declared: AnyStream, head: Head, target: Head) -> UndoneBatches:
+    """The batches that a commit on a head undoes if it goes back to a target."""
+    after = msgspec.structs.replace(
+        head,
+        generation=head.generation + 1,
+        lineage=make_lineage(target),
+        batch=head.batch + 1,
+        retention=target.retention,
+    )
+    return UndoneBatches(folders, declared, after)
 
 
 def make_stopped(head: Head, reason: str) -> Head:

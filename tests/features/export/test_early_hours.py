@@ -1,0 +1,271 @@
+"""Hours that are exported before the rewind floor: a rewind withdraws them, or is refused; no row is there twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow.dataset as ds
+import pytest
+
+from lockstep.derived import Export, OnRewind
+from lockstep.errors import DeclarationError
+from lockstep.features.compaction.run import compact_stream
+from lockstep.features.export import undone as undone_hours
+from lockstep.features.export import write
+from lockstep.features.export.dataset import (
+    ExportMismatch,
+    list_exported_hours,
+    publish_hour,
+    read_manifest,
+    take_back_hour,
+)
+from lockstep.features.export.export import WaitReason, export_stream, list_proven_hours, plan_export
+from lockstep.features.export.undone import UNDONE, find_undone_rows
+from lockstep.features.history.promote import prepare_promotion
+from lockstep.features.history.rewind import prepare_rewind, rewind_stream
+from lockstep.features.history.rewind_commit import list_undone
+from lockstep.features.history.shadow import begin_shadow
+from lockstep.operations.followers import list_effects
+from lockstep.operations.lifecycle import close_hour
+from lockstep.operations.past_batches import read_head_of_batch
+from lockstep.operations.plan_frame import Refused
+from lockstep.table.commit import raise_rewind_floor
+from lockstep.table.head import Retention
+from lockstep.table.live_files import is_closed
+from tests.features.export.declared import make_stream
+from tests.features.export.exporting import WITHDRAWAL_STEPS
+from tests.features.export.test_export import Rewound
+from tests.support.feed import session, update
+from tests.support.follower_looks import Killed, die
+from tests.support.protocol_run import ProtocolRun, folders_in
+from tests.support.stream_table import stored_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from lockstep.features.export.dataset import HourManifest
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+STREAM = make_stream(Export(on_rewind=OnRewind.REWRITE))
+WAITS = make_stream(Export())
+
+
+def begin(root: Path) -> Rewound:
+    """Four hours of three batches; the last hour is open."""
+    run = ProtocolRun(folders_in(root))
+    run.claim()
+    made = Rewound(run, STREAM)
+    made.hours(4)
+    return made
+
+
+def count_rows(rows: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
+    return Counter((str(row["commit_hour"]), row["_offset"]) for row in rows)
+
+
+def read_dataset(made: Rewound) -> Counter[tuple[str, int]]:
+    """Hour and offset of each row."""
+    found = ds.dataset(made.run.folders.export, format="parquet", partitioning="hive").to_table()
+    return count_rows(found.to_pylist())
+
+
+def assert_exact(made: Rewound) -> None:
+    """The dataset has the rows of all closed hours of the table, each once."""
+    head = made.run.output.base().head
+    rows = [row for row in stored_rows(made.run.folders) if is_closed(str(row["commit_hour"]), head)]
+    assert read_dataset(made) == count_rows(rows)
+
+
+def export(made: Rewound) -> tuple[str, ...]:
+    """Compact and export; returns the hours that were written."""
+    compact_stream(made.run.folders)
+    return export_stream(made.stream, made.run.folders).hours
+
+
+def test_a_closed_and_compacted_hour_is_exported_without_a_wait(tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    compact_stream(made.run.folders)
+    waiting = plan_export(WAITS, made.run.folders).waiting
+    assert (WaitReason.REWIND, 3) in [(each.reason, each.hours) for each in waiting]
+    hours = export(made)
+    assert len(hours) == 3
+    assert [read_manifest(made.run.folders.export, hour).below_batch for hour in hours] == [4, 7, 10]
+    assert_exact(made)
+
+
+def make_dying(after: int) -> Callable[[Path, str], None]:
+    """A withdrawal of an hour that dies after some hours."""
+    left = iter(range(after))
+
+    def take_back(folder: Path, hour: str) -> None:
+        if next(left, None) is None:
+            die()
+        take_back_hour(folder, hour)
+
+    return take_back
+
+
+def run_history(root: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> None:
+    """Withdrawals end in the middle at random; until the next export each hour is whole, and no row is there twice."""
+    choose = random.Random(seed)  # noqa: S311  # choices of a test
+    made = begin(root)
+    for _ in range(steps):
+        export(made)
+        assert_exact(made)
+        head = made.run.output.base().head
+        if choose.random() < 0.3:
+            made.run.output.commit(raise_rewind_floor(head.generation, choose.randint(head.rewind_floor, head.batch)))
+        low = max(1, made.run.output.base().head.rewind_floor)
+        made.rewind(choose.randint(low, head.batch))
+        made.hours(choose.randint(1, 2))
+        whole = read_dataset(made)
+        if choose.random() < 0.5:
+            compact_stream(made.run.folders)
+            with monkeypatch.context() as killed, suppress(Killed):
+                killed.setattr(undone_hours, "take_back_hour", make_dying(choose.randint(0, 2)))
+                export_stream(made.stream, made.run.folders)
+                whole = read_dataset(made)
+            assert read_dataset(made) <= whole
+    export(made)
+    assert_exact(made)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_after_rewinds_the_dataset_is_the_table_and_has_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    run_history(tmp_path, monkeypatch, seed, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 23))
+def test_after_many_rewinds_the_dataset_is_the_table_and_has_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    run_history(tmp_path, monkeypatch, seed, 10)
+
+
+@pytest.mark.parametrize("step", WITHDRAWAL_STEPS)
+def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Path, step: str) -> None:
+    made = begin(tmp_path)
+    first = export(made)
+    made.rewind(5)
+    made.hours(2)
+    compact_stream(made.run.folders)
+    before = read_dataset(made)
+    command = [sys.executable, "-m", "tests.features.export.exporting", str(tmp_path), step]
+    killed = subprocess.run(command, check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    left = sorted(list_exported_hours(made.run.folders.export))
+    assert left == list(first[: 3 - WITHDRAWAL_STEPS.index(step)])
+    assert read_dataset(made) <= before
+    assert export(made)[0] == first[1]
+    assert_exact(made)
+
+
+def test_an_undone_hour_of_a_killed_export_is_withdrawn_though_a_newer_export_saw_the_rewind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was published after the withdrawals of the newer export: only its manifest has the batches that it holds."""
+    made = begin(tmp_path)
+    compact_stream(made.run.folders)
+
+    def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+        monkeypatch.setattr(write, "publish_hour", publish_hour)
+        made.rewind(2)
+        made.hours(2)
+        compact_stream(made.run.folders)
+        export_stream(made.stream, made.run.folders)
+        take_back_hour(folder, manifest.hour)
+        publish_hour(folder, staged, manifest)
+        die()
+        return True
+
+    monkeypatch.setattr(write, "publish_hour", publish_late)
+    with pytest.raises(Killed):
+        export_stream(made.stream, made.run.folders)
+    hour = plan_export(made.stream, made.run.folders).undone
+    assert len(hour) == 1
+    assert not set(hour) & list_proven_hours(Export(on_rewind=OnRewind.REWRITE), made.run.folders)
+    export(made)
+    assert_exact(made)
+
+
+def test_a_rewind_that_undoes_no_exported_batch_touches_no_hour(tmp_path: Path) -> None:
+    made = begin(tmp_path)
+    hours = export(made)
+    made.rewind(9)
+    head = made.run.output.base().head
+    assert plan_export(made.stream, made.run.folders).undone == ()
+    made.rewind(8)
+    assert plan_export(made.stream, made.run.folders).undone == hours[2:]
+    with pytest.raises(ExportMismatch, match="were rewound"):
+        plan_export(WAITS, made.run.folders)
+    assert head.batch == 13
+
+
+def test_an_hour_whose_rows_retention_has_dropped_stays(tmp_path: Path) -> None:
+    """The dataset alone has them."""
+    made = begin(tmp_path)
+    hours = export(made)
+    head = made.run.output.base().head
+    declared = dataclasses.replace(made.stream, export=Export(on_rewind=OnRewind.REFUSE))
+    target = read_head_of_batch(made.run.folders, head, 5)
+    found = find_undone_rows(list_undone(made.run.folders, declared, head, target))
+    assert [each.kind for each in found.obstacles] == [UNDONE]
+    assert f"2 exported hours, from {hours[1]} to {hours[2]}" in found.obstacles[0].problem
+    dropped = msgspec.structs.replace(target, retention=retention_before(hours[2]))
+    later = find_undone_rows(list_undone(made.run.folders, declared, head, dropped))
+    assert f"1 exported hours, from {hours[2]} to {hours[2]}" in later.obstacles[0].problem
+
+
+def retention_before(hour: str) -> Retention:
+    return Retention(hour=hour, batch=1, at=0.0, cause="a test")
+
+
+def test_a_declaration_names_the_choices() -> None:
+    wrong: Any = "rewrite"
+    with pytest.raises(DeclarationError, match=r"Export.on_rewind.*is not one of OnRewind"):
+        Export(on_rewind=wrong)
+
+
+def test_a_rewind_and_a_promotion_are_refused_or_rewrite_the_hours_as_declared(feed: Feed, runs: LocalRuns) -> None:
+    refusing = runs.of(dataclasses.replace(runs.stream, export=Export(on_rewind=OnRewind.REFUSE)))
+    topic = feed.create("values")
+    for values in (session(2), [update(4, a=1)], [update(5, a=1)]):
+        feed.send(topic, values)
+        refusing.run()
+        close_hour(refusing.folders)
+    begin_shadow(refusing.handle, "adding_shadow", "1", code="", who="ann", why="off by one")
+    prepared = prepare_rewind(refusing.handle, "1")
+    assert not prepared.plan.obstacles
+    compact_stream(refusing.folders)
+    assert len(export_stream(refusing.stream, refusing.folders).hours) == 3
+    with pytest.raises(Refused, match="2 exported hours"):
+        prepared.commit()  # they were exported after its plan
+    assert UNDONE in {each.kind for each in prepare_rewind(refusing.handle, "1").plan.obstacles}
+    assert UNDONE in {each.kind for each in prepare_promotion(refusing.handle, "adding_shadow").plan.obstacles}
+
+    rewriting = runs.of(dataclasses.replace(runs.stream, export=Export(on_rewind=OnRewind.REWRITE)))
+    export_stream(rewriting.stream, rewriting.folders)
+    (effect,) = [each for each in list_effects("adding", runs.folders.root, undone_after=1) if each.kind == "export"]
+    assert effect.effect.startswith("its next run rebuilds it")
+    done = rewind_stream(rewriting.handle, "1", who="ann", why="off by one")
+    assert done.plan.copies[0].endswith("the next export withdraws them, and writes them again")
+    rewriting.run()
+    close_hour(rewriting.folders)
+    compact_stream(rewriting.folders)
+    again = export_stream(rewriting.stream, rewriting.folders)
+    assert (len(again.hours_withdrawn), len(again.hours)) == (2, 1)
+    found = ds.dataset(rewriting.folders.export, format="parquet", partitioning="hive").to_table()
+    assert count_rows(found.to_pylist()) == count_rows(stored_rows(rewriting.folders))
