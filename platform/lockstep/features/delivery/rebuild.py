@@ -24,7 +24,7 @@ from lockstep.features.delivery.position import (
 )
 from lockstep.features.delivery.status import read_source_position
 from lockstep.features.delivery.steps import find_readable_batch
-from lockstep.features.delivery.stop_order import is_stopped, start_delivery, stop_delivery
+from lockstep.features.delivery.stop_order import RebuildOrder, StopOrder, read_order, stop_for_rebuild
 from lockstep.features.delivery.targets import DeclaredDelivery, open_target
 from lockstep.operations.followers import FollowerStanding, judge_standing
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, drop_accepted, make_changed
@@ -69,6 +69,8 @@ class TargetRebuildPlan(Plan, frozen=True, kw_only=True):
         method: How.
         after: Rows up to this batch stay as they are, or are not in the table; 0 for none.
         batch: The last batch that the target has afterwards.
+        order: The order that stops the delivery meanwhile.
+        resumes: A rebuild did not end, and is repeated with its options.
     """
 
     PLAN: ClassVar[str] = "the rebuild of the delivery"
@@ -78,12 +80,15 @@ class TargetRebuildPlan(Plan, frozen=True, kw_only=True):
     method: RebuildMethod
     after: int
     batch: int
+    order: RebuildOrder
+    resumes: bool
 
     def describe(self) -> Description:
         """Return its description."""
         facts = (
             Labelled("target", self.target),
             Labelled("rebuild", self.method.value),
+            Labelled("ends a rebuild that was killed", self.resumes),
             Labelled("rows of batches after", self.after),
             Labelled("up to batch", self.batch),
         )
@@ -124,6 +129,8 @@ def prepare_rebuild(
 ) -> Prepared[TargetRebuildPlan, TargetRebuilt]:
     """Plan the rebuild of the target of a delivery. The plan reads the position in the table root, not the target.
 
+    A rebuild that was killed is repeated with its options.
+
     Args:
         declared: The delivery and its stream.
         settings: Kafka and the table root.
@@ -145,14 +152,30 @@ def prepare_rebuild(
     if not has_table(folders):
         raise NoTable(folders.stream, folders.root)
     read = read_version(folders, open_table(folders))
-    plan = _make_plan(declared, folders, read.base.head, replaces=replaces, accept_dropped=accept_dropped)
+    plan = _make_plan(declared, folders, read.base.head, RebuildOrder(replaces, accept_dropped))
     return Prepared(plan, lambda: _Rebuild(declared, settings, plan).run())
 
 
+def _continue_order(known: StopOrder | None, wanted: RebuildOrder) -> RebuildOrder:
+    """The order of a rebuild, after that of a rebuild that did not end, or of an operator."""
+    if known is None:
+        return wanted
+    if known.rebuild is None:
+        return msgspec.structs.replace(wanted, stays_stopped=True)
+    return RebuildOrder(
+        replaces=wanted.replaces or known.rebuild.replaces,
+        accept_dropped=wanted.accept_dropped or known.rebuild.accept_dropped,
+        stays_stopped=known.rebuild.stays_stopped,
+        retracts=known.rebuild.retracts,
+    )
+
+
 def _make_plan(
-    declared: DeclaredDelivery, folders: StreamFolders, head: Head, *, replaces: bool, accept_dropped: bool
+    declared: DeclaredDelivery, folders: StreamFolders, head: Head, wanted: RebuildOrder
 ) -> TargetRebuildPlan:
     delivery = declared.delivery
+    known_order = read_order(folders.root, delivery.name)
+    order = _continue_order(known_order, wanted)
     kind = find_kind(delivery)
     known = read_source_position(folders.root, delivery.name, folders.stream)
     obstacles = list[Obstacle]()
@@ -160,7 +183,8 @@ def _make_plan(
     method = METHODS.get(kind, RebuildMethod.REPLACE)
     after = dropped
     is_undone = known is not None and judge_standing(known, head) is FollowerStanding.UNDONE
-    if known is not None and is_undone and kind is TargetKind.APPENDED and not replaces:
+    may_retract = kind is TargetKind.APPENDED and not order.replaces
+    if known is not None and may_retract and (is_undone or order.retracts):  # killed after its position was written
         method = RebuildMethod.RETRACT
         after = _find_common(known, head)
     elif dropped:
@@ -174,12 +198,14 @@ def _make_plan(
         )
     return TargetRebuildPlan(
         stream=folders.stream,
-        obstacles=drop_accepted(obstacles, {RebuildReason.DROPPED: accept_dropped}),
+        obstacles=drop_accepted(obstacles, {RebuildReason.DROPPED: order.accept_dropped}),
         name=delivery.name,
         target=delivery.target.address,
         method=method,
         after=after,
         batch=find_readable_batch(folders, head) if method is not RebuildMethod.RETRACT else after,
+        order=msgspec.structs.replace(order, retracts=method is RebuildMethod.RETRACT),
+        resumes=known_order is not None and known_order.rebuild is not None,
     )
 
 
@@ -203,14 +229,8 @@ class _Rebuild:
 
     def run(self) -> TargetRebuilt:
         """Stop the delivery, rebuild its target, and start it again."""
-        was_stopped = is_stopped(self._root, self._delivery.name)
-        if not was_stopped:
-            stop_delivery(self._root, self._delivery.name, self._plan.after)
-        try:
+        with stop_for_rebuild(self._root, self._delivery.name, self._plan.after, self._plan.order):
             return self._run_stopped()
-        finally:
-            if not was_stopped:
-                start_delivery(self._root, self._delivery.name, self._plan.after)
 
     def _run_stopped(self) -> TargetRebuilt:
         is_whole = self._plan.method is not RebuildMethod.RETRACT
@@ -245,6 +265,8 @@ class _Rebuild:
             raise make_changed(self._folders.stream, self._plan.PLAN, "the target has no position")
         claim = self._make_claim(connection)
         halt = claim.find_halt(token, read)
+        if halt is None and self._plan.resumes:
+            return token, 0  # it was killed after its write
         if halt is None or halt.reason is not HaltReason.UNDONE:
             found = "no undone rows" if halt is None else halt.evidence
             raise make_changed(self._folders.stream, self._plan.PLAN, f"the target has {found}")

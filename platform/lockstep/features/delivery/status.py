@@ -12,7 +12,7 @@ from lockstep.features.delivery.dead_letters import list_dead_letters
 from lockstep.features.delivery.deliver import list_deliveries
 from lockstep.features.delivery.position import KIND
 from lockstep.features.delivery.steps import find_readable_batch
-from lockstep.features.delivery.stop_order import is_stopped
+from lockstep.features.delivery.stop_order import read_order
 from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.operations.followers import DeclaredFollowers, FollowerStanding, FollowerStatus, judge_standing
 from lockstep.operations.plan_frame import Description, Labelled
@@ -76,9 +76,15 @@ def plan_delivery(declared: DeclaredDelivery, root: Path) -> DeliveryPlan:
         problem = f"{len(letters)} rows are dead letters: {letters[0].parent}"
         problem = "; ".join(filter(None, (plan.problem, problem)))
         plan = msgspec.structs.replace(plan, dead_letters=len(letters), problem=problem)
-    if not is_stopped(root, declared.delivery.name):
+    order = read_order(root, declared.delivery.name)
+    if order is None:
         return plan
-    return msgspec.structs.replace(plan, next_run=f"stopped: lockstep delivery start {declared.delivery.name}")
+    next_run = f"stopped: lockstep delivery start {declared.delivery.name}"
+    if order.rebuild is not None:
+        next_run = (
+            f"stopped by a rebuild that has not ended: lockstep delivery rebuild {declared.delivery.name} ends it"
+        )
+    return msgspec.structs.replace(plan, next_run=next_run)
 
 
 def _plan_started(declared: DeclaredDelivery, root: Path) -> DeliveryPlan:
