@@ -1,10 +1,13 @@
-"""The table of goals and figures in docs/benchmarks.md: made from the kept results, never by hand."""
+"""The goals and figures in docs/benchmarks.md: made from the kept results, never by hand."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from rich.table import Table
@@ -20,6 +23,28 @@ ORDER = (
     *("live-shape", "partitions", "host"),
     *("strictness", "growth-1s", "growth-5s", "growth-300s", "compaction", "amplification", "quality"),
 )
+UNIT = "(unit)"
+GRIDS: Mapping[str, Sequence[tuple[str, str, str]]] = {
+    "peers": (
+        (r"([\w -]+), without start-up", r"\1", f"without start-up, {UNIT}"),
+        (r"([\w -]+): (peak memory|start-up)", r"\1", rf"\2, {UNIT}"),
+        (r"(lockstep|ready fold) to ([\w-]+), median of the pairs", r"\2", r"\1 to it"),
+        (r"(lockstep|ready fold) to ([\w-]+), quartiles of the pairs apart", r"\2", r"\1 to it, quartiles apart"),
+    ),
+    "topics": ((r"([\d,]+ topics)", r"\1", UNIT), (r"([\d,]+ topics),? (.+)", r"\1", r"\2")),
+    "sessions": ((r"([\d,]+ sessions)", r"\1", UNIT), (r"([\d,]+ sessions),? (.+)", r"\1", r"\2")),
+    "latency": ((r"(trigger [\d.]+ s): (.+)", r"\2", r"\1"),),
+    "live-shape": ((r"(.+?: (?:by hand, )?\w+)(?:, |: )(.+)", r"\1", rf"\2, {UNIT}"),),
+    **{f"growth-{trigger}s": ((r"(.+), (days? [\d ]+(?:to .+)?)", r"\1", r"\2"),) for trigger in (1, 5, 300)},
+    "compaction": (
+        (r"(.*(?:lockstep|delta-rs optimize|Spark OPTIMIZE)), without start-up", r"\1", UNIT),
+        (r"(.*(?:lockstep|delta-rs optimize|Spark OPTIMIZE)): (.+)", r"\1", r"\2"),
+    ),
+}
+"""Figures that the document shows as a grid: (pattern of the name, row, column) of each benchmark.
+
+A column with `UNIT` has one unit; its cells are plain numbers.
+"""
 CPU_MAX, RATE_MIN, RATIO_MAX = 4.5, 350_000, 1.25
 
 
@@ -87,24 +112,77 @@ def shown(record: Record) -> Table:
     return found
 
 
-def table(records: Iterable[Record]) -> str:
-    """All figures as a table in Markdown, and the conditions under which they were measured."""
-    lines = ["| benchmark | figure | measured | goal | |", "|---|---|---:|---:|---|"]
-    lines += [_row(record.benchmark, figure) for record in records for figure in record.figures]
-    lines += [
-        "",
-        "| benchmark | measured on | commit | load of the machine before | versions |",
-        "|---|---|---|---:|---|",
-    ]
-    lines += [_conditions(record) for record in records]
+def sections(records: Sequence[Record], document: Path = DOCUMENT, results: Path = RESULTS) -> str:
+    """All figures in Markdown: a paragraph with the conditions, the figures and the plot of each benchmark."""
+    folder = Path(os.path.relpath(results, document.parent)).as_posix()
+    versions = {_versions(record) for record in records}
+    parts = [f"Versions of all: {versions.pop()}.\n"] if len(versions) == 1 else []
+    for record in records:
+        of_versions = f"; {_versions(record)}" if versions else ""
+        parts.append(f"**{record.benchmark}**, {_conditions(record)}{of_versions}\n")
+        parts.append(table(record))
+        title = record.panels[0].title if record.panels else record.benchmark
+        parts.append(f"![{title}]({folder}/{record.file_name}.svg)\n")
+    return "\n".join(parts)
+
+
+def table(record: Record) -> str:
+    """The figures of a record in Markdown: those with a common row as a grid, the others as a list."""
+    placed = [(figure, _place(record.benchmark, figure)) for figure in record.figures]
+    sizes = Counter(place.column for _, place in placed if place)
+    grid: dict[str, dict[str, Figure]] = {}
+    single: list[Figure] = []
+    for figure, place in placed:
+        if place and sizes[place.column] > 1:
+            grid.setdefault(place.row, {})[place.column] = figure
+        else:
+            single.append(figure)
+    lines = _list(single) if single else []
+    if grid:
+        columns = [column for column, size in sizes.items() if size > 1]
+        lines += ["", *_grid(grid, columns)] if lines else _grid(grid, columns)
     return "\n".join(lines) + "\n"
 
 
-def plots(records: Iterable[Record], document: Path = DOCUMENT, results: Path = RESULTS) -> str:
-    """All plots as images in Markdown, each with its titles."""
-    folder = Path(os.path.relpath(results, document.parent)).as_posix()
-    shown = (f"![{'; '.join(p.title for p in each.panels)}]({folder}/{each.file_name}.svg)" for each in records)
-    return "\n\n".join(shown) + "\n"
+class _Place(NamedTuple):
+    row: str
+    column: str
+
+
+def _place(benchmark: str, figure: Figure) -> _Place | None:
+    """Row and column of a figure in the grid of its benchmark; None for a figure of the list."""
+    for pattern, row, column in GRIDS.get(benchmark, ()):
+        match = re.fullmatch(pattern, figure.name)
+        if match:
+            name = match.expand(column)
+            return _Place(match.expand(row), name.replace(UNIT, figure.unit).strip(", "))
+    return None
+
+
+def _list(figures: Iterable[Figure]) -> list[str]:
+    rows = [f"| {figure.name} | {_measured(figure)} | {_judged(figure)} |" for figure in figures]
+    return ["| figure | measured | goal |", "|---|---:|---|", *rows]
+
+
+def _grid(rows: Mapping[str, Mapping[str, Figure]], columns: Sequence[str]) -> list[str]:
+    goals = {column: _common_goal(rows, column) for column in columns}
+    heads = [f"{column} ({goal})" if goal else column for column, goal in goals.items()]
+    lines = [f"| | {' | '.join(heads)} |", f"|---|{'---:|' * len(heads)}"]
+    for row, figures in rows.items():
+        cells = [_cell(figures[column], column, goals[column]) if column in figures else "" for column in columns]
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines
+
+
+def _common_goal(rows: Mapping[str, Mapping[str, Figure]], column: str) -> str:
+    """Goal and verdict of a column whose figures all have the same ones; empty for others."""
+    judged = {_judged(figures[column]) for figures in rows.values() if column in figures}
+    return judged.pop() if len(judged) == 1 else ""
+
+
+def _cell(figure: Figure, column: str, goal_of_all: str) -> str:
+    value = format_number(figure.value) if figure.unit and column.endswith(figure.unit) else _measured(figure)
+    return value if goal_of_all or figure.goal is None else f"{value} ({_judged(figure)})"
 
 
 def summarize(records: Iterable[Record]) -> str:
@@ -184,27 +262,23 @@ def embed(text: str, document: str, marks: tuple[str, str] = FIGURES) -> str:
 
 
 def renew(text: str, document: Path = DOCUMENT, results: Path = RESULTS) -> str:
-    """The document's text with the summary, the table and the plots of the newest results."""
+    """The document's text with the summary, the figures and the plots of the newest results."""
     found = newest(results)
     text = embed(summarize(found), text, SUMMARY)
-    return embed(f"{table(found)}\n{plots(found, document, results)}", text)
+    return embed(sections(found, document, results), text)
 
 
 def renew_document(document: Path = DOCUMENT, results: Path = RESULTS) -> None:
-    """Write the summary, the table and the plots of the newest results into the document."""
+    """Write the summary, the figures and the plots of the newest results into the document."""
     document.write_text(renew(document.read_text(), document, results))
 
 
-def _row(benchmark: str, figure: Figure) -> str:
-    return f"| {benchmark} | {figure.name} | {_measured(figure)} | {_goal(figure)} | {_verdict(figure)} |"
-
-
 def _measured(figure: Figure) -> str:
-    return f"{_shown(figure.value)} {figure.unit}".strip()
+    return f"{format_number(figure.value)} {figure.unit}".strip()
 
 
 def _goal(figure: Figure) -> str:
-    return "" if figure.goal is None else f"<= {_shown(figure.goal)}"
+    return "" if figure.goal is None else f"<= {format_number(figure.goal)}"
 
 
 def _verdict(figure: Figure) -> str:
@@ -213,12 +287,22 @@ def _verdict(figure: Figure) -> str:
     return {None: "", True: "met", False: "**missed**"}[figure.is_met]
 
 
+def _judged(figure: Figure) -> str:
+    return f"{_goal(figure)}, {_verdict(figure)}" if figure.goal is not None else ""
+
+
 def _conditions(record: Record) -> str:
     machine = record.hardware
-    named = ", ".join(f"{name} {record.versions[name]}" for name in ("python", "pyspark", "deltalake", "librdkafka"))
-    where = f"{record.date}, {machine.cores} cores {machine.processor}, {machine.memory_gb:g} GB"
-    return f"| {record.benchmark} | {where} | {record.commit} | {machine.load_average:g} | {named} |"
+    load = f"load {machine.load_average:g} before"
+    hardware = f"{machine.cores} cores {machine.processor}, {machine.memory_gb:g} GB"
+    return f"{record.date}, commit {record.commit}, {hardware}, {load}"
 
 
-def _shown(value: float) -> str:
+def _versions(record: Record) -> str:
+    names = ("python", "pyspark", "deltalake", "librdkafka")
+    return ", ".join(f"{name} {record.versions[name]}" for name in names)
+
+
+def format_number(value: float) -> str:
+    """A value as the document shows it."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004  # three digits tell enough

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.goals import DOCUMENT, ORDER, QUESTIONS, embed, newest, renew, table
+from benchmarks.goals import DOCUMENT, ORDER, QUESTIONS, embed, format_number, newest, renew, table
 from benchmarks.plots import draw
 from benchmarks.record import PAIRED_ROUNDS_MIN, RESULTS, Conditions, Figure, Record
 from benchmarks.report import Hardware
@@ -51,14 +53,37 @@ def axis_texts(svg: str) -> list[str]:
 @pytest.mark.parametrize(("value", "verdict"), [(0.3, "met"), (0.31, "**missed**")])
 def test_a_goal_is_the_most_that_may_be(value: float, verdict: str) -> None:
     found = Conditions.now().record("x", {}, [Figure("p50", value, "s", 0.3)], [], {})
-    assert f"| x | p50 | {value:g} s | <= 0.3 | {verdict} |" in table([found])
+    assert f"| p50 | {value:g} s | <= 0.3, {verdict} |" in table(found)
+
+
+def test_figures_of_one_row_are_a_grid_and_a_goal_of_a_whole_column_is_named_once() -> None:
+    figures = [
+        Figure("metadata", 9, "MB"),
+        Figure("a start, day 30 to day 2", 0.5, "", 1.2),
+        Figure("a start, day 30", 2, "CPU s"),
+        Figure("a batch, day 30 to day 2", 1.5, "", 1.6),
+        Figure("a batch, day 30", 3, "CPU s"),
+    ]
+    record = Conditions(date="", commit="", versions=VERSIONS, hardware=HARDWARE).record("growth-5s", {}, [], [], {})
+    shown = table(msgspec.structs.replace(record, figures=figures))
+    assert "| metadata | 9 MB |  |" in shown
+    assert "| | day 30 to day 2 | day 30 |" in shown
+    assert "| a batch | 1.5 (<= 1.6, met) | 3 CPU s |" in shown
+    same = [msgspec.structs.replace(figure, goal=1.6 if figure.goal else None) for figure in figures]
+    assert "| | day 30 to day 2 (<= 1.6, met) | day 30 |" in table(msgspec.structs.replace(record, figures=same))
+
+
+def test_no_figure_of_a_result_is_missing_in_its_tables() -> None:
+    for record in newest(RESULTS):
+        cells = Counter(cell.split()[0] for cell in table(record).split("|") if cell.strip())
+        assert Counter(format_number(figure.value) for figure in record.figures) - cells == Counter()
 
 
 @given(rounds=st.integers(1, 40), value=st.floats(0, 2), goal=st.floats(0, 2))
 def test_a_figure_of_few_paired_rounds_is_not_judged(rounds: int, value: float, goal: float) -> None:
     figure = Figure("ratio", value, "", goal, rounds)
     shown = table(
-        [Conditions(date="", commit="", versions=VERSIONS, hardware=HARDWARE).record("x", {}, [figure], [], {})]
+        Conditions(date="", commit="", versions=VERSIONS, hardware=HARDWARE).record("x", {}, [figure], [], {})
     )
     assert figure.is_met == (None if rounds < PAIRED_ROUNDS_MIN else value <= goal)
     assert (f"not judged: rounds {rounds}" in shown) == (rounds < PAIRED_ROUNDS_MIN)
