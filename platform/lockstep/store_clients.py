@@ -42,7 +42,8 @@ _DELTA_RETRIES: Final = {
 _ARROW_ATTEMPTS: Final = 11  # after 25 ms, then twice as long each time: 50 seconds
 _UNANSWERED: Final = re.compile("error sending request|request or response body error| retries, max_retries")
 _BROKEN_OFF: Final = "request or response body error"  # as ours and delta-rs name it
-_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.1, 2.0
+_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS_MAX = 2.0
 REQUESTS_AT_ONCE: Final = 16
 
 
@@ -67,7 +68,8 @@ def repeat_broken_off(ask: Callable[[], Answer]) -> Answer:
     Raises:
         OSError: Any other error of the request, or this error after `WAIT_SECONDS`.
     """
-    deadline, pause = time.monotonic() + WAIT_SECONDS, _PAUSE_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
+    pause = _PAUSE_SECONDS
     while True:
         try:
             return ask()
@@ -90,7 +92,9 @@ def repeat_unanswered(ask: Callable[[], Answer], wait_seconds: float) -> Answer:
     Raises:
         OSError: Any other error of the request, or this error after `wait_seconds`.
     """
-    begin, pause, is_told = time.monotonic(), _PAUSE_SECONDS, False
+    begin = time.monotonic()
+    pause = _PAUSE_SECONDS
+    is_told = False
     while True:
         try:
             return ask()

@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 
-DONE, FAILED, WRONG_ARGUMENTS, INTEGRITY_LOST, NOT_PROVEN, KAFKA_AWAY = 0, 1, 2, 3, 4, 5
+DONE = 0
+FAILED = 1
+WRONG_ARGUMENTS = 2
+INTEGRITY_LOST = 3
+NOT_PROVEN = 4
+KAFKA_AWAY = 5
 EXIT_CODES = {
     DONE: "done",
     FAILED: "an error, which names the next step",

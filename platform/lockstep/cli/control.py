@@ -206,7 +206,8 @@ def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     from lockstep.table.head import Desired
     from lockstep.table.layout import StreamFolders
 
-    root, declared = load_settings_or_exit().table_root, list_all_streams().get(stream)
+    root = load_settings_or_exit().table_root
+    declared = list_all_streams().get(stream)
     if declared is None and find_undeclared_table(stream, root) is None:
         declared = find_stream_or_exit(stream)
     limits = Limits() if declared is None else declared.limits

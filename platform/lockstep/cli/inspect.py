@@ -77,7 +77,8 @@ def streams(as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag of a com
     from lockstep.operations.inspect.streams import list_declared_streams
     from lockstep.operations.inspect.undeclared import find_undeclared_tables
 
-    declared, root = list_all_streams(), load_settings_or_exit().table_root
+    declared = list_all_streams()
+    root = load_settings_or_exit().table_root
     print_answer(list_declared_streams(declared, root), _streams, as_json=as_json)
     for each in find_undeclared_tables(declared, root):
         print_note(f"{each.name}: {each.problem}", style="yellow")
@@ -104,7 +105,8 @@ def status(
 
     tables = tuple(list_all_derived().values())
     if stream is None:
-        found, declared = load_settings_or_exit(), tuple(list_all_streams().values())
+        found = load_settings_or_exit()
+        declared = tuple(list_all_streams().values())
         shown = _shown(lambda: read_overview(declared, found, tables), _overview, watch=watch, as_json=as_json)
         halted = any(each.needs_operator for each in shown)
     else:
@@ -172,7 +174,8 @@ def plan(
     """
     from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
 
-    declared, settings = find_stream_or_exit(stream), load_settings_or_exit()
+    declared = find_stream_or_exit(stream)
+    settings = load_settings_or_exit()
     found: BatchPreview | RestartPreview
     if restart:
         print_answer(found := plan_restart(declared, settings), _restart, as_json=as_json)
@@ -322,7 +325,8 @@ def _followers(found: Iterable[FollowerStatus]) -> Iterator[RenderableType]:
 
 def _growth(found: Status) -> Iterator[RenderableType]:
     """Files and bytes by kind as of the newest housekeeping, and what waits for compaction now."""
-    debt, growth = found.debt, found.growth
+    debt = found.debt
+    growth = found.growth
     if debt.files:
         yield style_text(f"{debt.files:,} small files of {format_count(debt.hours, 'closed hour')} wait for compaction")
     if growth is None:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 GROUPS_SHOWN = 100
 """Groups shown on a terminal without a limit; scripts get all."""
-PREVIEW_BYTES, LINE_BYTES = 512, 16
+PREVIEW_BYTES = 512
+LINE_BYTES = 16
 
 quarantine = make_group("quarantine", Panel.MAINTAIN, "List, show and export messages that were not applied.")
 

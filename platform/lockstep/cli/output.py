@@ -20,7 +20,8 @@ from lockstep.operations.plan_frame import Described, Description, Labelled, Rec
 
 T = TypeVar("T")
 
-SHOWN_SCOPES, SHOWN_HOURS = 50, 48
+SHOWN_SCOPES = 50
+SHOWN_HOURS = 48
 """Most partitions and hours in one answer; `--json` has all."""
 PIPE_COLUMNS = 100_000
 """A pipe has no width: no line is folded or cut in it."""
@@ -154,7 +155,8 @@ def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table
 
 def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
     """A grid; or, if its rows do not fit on the terminal, one column per line and an empty line after each row."""
-    table, console = make_grid(columns, rows), print_result()
+    table = make_grid(columns, rows)
+    console = print_result()
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table
     return Group(*(part for row in rows for part in (make_facts(zip(columns, row, strict=True)), Text())))

@@ -15,7 +15,8 @@ from lockstep.cli.output import print_note
 from lockstep.operations.durations import format_duration
 from lockstep.progress import send_progress
 
-QUIET_SECONDS, LINE_SECONDS = 2.0, 15.0
+QUIET_SECONDS = 2.0
+LINE_SECONDS = 15.0
 """Work that ends before shows nothing; then a line each so often without a terminal."""
 
 
@@ -30,14 +31,19 @@ class ProgressLines:
     """Prints lines."""
 
     def __init__(self, write: Callable[[str], None] = print_note, clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
-        self._doing, self._began, self._printed = "", 0.0, 0.0
+        self._write = write
+        self._clock = clock
+        self._doing = ""
+        self._began = 0.0
+        self._printed = 0.0
 
     def note(self, doing: str, done: int, total: int) -> None:
         """Take the progress of some work."""
         now = self._clock()
         if doing != self._doing:
-            self._doing, self._began, self._printed = doing, now, now
+            self._doing = doing
+            self._began = now
+            self._printed = now
         if now - self._printed >= LINE_SECONDS:
             self._printed = now
             self._write(format_progress(doing, done, total, now - self._began))
@@ -56,7 +62,9 @@ class ProgressBar:
             console=console,
             transient=True,
         )
-        self._began, self._tasks, self._is_shown = time.monotonic(), dict[str, TaskID](), False
+        self._began = time.monotonic()
+        self._tasks = dict[str, TaskID]()
+        self._is_shown = False
 
     def __enter__(self) -> Self:
         return self

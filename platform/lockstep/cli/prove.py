@@ -58,7 +58,8 @@ def _proof(name: str) -> VerifyReport:
     from lockstep.table.layout import StreamFolders
     from lockstep.verify.verify import verify_stream as prove
 
-    stream, found = find_stream_or_exit(name), load_settings_or_exit()
+    stream = find_stream_or_exit(name)
+    found = load_settings_or_exit()
     folders = StreamFolders(stream.name, found.table_root)
     report = prove(stream, folders, found.kafka, require_registry(stream, found.registry))
     keep_proof(folders, report)

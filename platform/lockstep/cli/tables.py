@@ -120,7 +120,9 @@ def _asked(what: str, version: int | None, at: datetime | None, limit: int | Non
     from lockstep.operations.query import AsOf, query_derived, query_sql, query_stream
 
     as_of = AsOf(version=version, time=at)
-    streams, derived, root = list_all_streams(), list_all_derived(), load_settings_or_exit().table_root
+    streams = list_all_streams()
+    derived = list_all_derived()
+    root = load_settings_or_exit().table_root
     if what in derived:
         return query_derived(what, root, as_of, limit=limit)
     if NAME.fullmatch(what):

@@ -129,7 +129,8 @@ class Derived(Declaration):
 
 
 def _check_sources(derived: Derived) -> None:
-    sources, right = _as_sequence(derived.sources), "for example (order_books,)"
+    sources = _as_sequence(derived.sources)
+    right = "for example (order_books,)"
     if not sources:
         raise DeclarationError("Derived.sources", derived.sources, "is not a sequence of streams", right)
     names = list[str]()
@@ -138,7 +139,8 @@ def _check_sources(derived: Derived) -> None:
             raise DeclarationError("Derived.sources", source, "is not a Stream", right)
         names.append(source.name)
     if len(set(names)) < len(names):
-        problem, step = "names a stream twice", "name it once; the function may use its DataFrame several times"
+        problem = "names a stream twice"
+        step = "name it once; the function may use its DataFrame several times"
         raise DeclarationError("Derived.sources", names, problem, step)
     if derived.name in names:
         raise DeclarationError("Derived.name", derived.name, "is the name of its source", "another name")
@@ -171,7 +173,8 @@ def _check_options(derived: Derived) -> None:
             raise DeclarationError(f"Derived.{name}", value, f"is not of type {kind.__name__}", right)
     if problem := find_cron_problem(derived.schedule):
         raise DeclarationError("Derived.schedule", derived.schedule, problem, kinds["schedule"][1])
-    columns, right = _as_sequence(derived.partition_by), "for example ('_topic',)"
+    columns = _as_sequence(derived.partition_by)
+    right = "for example ('_topic',)"
     if columns is None or not all(isinstance(each, str) for each in columns):
         raise DeclarationError("Derived.partition_by", derived.partition_by, "is not a sequence of names", right)
 
@@ -194,7 +197,8 @@ def _check_watermark(derived: Derived) -> None:
         schema = make_table_schema(source.types.row)
         times = [name for name, kind in zip(schema.names, schema.types, strict=True) if kind == TIMESTAMP]
         if watermark.column not in times:
-            problem, right = f"is not a time column of {source.name}", f"one of {', '.join(times)}"
+            problem = f"is not a time column of {source.name}"
+            right = f"one of {', '.join(times)}"
             raise DeclarationError("Watermark.column", watermark.column, problem, right)
 
 

@@ -39,7 +39,8 @@ class ModuleBroken(LockstepError):
 
     def __init__(self, file: str, reason: str, *, next_step: str) -> None:
         super().__init__(f"{file} cannot be imported: {reason}", next_step=next_step)
-        self.file, self.reason = file, reason
+        self.file = file
+        self.reason = reason
 
 
 OnBroken = Callable[[ModuleBroken], None]
@@ -79,7 +80,8 @@ def find_derived(root: Path, package: str = PACKAGE, on_broken: OnBroken = _refu
         DeclarationError: Two of them, or one and a stream, have the same name.
     """
     modules = list(_import_modules(root, package, on_broken))
-    streams, found = _collect(iter(modules)), dict[str, Derived]()
+    streams = _collect(iter(modules))
+    found = dict[str, Derived]()
     for value in (value for module in modules for value in _list_values(module) if isinstance(value, Derived)):
         if value.name in streams or found.setdefault(value.name, value) is not value:
             other = "a stream" if value.name in streams else "another derived table"
@@ -227,7 +229,8 @@ def _describe(option: object) -> str:
 
 def _read_modules(names: set[str]) -> Iterator[bytes]:
     """The source of some modules of the user and of the user's modules that they import, each once."""
-    packages, met = {_package(name) for name in names}, set[str]()
+    packages = {_package(name) for name in names}
+    met = set[str]()
     while names := {name for name in names if name not in met and _is_of_users(name)}:
         met |= names
         sources = [(name, file.read_bytes()) for name in names if (file := _find_source(name, packages)) is not None]
@@ -244,7 +247,8 @@ def _find_source(name: str, packages: set[str]) -> Path | None:
 
 def _list_imports(name: str, source: bytes) -> Iterator[str]:
     """The imported modules that the source of a module names, with those of the packages around them."""
-    package, file = sys.modules[name].__package__ or "", sys.modules[name].__file__ or ""
+    package = sys.modules[name].__package__ or ""
+    file = sys.modules[name].__file__ or ""
     for node in ast.walk(ast.parse(source)) if file.endswith(".py") else ():
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in sys.modules)

@@ -133,7 +133,8 @@ def without_lookups(function: Callable[P, T]) -> Callable[P, T]:
 
 def make_row_index(rows: Iterable[msgspec.Struct], key: str) -> tuple[dict[object, msgspec.Struct], list[object]]:
     """Rows by key, without those whose key is None; and the keys that occur more than once."""
-    found, twice = dict[object, msgspec.Struct](), dict[object, None]()
+    found = dict[object, msgspec.Struct]()
+    twice = dict[object, None]()
     for row in rows:
         at = getattr(row, key)
         if at is not None and found.setdefault(at, row) is not row:

@@ -300,7 +300,8 @@ def find_longest_wait(trigger: Trigger) -> timedelta:
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kKMG]i?)B")
 _UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_LEAST_BYTES, _MOST_BYTES = 64_000, 8_000_000_000
+_LEAST_BYTES = 64_000
+_MOST_BYTES = 8_000_000_000
 
 
 def _bytes(size: object) -> int | None:

@@ -79,7 +79,8 @@ def _read_row_types(kind: type, state: object) -> tuple[object, object]:
         pair = get_args(next(iter(get_args(listed)), None))
         if len(pair) == 2:  # noqa: PLR2004  # key and value
             return pair[0], pair[1]
-        problem, instead = "does not declare the types of key and value", "annotate it as Iterable[tuple[Key, Value]]"
+        problem = "does not declare the types of key and value"
+        instead = "annotate it as Iterable[tuple[Key, Value]]"
         raise DeclarationError(f"{kind.__name__}.list_rows", listed, problem, instead)
     if get_origin(state) in {dict, Mapping, MutableMapping, MapState} and len(get_args(state)) == 2:  # noqa: PLR2004
         return cast("tuple[object, object]", get_args(state))

@@ -121,7 +121,8 @@ class Rule(Declaration):
             raise self.error("id", self.name, problem, "lower-case letters, digits and _: id='price_is_positive'")
         for name, kind in (("severity", Severity), ("on_violation", OnViolation)):
             if not isinstance(getattr(self, name), kind):
-                problem, instead = f"is not of type {kind.__name__}", f"for example {next(iter(kind))}"
+                problem = f"is not of type {kind.__name__}"
+                instead = f"for example {next(iter(kind))}"
                 raise self.error(name, getattr(self, name), problem, instead)
         if self.is_inline and not self.runs_inline:
             instead = "OnViolation.WARN, or raise Violation in the transform"
@@ -186,7 +187,8 @@ class ColumnRule(Rule):
         """
         kind = columns[self.column].type.kind
         if kind.value not in kinds:
-            problem, instead = f"is a column of type {kind.value}", f"a column of type {', '.join(kinds)}, or Predicate"
+            problem = f"is a column of type {kind.value}"
+            instead = f"a column of type {', '.join(kinds)}, or Predicate"
             raise self.error("column", self.column, problem, instead)
         return kind
 
@@ -204,7 +206,8 @@ def _require_column(rule: Rule, name: str, value: object, columns: Mapping[str, 
 def _require_comparable(rule: Rule, name: str, value: str, columns: Mapping[str, Column]) -> None:
     """Refuse a column whose values Spark cannot compare: it holds a dict."""
     if _holds_map(_require_column(rule, name, value, columns)):
-        problem, instead = "holds a dict, whose values Spark does not compare", "a column without one, or Predicate"
+        problem = "holds a dict, whose values Spark does not compare"
+        instead = "a column without one, or Predicate"
         raise rule.error(name, value, problem, instead)
 
 
@@ -419,10 +422,8 @@ class Matches(ColumnRule):
             raise self.error("pattern", self.pattern, problem, r"for example r'\d+\.\d+'") from error
         other = [part[0] for part in _PARTS.finditer(self.pattern) if not _ALIKE.fullmatch(part[0])]
         if other:
-            problem, instead = (
-                f"has {other[0]}, which Java reads otherwise",
-                r"leave it out; as a character: \{, \[, \x00",
-            )
+            problem = f"has {other[0]}, which Java reads otherwise"
+            instead = r"leave it out; as a character: \{, \[, \x00"
             raise self.error("pattern", self.pattern, problem, instead)
 
     @override
@@ -745,6 +746,7 @@ def _require_kept(rules: Sequence[InlineRule], rows: Iterable[msgspec.Struct]) -
         for inline in rules:
             if not inline.is_kept_by(row):
                 rule = inline.rule
-                found, halts = f"{rule.column} = {getattr(row, rule.column)!r}", rule.on_violation is OnViolation.FAIL
+                found = f"{rule.column} = {getattr(row, rule.column)!r}"
+                halts = rule.on_violation is OnViolation.FAIL
                 raise RuleViolated(rule.promise.removesuffix("."), found, rule.name, halts=halts)
         yield row

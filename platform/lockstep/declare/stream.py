@@ -399,7 +399,8 @@ def _check_quarantine(rules: Sequence[Rule], integrity: IntegrityClass) -> None:
 def _check_importable(stream: Stream[M, S, R]) -> None:
     """Executors import classes and functions by name; an object pickled by value would lose its fields."""
     for field_name, imported in _imported_by_executors(stream):
-        module, name = getattr(imported, "__module__", ""), getattr(imported, "__qualname__", "")
+        module = getattr(imported, "__module__", "")
+        name = getattr(imported, "__qualname__", "")
         if module == "__main__" or "<" in name:  # <locals>, <lambda>
             raise DeclarationError(
                 field_name,

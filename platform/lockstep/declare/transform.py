@@ -152,7 +152,8 @@ class Transform(Declaration, Generic[M, S, R]):
         Raises:
             DeclarationError: One of them is set without the other.
         """
-        key, removed = type(self).key, type(self).removed
+        key = type(self).key
+        removed = type(self).removed
         if not key and removed is None:
             return None
         if not key or removed is None:
@@ -219,5 +220,6 @@ def require_first_message(integrity: IntegrityClass, missing: str) -> None:
         DeclarationError: A session would never start.
     """
     if not integrity.passes_unknown_sessions and integrity.session_start is not SessionStart.FIRST_MESSAGE:
-        problem, right = f"waits for snapshots, and {missing}", "session_start=SessionStart.FIRST_MESSAGE"
+        problem = f"waits for snapshots, and {missing}"
+        right = "session_start=SessionStart.FIRST_MESSAGE"
         raise DeclarationError("Stream.integrity.session_start", integrity.session_start, problem, right)

@@ -102,7 +102,8 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     @override
     def envelope(self, message: M, record: Record) -> Envelope:
         """Session, number and event time are fields of the message."""
-        declared, kind = self.fields, type(message)
+        declared = self.fields
+        kind = type(message)
         session = record.key_text if declared.session is None else getattr(message, declared.session)
         return Envelope(
             session if isinstance(session, str) else session.decode(),
@@ -116,10 +117,12 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def on_snapshot(self, message: M, record: Record, previous: dict[K, V] | None) -> dict[K, V]:
         """See `TableFold.on_snapshot`."""
         del record, previous
-        names, state = self._compiled(), dict[K, V]()
+        names = self._compiled()
+        state = dict[K, V]()
         make = cast("Callable[..., V]", names.value)
         for row in getattr(message, self.fields.rows):
-            key, values = names.key_of(row), names.values_of(row)
+            key = names.key_of(row)
+            values = names.values_of(row)
             _check_complete(key, values)
             state[key] = make(*values)
         return state
@@ -128,14 +131,20 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
         """See `TableFold.on_update`."""
         del record
-        names, emitted, unchanged = self._compiled(), list[R](), self.fields.emits_unchanged
+        names = self._compiled()
+        emitted = list[R]()
+        unchanged = self.fields.emits_unchanged
         is_changed = find_change_test(type(self))
-        make, emit, pick = cast("Callable[..., V]", names.value), cast("Callable[..., R]", names.row), names.pick
+        make = cast("Callable[..., V]", names.value)
+        emit = cast("Callable[..., R]", names.row)
+        pick = names.pick
         for row in getattr(message, self.fields.rows):
-            key, values = names.key_of(row), names.values_of(row)
+            key = names.key_of(row)
+            values = names.values_of(row)
             previous = state.get(key)
             if previous is None:
-                before, after = names.nothing, list(values)
+                before = names.nothing
+                after = list(values)
                 _check_complete(key, values)
             else:
                 before = astuple(previous)
@@ -213,7 +222,8 @@ class ColumnNames:
             each for each in members if each not in {declared.snapshot, declared.end}
         )
         self.key_of: Callable[[object], Any] = attrgetter(self.key)
-        values, pick = cast("_Getter", attrgetter(*self.columns)), cast("_Getter", itemgetter(*self.source))
+        values = cast("_Getter", attrgetter(*self.columns))
+        pick = cast("_Getter", itemgetter(*self.source))
         self.values_of = _make_tuples(values, len(self.columns))
         self.pick = _make_tuples(pick, len(self.source))
 

@@ -79,7 +79,9 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def on_update(self, state: dict[K, V], message: M, record: Record) -> Iterable[R]:
         """Change the table and emit the changed rows."""
         del record
-        emitted, absent, is_changed = list[R](), 0, find_change_test(type(self))
+        emitted = list[R]()
+        absent = 0
+        is_changed = find_change_test(type(self))
         for key, change in self.changes(message):
             previous = state.get(key)
             if change is None:
@@ -110,6 +112,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
             DeclarationError: One of them is not set.
         """
         if type(self).key is None:
-            problem, instead = "is not set", 'key = ("name",), the fields of the row that spell the key of the state'
+            problem = "is not set"
+            instead = 'key = ("name",), the fields of the row that spell the key of the state'
             raise DeclarationError(f"{type(self).__name__}.key", None, problem, instead)
         return super().replay_columns()

@@ -165,7 +165,8 @@ class SlidingWindows(_TimeWindows):
 
     def list_spans(self, time_us: int) -> list[Span]:
         """The windows of a message, by its event time."""
-        size, slide = to_microseconds(self.size), to_microseconds(self.slide)
+        size = to_microseconds(self.size)
+        slide = to_microseconds(self.slide)
         last = time_us - (time_us - to_microseconds(self.offset)) % slide
         return [(start, start + size) for start in range(last, time_us - size, -slide)]
 
@@ -241,7 +242,8 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         Raises:
             DeclarationError: No windows are declared, or session windows without `merge`.
         """
-        kind, windows = type(self), getattr(type(self), "windows", None)
+        kind = type(self)
+        windows = getattr(type(self), "windows", None)
         check_class(f"{kind.__name__}.windows", windows)
         if not isinstance(windows, Windows):
             right = "windows = TumblingWindows(timedelta(minutes=1))"
@@ -269,7 +271,8 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     @override
     def check_integrity(self, integrity: IntegrityClass) -> None:
         """Refuse a class under which no session would start, or windows and messages would disagree on lateness."""
-        name, windows = type(self).__name__, self.windows
+        name = type(self).__name__
+        windows = self.windows
         require_first_message(integrity, f"{name} has none: its windows start with any message")
         promised: timedelta | None = getattr(integrity, "lateness", None)
         if isinstance(windows, _TimeWindows) and promised is not None and windows.lateness != promised:
@@ -289,7 +292,8 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     @override
     def on_update(self, state: WindowState[A], message: M, record: Record) -> Iterable[R]:
         """Add a message to its windows; returns the row of a count window that is full."""
-        time_us, windows = find_event_time(self.envelope(message, record), record), self.windows
+        time_us = find_event_time(self.envelope(message, record), record)
+        windows = self.windows
         if not 0 <= time_us <= LATEST_US:
             raise Violation("an event time from 1970 to 9998", time_us, "absurd event time")
         if isinstance(windows, CountWindows):

@@ -301,7 +301,8 @@ class IntegrityClass(Declaration):
         """Adapts a stored gate state to the current declaration: class and policy may change between runs."""
         at_first = self.opens_at_first and not self.passes_unknown_sessions
         gate = OpeningAtFirst(self.gate(PartitionTime())) if at_first else self.gate(PartitionTime())
-        suspends, inner = self.may_suspend(suspended_from, skipped), MultipartGate(gate)
+        suspends = self.may_suspend(suspended_from, skipped)
+        inner = MultipartGate(gate)
         before = 0 if self.passes_unknown_sessions else suspended_from
         if self.waits_for_snapshot:
             return lambda state: migrate_gate_state(state, before, suspends=suspends, inner=inner)

@@ -35,7 +35,8 @@ class CountingGate(Gate[int | KnownSession]):
     def check(
         self, state: int | KnownSession | None, envelope: Envelope, record: Record
     ) -> tuple[int | KnownSession, Verdict]:
-        number, snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
+        number = envelope.sequence
+        snapshot = envelope.kind is Kind.SNAPSHOT
         if number is None or check_range(number, self.wraps_at) is not None:
             return (KNOWN if state is None else state), ACCEPT
         last = state if isinstance(state, int) else None

@@ -41,7 +41,8 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
     """See the module."""
 
     def __init__(self, evidence: Gate[M], wraps_at: int | None) -> None:
-        self._evidence, self._wraps_at = evidence, wraps_at
+        self._evidence = evidence
+        self._wraps_at = wraps_at
 
     @override
     def check(

@@ -88,7 +88,8 @@ def remember(
 
 def find_late(envelope: Envelope, record: Record, time: PartitionTime, lateness_us: int) -> Verdict | None:
     """The verdict on a message beyond the bound; None for one within it."""
-    happened_us, floor_us = find_event_time(envelope, record), time.watermark_us - lateness_us
+    happened_us = find_event_time(envelope, record)
+    floor_us = time.watermark_us - lateness_us
     return report_late(happened_us, floor_us) if happened_us < floor_us else None
 
 
@@ -104,11 +105,13 @@ class Reordering(Gate[Order]):
     """See the module."""
 
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
-        self._lateness_us, self._time = lateness_us, time
+        self._lateness_us = lateness_us
+        self._time = time
 
     @override
     def check(self, state: Order | None, envelope: Envelope, record: Record) -> tuple[Order | None, Verdict]:
-        happened_us, number = find_event_time(envelope, record), envelope.sequence
+        happened_us = find_event_time(envelope, record)
+        number = envelope.sequence
         if self._time.is_implausible(happened_us):
             return state, report_implausible_time(envelope, happened_us)
         if number is not None and (refused := check_range(number)) is not None:
@@ -238,13 +241,15 @@ class _AnyOrder(Gate[RecentWindow]):
     """Accepts any order within the bound."""
 
     def __init__(self, lateness_us: int, time: PartitionTime) -> None:
-        self._lateness_us, self._time = lateness_us, time
+        self._lateness_us = lateness_us
+        self._time = time
 
     @override
     def check(
         self, state: RecentWindow | None, envelope: Envelope, record: Record
     ) -> tuple[RecentWindow | None, Verdict]:
-        happened_us, floor_us = find_event_time(envelope, record), self._time.watermark_us - self._lateness_us
+        happened_us = find_event_time(envelope, record)
+        floor_us = self._time.watermark_us - self._lateness_us
         if self._time.is_implausible(happened_us):
             return state, report_implausible_time(envelope, happened_us)
         if envelope.sequence is not None and (refused := check_range(envelope.sequence)) is not None:

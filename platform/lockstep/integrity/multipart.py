@@ -35,7 +35,8 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
             inner: The gate of the class.
             tolerates_all: An incomplete snapshot is given up, without a violation.
         """
-        self._inner, self._tolerates_all = inner, tolerates_all
+        self._inner = inner
+        self._tolerates_all = tolerates_all
 
     @override
     def check(

@@ -86,7 +86,8 @@ OF_A_TOPIC = (BURST, Fault.TOPIC_DELETED, Fault.PARTITIONS_ADDED, Fault.RECREATE
 SESSION_LENGTH_MAX = 200
 _SURROGATE = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
 
-TOPIC, PLACE = r"(?P<topic>[A-Za-z0-9._-]+)", r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)"
+TOPIC = r"(?P<topic>[A-Za-z0-9._-]+)"
+PLACE = r"(?P<topic>[A-Za-z0-9._-]+)/(?P<partition>\d+)"
 
 
 class Acceptance(Protocol):
@@ -328,7 +329,8 @@ def find_unanswered(findings: Iterable[Finding], accepted: Sequence[Acceptance])
 
 def suggest_option(finding: Finding) -> Acceptance:
     """The least lossy option after a finding whose cause cannot be fixed."""
-    topic, partition = finding.topic, finding.partition
+    topic = finding.topic
+    partition = finding.partition
     of_cause: dict[str, Acceptance] = {
         BURST: Quarantined(),
         Fault.TOPIC_DELETED: AcceptDeleted(topic),

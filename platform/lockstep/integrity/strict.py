@@ -109,7 +109,8 @@ def forget_repeats(state: GateState) -> GateState:
     return state.evidence if isinstance(state, Deduplicated) else state
 
 
-SNAPSHOT, END = Kind.SNAPSHOT, Kind.END
+SNAPSHOT = Kind.SNAPSHOT
+END = Kind.END
 
 
 class Evidence(Gate[Any], Declaration):
@@ -279,7 +280,8 @@ def _forward(link: Link) -> bool:
 
 def _link_broken(last: int, envelope: Envelope, link: Link) -> Verdict:
     """The verdict on a message that does not follow; one whose ids were all seen before loses nothing."""
-    expected, shown = f"predecessor {last}", _shown(link)
+    expected = f"predecessor {last}"
+    shown = _shown(link)
     is_snapshot = envelope.kind is SNAPSHOT
     if not is_snapshot and not _forward(link):
         return report_violation("broken link", expected, shown)

@@ -51,9 +51,11 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
         accepts_loss: bool = False,
         opens_at_first: bool = False,
     ) -> None:
-        self._inner, self.suspended_from = inner, suspended_from
+        self._inner = inner
+        self.suspended_from = suspended_from
         self._skipped = {each.session: each.before for each in skipped}
-        self._tolerates_violations, self._accepts_loss = tolerates_violations, accepts_loss
+        self._tolerates_violations = tolerates_violations
+        self._accepts_loss = accepts_loss
         self._opens_at_first = opens_at_first
 
     def check(

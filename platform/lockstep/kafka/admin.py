@@ -65,7 +65,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 T = TypeVar("T")
 Answer = TypeVar("Answer")
 TURN_SECONDS = 1.0
-_UNKNOWN_TOPIC, _NO_RIGHT = 3, 29
+_UNKNOWN_TOPIC = 3
+_NO_RIGHT = 29
 _UNANSWERED = ClientError(ClientError._TIMED_OUT)  # noqa: SLF001  # the client's name
 """The client reports no error if a leader does not answer about offsets: it returns OFFSET_INVALID for each of them."""
 _PROBE = "lockstep-may-see"
@@ -78,7 +79,8 @@ REQUESTS_MAX = 100_000
 """Kept parts of requests, some 200 bytes each: three a partition."""
 POLICY_SECONDS = 300.0
 """Age of the retention policies at which they are asked for again."""
-SILENT_LEADER_SECONDS, SILENT_AGAIN_SECONDS = 2.0, 0.1
+SILENT_LEADER_SECONDS = 2.0
+SILENT_AGAIN_SECONDS = 0.1
 """Time for a leader after another leader has answered; and for a leader that was silent in the last poll already."""
 
 
@@ -199,8 +201,10 @@ class ClusterAdmin:
     """Queries one cluster. Caches the retention policy of each topic id for a while: it is the slowest request."""
 
     def __init__(self, admin: ClusterClient, timeout_seconds: float) -> None:
-        self._admin, self._timeout = admin, timeout_seconds
-        self._policies, self._renewed_at = dict[str, RetentionPolicy](), time.monotonic()
+        self._admin = admin
+        self._timeout = timeout_seconds
+        self._policies = dict[str, RetentionPolicy]()
+        self._renewed_at = time.monotonic()
         self._cluster_id: str | None = None
         self._silent: set[int] = set()
 
@@ -374,7 +378,8 @@ class ClusterAdmin:
             what: The subject of the question, in part of a sentence.
             ask: Asks once, within so many seconds; raises the client's error without an answer.
         """
-        deadline, patience = time.monotonic() + self._timeout, FIRST_BROKER_SECONDS
+        deadline = time.monotonic() + self._timeout
+        patience = FIRST_BROKER_SECONDS
         while True:
             left = deadline - time.monotonic()
             try:
@@ -455,7 +460,8 @@ class ClusterAdmin:
         answers = self._ask_patiently("topic settings", lambda seconds: read(ask(request_timeout=seconds)))
         found: dict[str, RetentionPolicy] = {}
         for resource, settings in answers.items():
-            policy, kept_ms = settings["cleanup.policy"].value, int(settings["retention.ms"].value)
+            policy = settings["cleanup.policy"].value
+            kept_ms = int(settings["retention.ms"].value)
             retention_ms = kept_ms if "delete" in policy and kept_ms >= 0 else None
             found[ids[resource.name]] = RetentionPolicy(resource.name, policy == "delete", retention_ms)
         return found
@@ -683,7 +689,8 @@ def find_oldest_unread(
     try:
         while len(answered) < len(positions) and time.monotonic() < deadline:
             for message in reader.consume(len(positions), POLL_SECONDS):
-                topic, partition = message.topic(), message.partition()
+                topic = message.topic()
+                partition = message.partition()
                 if topic is None or partition is None or (topic, partition) in answered:
                     continue
                 answered.add(TopicNamePartition(topic, partition))

@@ -15,7 +15,8 @@ from lockstep.kafka.client import make_connection_configuration
 from lockstep.kafka.secrets import with_secrets
 from lockstep.settings import KafkaSettings
 
-METADATA, LEADER_EPOCHS = "Metadata", "OffsetForLeaderEpoch"
+METADATA = "Metadata"
+LEADER_EPOCHS = "OffsetForLeaderEpoch"
 TOPIC_IDS_SINCE = 10
 """Answers about topics have topic ids from this version of `Metadata` on (KIP-516, Kafka 2.8)."""
 _VERSIONS = re.compile(r"ApiKey (\w+) \(-?\d+\) Versions -?\d+\.\.(-?\d+)")

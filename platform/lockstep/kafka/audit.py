@@ -99,7 +99,8 @@ def _topic_changed(position: Position, topic: Topic | None) -> Finding | None:
 
 
 def _offsets_moved(position: Position, view: ClusterView) -> Finding | None:
-    ends, expected = view.ends.get(position.key), f"offset {position.next_offset}"
+    ends = view.ends.get(position.key)
+    expected = f"offset {position.next_offset}"
     if position.key in view.cut:
         return Finding.at(position, Fault.TRUNCATED, expected=expected, found=REGROWN)
     if ends is None:

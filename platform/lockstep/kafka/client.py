@@ -47,7 +47,8 @@ def _count_references(described: TopicDescription | SimpleNamespace) -> int:
 _REFERENCES = _count_references(SimpleNamespace(topic_id=object()))
 """To an object that one other object has."""
 _release = ctypes.pythonapi.Py_DecRef
-_release.argtypes, _release.restype = [ctypes.py_object], None
+_release.argtypes = [ctypes.py_object]
+_release.restype = None
 
 
 def _release_topic_ids(answer: Future[Any]) -> None:
@@ -110,7 +111,8 @@ class ClusterClient(AdminClient):
         self, asked: Sequence[TopicPartition], isolation: IsolationLevel, timeout_seconds: float
     ) -> Future[OffsetAnswers]:
         """`list_offsets` with one future; each partition's offset is the time or the end that is asked for."""
-        answer, level = _make_future(), isolation.value
+        answer = _make_future()
+        level = isolation.value
         super(AdminClient, self).list_offsets(
             list(asked), answer, isolation_level_value=level, request_timeout=timeout_seconds
         )

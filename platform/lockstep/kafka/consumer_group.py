@@ -48,7 +48,8 @@ class ConsumerGroup:
     """The group of one stream."""
 
     def __init__(self, settings: KafkaSettings, name: str) -> None:
-        self.name, self._settings = name, settings
+        self.name = name
+        self._settings = settings
         self._commit_ended = threading.Event()
         self._commit_ended.set()
         self._patience = Retrying(
@@ -112,7 +113,8 @@ class ConsumerGroup:
 
         While the coordinator is away, neither a commit nor the close of the client returns.
         """
-        verb, ended = "take offsets of", self._commit_ended
+        verb = "take offsets of"
+        ended = self._commit_ended
         if not ended.is_set():
             raise KafkaUnreachable(self._describe_silence(verb), next_step=_BY_ITSELF)  # as the first: warned of once
 

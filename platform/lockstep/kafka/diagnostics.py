@@ -94,7 +94,8 @@ def _read(said: LogLine) -> tuple[int, Cause | None]:
     match = _ADDRESS.search(said.text)
     if match is None:
         return len(_MEANINGS), None
-    where, rest = _where(match["address"], match["node"]), match["rest"]
+    where = _where(match["address"], match["node"])
+    rest = match["rest"]
     for rank, (meant, cause) in enumerate(_MEANINGS):
         if meant(said.code, rest):
             return rank, cause(where, rest, match["address"])

@@ -18,7 +18,8 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 from lockstep.kafka.client import Configuration, RangeConsumer, make_consumer
 from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
 
-ANSWER_SECONDS_MAX, POLL_SECONDS = 10.0, 0.05
+ANSWER_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.05
 _TRUNCATED = ClientError(ClientError._LOG_TRUNCATION).str()  # noqa: SLF001  # the client's name
 """The client reports it in the text of an error with another code: no offset to continue from."""
 

@@ -163,9 +163,12 @@ class _Reading:
     def __init__(
         self, consumer: RangeConsumer, ranges: Sequence[Range], tuning: Tuning, progress: FetchSteps | None
     ) -> None:
-        self._consumer, self._ranges, self._tuning = consumer, ranges, tuning
+        self._consumer = consumer
+        self._ranges = ranges
+        self._tuning = tuning
         self._progress = progress or FetchSteps()
-        self._next, self._taken = [item.start for item in ranges], [0] * len(ranges)
+        self._next = [item.start for item in ranges]
+        self._taken = [0] * len(ranges)
         self._open = {
             TopicNamePartition(item.topic, item.partition): index
             for index, item in enumerate(ranges)
@@ -179,15 +182,19 @@ class _Reading:
         if not self._open:
             return
         self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
-        silent_since, left, steps = time.monotonic(), self._count_left(), 0
+        silent_since = time.monotonic()
+        left = self._count_left()
+        steps = 0
         while self._awaited:
             # A poll for more than is left would wait for messages beyond the ranges.
             yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
             if self._progress.steps:
                 yield from self._pass_over()
             self._stop_fetching()
-            before, left = left, self._count_left()
-            steps_before, steps = steps, self._progress.steps
+            before = left
+            left = self._count_left()
+            steps_before = steps
+            steps = self._progress.steps
             # Progress beyond a range must not reset the timeout of the ranges still awaited.
             if left < before or steps > steps_before:
                 silent_since = time.monotonic()
@@ -268,7 +275,8 @@ class _Reading:
 
     def _run(self, index: int, messages: list[Message]) -> MessageRun:
         self._taken[index] += len(messages)
-        start, limit = self._next[index], self._ranges[index].limit
+        start = self._next[index]
+        limit = self._ranges[index].limit
         past = _offset(messages[-1]) >= limit - 1
         if past:
             messages = _before(messages, limit)
@@ -305,7 +313,8 @@ class _Reading:
 
     def _stop_fetching(self) -> None:
         """Drop finished ranges from the assignment, all of a poll at once: each call waits for the client's thread."""
-        finished, self._finished = self._finished, []
+        finished = self._finished
+        self._finished = []
         if finished and self._open:
             try:
                 self._consumer.incremental_unassign(finished)
@@ -330,7 +339,8 @@ def _ends_range(error: ClientError) -> bool:
 
 def _same_place(messages: list[Message]) -> TopicNamePartition | None:
     """Topic and partition of messages that are all of one, without an event among them; else None."""
-    topics, partitions = list(map(Message.topic, messages)), list(map(Message.partition, messages))
+    topics = list(map(Message.topic, messages))
+    partitions = list(map(Message.partition, messages))
     alike = (
         messages
         and topics.count(topics[0]) == len(messages)
@@ -363,7 +373,8 @@ def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[
     end = until if until is not None else _offset(messages[-1]) + 1
     if end - start == len(messages):
         return []
-    gaps, expected = [], start
+    gaps = []
+    expected = start
     for message in messages:
         offset = _offset(message)
         if offset > expected:
@@ -375,7 +386,8 @@ def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[
 
 
 UNPROVEN = "unproven"
-DEBUG, DEBUG_LEVEL = 7, 10
+DEBUG = 7
+DEBUG_LEVEL = 10
 """The debug level, as librdkafka counts and as its Python client passes it to a logger."""
 _UNKNOWN_VERSION = "Unsupported Message(Set) MagicByte"
 _ENQUEUED = re.compile(
@@ -486,7 +498,8 @@ class _Prober:
     """A client that shows all of one partition: its messages, committed or not, and the record count of each fetch."""
 
     def __init__(self, configuration: Configuration, tuning: Tuning) -> None:
-        self._log, self._tuning = FetchLog(), tuning
+        self._log = FetchLog()
+        self._tuning = tuning
         shows_all = {"isolation.level": "read_uncommitted", "debug": "msg"}
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
@@ -567,7 +580,8 @@ def mark_proven(holes: Iterable[Hole], spans: Sequence[tuple[int, int]], cause: 
         while index < len(spans) and spans[index][1] <= at:
             index += 1
         while index < len(spans) and spans[index][0] < hole.until:
-            start, until = max(at, spans[index][0]), min(hole.until, spans[index][1])
+            start = max(at, spans[index][0])
+            until = min(hole.until, spans[index][1])
             if at < start:
                 yield Hole(start=at, until=start, cause=UNPROVEN)
             yield Hole(start=start, until=until, cause=cause)
@@ -606,7 +620,8 @@ def _by_batches(
     unproven = [hole for hole in _join(holes, frozenset()) if hole.cause == UNPROVEN][: tuning.probed_runs_max]
     if not unproven:
         return []
-    markers, prober = set[int](), _Prober({**configuration, **ONE_BATCH}, tuning)
+    markers = set[int]()
+    prober = _Prober({**configuration, **ONE_BATCH}, tuning)
     try:
         for hole in unproven:
             looked = prober.look(msgspec.structs.replace(whole, start=hole.start, until=hole.until))
@@ -687,7 +702,8 @@ def find_first_readable(look: Look, start: int, until: int) -> int | None:
             return None
         if isinstance(found, Readable):
             return _boundary(look, failing, failing + step, min(found.offset, until))
-        failing, step = failing + step, 2 * step
+        failing = failing + step
+        step = 2 * step
     return _boundary(look, failing, until, until)
 
 
@@ -697,7 +713,8 @@ def _boundary(look: Look, failing: int, fine: int, end: int) -> int | None:
         middle = (failing + fine) // 2
         match look(middle):
             case Readable(found):
-                fine, end = middle, min(found, end)
+                fine = middle
+                end = min(found, end)
             case Corrupt():
                 failing = middle
             case None:
@@ -711,7 +728,9 @@ class _Probe:
     def __init__(self, configuration: Configuration, topic: str, partition: int, seconds_max: float) -> None:
         self._log = FetchLog()
         self._client = RangeConsumer({**configuration, **ONE_BATCH, "debug": "msg"}, self._log, log_level=DEBUG)
-        self._topic, self._partition, self._seconds_max = topic, partition, seconds_max
+        self._topic = topic
+        self._partition = partition
+        self._seconds_max = seconds_max
 
     def look(self, offset: int) -> Readable | Corrupt | None:
         """See `Look`. A broker's unknown error is evidence only if it reads the start of the same log."""

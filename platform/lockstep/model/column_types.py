@@ -88,7 +88,8 @@ class IntegerType(Declaration):
         check_field_types(self)
 
 
-NUMBERS_MAX, TEXT_LENGTH_MAX = 32_768, 64
+NUMBERS_MAX = 32_768
+TEXT_LENGTH_MAX = 64
 """Numbers that a reader remembers, and their longest text: some 6 MB."""
 _SPELLING: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NAN: Final = Decimal("NaN")

@@ -44,7 +44,8 @@ def find_incompatibilities(stored: StateTypeSchema, declared: StateTypeSchema) -
 def _compare(stored: StateTypeSchema, declared: StateTypeSchema, path: str) -> Iterator[Incompatibility]:
     if stored == declared:
         return
-    old, new = _members(stored), _members(declared)
+    old = _members(stored)
+    new = _members(declared)
     if new != (declared,) or old != (stored,):
         yield from _compare_unions(stored, declared, old, new, path)
     elif stored.kind == "int" and declared.kind == "float" and not (stored.detail or declared.detail):
@@ -97,7 +98,8 @@ def _compare_fields(stored: StateTypeSchema, declared: StateTypeSchema, path: st
             yield Incompatibility(_inside(path, field), str(field.shape), "no such field")
         else:
             yield from _compare_field(field, known[field.name], path)
-    before, after = _names(stored), _names(declared)
+    before = _names(stored)
+    after = _names(declared)
     for field in declared.fields:
         if field.name not in before and field.default is None:
             yield Incompatibility(_inside(path, field), "no such field", f"{field.shape} without a default")

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from lockstep.model.position import Position
 
 
-TEXT_MAX, CUT = 2_000, " ..."
+TEXT_MAX = 2_000
+CUT = " ..."
 """Most characters of a text that shows a value, and how a longer one ends."""
 
 HIDDEN = "<session>"

@@ -23,7 +23,10 @@ class Absent:
 ABSENT: Final = Absent()
 _UNKNOWN: Final = Absent()
 _ENCODER = msgspec.msgpack.Encoder()
-_HELD, _CHANGED, _STORED, _NOTES_READS = "_held", "_changed", "_stored", "_notes_reads"
+_HELD = "_held"
+_CHANGED = "_changed"
+_STORED = "_stored"
+_NOTES_READS = "_notes_reads"
 
 
 class StoredRows(Protocol[K, Row_co]):

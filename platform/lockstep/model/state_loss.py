@@ -8,8 +8,11 @@ import msgspec
 
 from lockstep.model.fault import Fault
 
-SKIP_SESSION, FROM_SNAPSHOT, ACCEPT_TRUNCATED = "skip-session", "from-snapshot", "accept-truncated"
-ACCEPT_RECREATED, ACCEPT_DELETED = "accept-recreated", "accept-deleted"
+SKIP_SESSION = "skip-session"
+FROM_SNAPSHOT = "from-snapshot"
+ACCEPT_TRUNCATED = "accept-truncated"
+ACCEPT_RECREATED = "accept-recreated"
+ACCEPT_DELETED = "accept-deleted"
 DECISIONS = frozenset({SKIP_SESSION, FROM_SNAPSHOT, ACCEPT_TRUNCATED, ACCEPT_RECREATED, ACCEPT_DELETED})
 """Causes that an operator has chosen, under the names of the options: they accept the loss."""
 FORGOTTEN = "topic forgotten"

@@ -279,7 +279,8 @@ def _unsaveable(found: object, reason: str) -> DeclarationError:
     )
 
 
-_NAMED, _LISTED = ("record", "dict"), ("array", "tuple", "vartuple", "list")
+_NAMED = ("record", "dict")
+_LISTED = ("array", "tuple", "vartuple", "list")
 
 
 def to_untyped(value: object, shape: StateTypeSchema) -> object:
@@ -304,7 +305,8 @@ def _plain(value: object, shape: StateTypeSchema, outer: tuple[StateTypeSchema, 
 
 def _of_dict(value: dict[object, object], shape: StateTypeSchema, outer: tuple[StateTypeSchema, ...]) -> object:
     if shape.kind == "record":
-        inside, shapes = (*outer, shape), {field.name: field.shape for field in shape.fields}
+        inside = (*outer, shape)
+        shapes = {field.name: field.shape for field in shape.fields}
         named = cast("dict[str, object]", value)
         return {name: _plain(held, shapes[name], inside) if name in shapes else held for name, held in named.items()}
     if len(shape.items) == 2:  # noqa: PLR2004  # a key and a value

@@ -109,7 +109,8 @@ class ValueCondition:
     """A condition of a plain value."""
 
     def __init__(self, holds: Callable[[Any], bool], problem: str) -> None:
-        self.holds, self._problem = holds, problem
+        self.holds = holds
+        self._problem = problem
 
     def find(self, value: Any, path: str) -> str:
         """See `InnerCheck.find`."""
@@ -178,8 +179,10 @@ class DictCheck:
     """The keys and values of a dict."""
 
     def __init__(self, key: TypedPlace, value: TypedPlace) -> None:
-        self._key, self._value = key, value
-        hold_keys, hold_values = key.holds_all(), value.holds_all()
+        self._key = key
+        self._value = value
+        hold_keys = key.holds_all()
+        hold_values = value.holds_all()
         self.holds: Callable[[Any], bool] = lambda value: hold_keys(value) and hold_values(value.values())
 
     def find(self, value: Any, path: str) -> str:
@@ -214,7 +217,8 @@ class RecordCheck:
             fields: See the attribute.
             size: The length of a tuple.
         """
-        self.fields, self._size = dict(fields), size
+        self.fields = dict(fields)
+        self._size = size
         names: dict[str, object] = {}
         parts = [] if size is None else [f"len(value) == {size}"]
         parts += [_make_expression(f"value{field}", place, names) for field, place in fields.items()]
@@ -379,7 +383,8 @@ class StorableType:
             key = self._make_place(info.key_type, f"{path}{{key}}", is_key=True)
             return dict, DictCheck(key, self._make_place(info.value_type, f"{path}{{}}", is_key=is_key))
         if isinstance(info, inspect.TupleType):
-            check, items = RecordCheck(), enumerate(info.item_types)
+            check = RecordCheck()
+            items = enumerate(info.item_types)
             places = {f"[{at}]": self._make_place(each, f"{path}[{at}]", is_key=is_key) for at, each in items}
             check.compile(places, len(places))
             return tuple, check

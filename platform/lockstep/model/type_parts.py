@@ -11,7 +11,8 @@ from msgspec import inspect
 
 def list_type_parts(info: inspect.Type) -> Iterator[inspect.Type]:
     """A type and all types inside of it, each once, also if they are recursive."""
-    seen, parts = set[int](), [cast("object", info)]
+    seen = set[int]()
+    parts = [cast("object", info)]
     while parts:
         part = parts.pop()
         if isinstance(part, tuple):

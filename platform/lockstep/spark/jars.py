@@ -95,11 +95,13 @@ def _command(folder: Path) -> list[str]:
 
 def _run(command: list[str], log: Path, folder: Path, doing: str) -> int | None:
     """Run Ivy with a progress display on stderr; its exit code, or None if no jar arrived for too long."""
-    arrived, silent_since = 0, time.monotonic()
+    arrived = 0
+    silent_since = time.monotonic()
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             while not has_ended_within(process, PROGRESS_SECONDS):
-                before, arrived = arrived, _count_arrived(folder)
+                before = arrived
+                arrived = _count_arrived(folder)
                 sys.stderr.write(f"{doing}: {arrived} so far" + ("\r" if sys.stderr.isatty() else "\n"))
                 if arrived > before:
                     silent_since = time.monotonic()

@@ -158,7 +158,8 @@ def make_spark_properties(
 
 def _make_object_store_properties() -> dict[str, str]:
     """Hadoop's client for S3, configured by the variables that lockstep's own clients read."""
-    endpoint, region = os.environ.get("AWS_ENDPOINT_URL"), find_region()
+    endpoint = os.environ.get("AWS_ENDPOINT_URL")
+    region = find_region()
     settings = {"aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"}
     if endpoint:
         settings |= {"endpoint": endpoint, "path.style.access": "true"}

@@ -19,7 +19,8 @@ from typing import Any
 Work = Callable[..., Any]
 """PySpark's function of a worker: serves one task."""
 
-_serving, _asked = threading.Event(), threading.Event()
+_serving = threading.Event()
+_asked = threading.Event()
 
 
 def is_serving() -> bool:

@@ -41,7 +41,8 @@ APPLIED_BYTES = 4 << 20
 """Entries put into a local store in one transaction: bounds memory."""
 HEADER_BYTES_MAX = 4_000_000
 """Of a header, decompressed: a chain and a few schemas have some kilobytes."""
-ANY_FRAME_BYTES, RATIO_MAX = 32_000_000, 1_000
+ANY_FRAME_BYTES = 32_000_000
+RATIO_MAX = 1_000
 """A frame takes at most so many bytes of memory, or so many for each of its bytes: a small file cannot take gigabytes.
 A block beyond `BLOCK_BYTES` has one large value; one that compresses better is padded to this ratio."""
 BLOCK_ENTRIES_MAX = 100_000
@@ -255,7 +256,8 @@ def count_change_bytes(change: Change) -> int:
 
 def compress_blocks(entries: Iterable[Change], compressor: zstandard.ZstdCompressor) -> CompressedBlocks:
     """Pack entries, in their order, into compressed blocks of about `BLOCK_BYTES`."""
-    frames, index = list[bytes](), list[BlockAddress]()
+    frames = list[bytes]()
+    index = list[BlockAddress]()
     count = size = 0
     for block, block_bytes in _sized_blocks(entries, BLOCK_BYTES):
         frame = _compress_block(block, compressor)
@@ -564,7 +566,9 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     Raises:
         StateDamaged: The file is missing, or the segment's header is incomplete.
     """
-    place, path, storage = make_place(folder, ref), folder / ref.file, find_storage(folder)
+    place = make_place(folder, ref)
+    path = folder / ref.file
+    storage = find_storage(folder)
     check_name(ref, place)
     try:
         begin = storage.read_range(path, ref.start, min(ref.length, BEGIN_BYTES))

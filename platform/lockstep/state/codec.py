@@ -76,7 +76,8 @@ class IntegrityClassChanged(StateError):
                 "move the stream's folder under table_root away, then: lockstep reset STREAM"
             ),
         )
-        self.where, self.stored = where, stored
+        self.where = where
+        self.stored = stored
 
 
 class StateNotOfItsType(StateError):
@@ -121,7 +122,8 @@ class MigrationFailed(StateError):
 
 
 NOT_COMMITTED = "fix the fold; nothing of this batch was committed, the next start folds it again"
-EXAMINED_FIRST, EXAMINED_EVERY = 64, 1_024
+EXAMINED_FIRST = 64
+EXAMINED_EVERY = 1_024
 """States of a process that are examined for one object in two places: a fold makes it alike in all. To examine one
 takes up to a millisecond, which is too much for each state of each batch."""
 

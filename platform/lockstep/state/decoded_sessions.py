@@ -95,7 +95,8 @@ class SessionCache:
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         """An empty cache; with `bytes_max` 0 it stays so."""
-        self._bytes_max, self._held = bytes_max, 0
+        self._bytes_max = bytes_max
+        self._held = 0
         self._cached: dict[Place, _CachedSessions] = {}
 
     def take(self, durable: Path, version: StateVersion, schema: StateSchema[S]) -> DecodedSessions[S]:

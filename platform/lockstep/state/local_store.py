@@ -188,8 +188,12 @@ class StoreFile:
         Raises:
             LocalStoreCorrupt: Not even an empty file can be made.
         """
-        self._path, self._lock, self._scratch = path, lock, scratch
-        self.is_private, self.size, self._inode = path is None, 0, 0
+        self._path = path
+        self._lock = lock
+        self._scratch = scratch
+        self.is_private = path is None
+        self.size = 0
+        self._inode = 0
         self.environment = self._opened()
 
     def take(self) -> bool:
@@ -239,7 +243,8 @@ class StoreFile:
             made = _environment(self._path)
         with _damage():
             found = self._path.stat()
-        self._inode, self.size = found.st_ino, found.st_size
+        self._inode = found.st_ino
+        self.size = found.st_size
         return made
 
 

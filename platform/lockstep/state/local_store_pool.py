@@ -47,7 +47,8 @@ class MemoryBudget:
     """Counts the decoded entries of a task's states."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
-        self._bytes_max, self._held = bytes_max, 0
+        self._bytes_max = bytes_max
+        self._held = 0
         self._by: dict[Spillable, int] = {}
 
     def note(self, state: Spillable, size: int) -> None:
@@ -87,7 +88,8 @@ IDLE_BYTES_MAX = 64_000_000
 """Larger files are closed: their pages would count as memory of the process, and a batch of theirs costs more."""
 IDLE_SECONDS = 300.0
 """A file that was not used for so long is closed: its partition may be elsewhere, or gone."""
-UNUSED_SECONDS, SWEEP_SECONDS = 7 * 86_400.0, 3_600.0
+UNUSED_SECONDS = 7 * 86_400.0
+SWEEP_SECONDS = 3_600.0
 """A store that was not used for so long is deleted; a process looks for such stores so often. Topics do not return."""
 
 _BOOT_FOLDER = re.compile(r"boot-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -101,14 +103,16 @@ class IdleFiles:
 
     def __init__(self, files_max: int = IDLE_FILES_MAX) -> None:
         """None yet; with `files_max` 0 it stays so."""
-        self._files_max, self._process = files_max, os.getpid()
+        self._files_max = files_max
+        self._process = os.getpid()
         self._files: dict[Path, tuple[StoreFile, float]] = {}
         self._swept: dict[Path, float] = {}
 
     def take(self, path: Path) -> StoreFile | None:
         """The open file of a store, under its lock; None when it is not here, or its lock cannot be had."""
         if self._process != os.getpid():  # a forked process shares the locks of the one before it
-            self._files, self._process = {}, os.getpid()
+            self._files = {}
+            self._process = os.getpid()
         file, _ = self._files.pop(path, (None, 0.0))
         if file is None:
             return None

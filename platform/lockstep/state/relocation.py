@@ -46,7 +46,9 @@ def take_state(
     Raises:
         StateDamaged: A file is missing or damaged.
     """
-    moved, digest, all_positions = list[Position](), hashlib.sha256(), list(positions)
+    moved = list[Position]()
+    digest = hashlib.sha256()
+    all_positions = list(positions)
     with StateFileWriter.open(target, label) as writer:
         for held, position in report_items(all_positions, "copying state of partitions", len(all_positions)):
             digest.update(digest_position(position))
@@ -66,7 +68,8 @@ def digest_position(position: Position) -> bytes:
 def _copy(
     source: Path, held: int, position: Position, writer: StateFileWriter, generation: int, digest: hashlib._Hash
 ) -> SegmentRef | None:
-    version, last = make_state_version(held, position), position.state
+    version = make_state_version(held, position)
+    last = position.state
     chain = () if last is None else (*read_header(source, last).chain, last)
     refs = list[SegmentRef]()
     for ref in chain:

@@ -210,7 +210,9 @@ class LocalStateUnusable(EnvironmentProblem):
             f"no local copy of the {version} can be made: {reason}",
             next_step="free space on the local disk or set another `local_root`; nothing committed is lost",
         )
-        self.topic_id, self.partition, self.next_offset = version.topic_id, version.partition, version.next_offset
+        self.topic_id = version.topic_id
+        self.partition = version.partition
+        self.next_offset = version.next_offset
         self.reason = reason
 
 
@@ -281,7 +283,8 @@ class SelfHealingStore(Generic[S]):
         Raises:
             LocalStoreCorrupt: As the store does; or the durable files are damaged, so that it must not be used.
         """
-        restored, filling = self.restored, self._filling
+        restored = self.restored
+        filling = self._filling
         if restored is None or filling is None or restored.kind is RestoreKind.REBUILT:
             return restored.filled if restored is not None else None
         try:

@@ -46,7 +46,8 @@ from lockstep.state.segment_reader import SegmentReader
 from lockstep.state.timers import AGENDA, CLOCK, SystemEntries
 from lockstep.state.values import BaseRewriter, MapStateStore, is_session
 
-_PUT, _REMOVED = b"+", b"-"
+_PUT = b"+"
+_REMOVED = b"-"
 
 
 class NotSpilled:
@@ -139,7 +140,9 @@ class EntryReader(Generic[S]):
     """
 
     def __init__(self, version: StateVersion, store: SelfHealingStore[S], local_stores: LocalStorePool) -> None:
-        self._version, self._store, self._local_stores = version, store, local_stores
+        self._version = version
+        self._store = store
+        self._local_stores = local_stores
         self.scratch: SpillStore | None = None
 
     def get(self, key: bytes) -> bytes | None:
@@ -236,7 +239,9 @@ class SegmentWriter(Generic[S]):
     """Writes the segment that follows the one of a version."""
 
     def __init__(self, version: StateVersion, schema: StateSchema[S], store: SelfHealingStore[S]) -> None:
-        self._version, self._schema, self._store = version, schema, store
+        self._version = version
+        self._schema = schema
+        self._store = store
 
     def write(
         self, changes: Changes, writer: StateFileWriter, next_offset: int, head: SegmentHeader | None
@@ -336,12 +341,14 @@ class PartitionState(Generic[S]):
         self.entries: dict[str, SessionEntry[S]] = {}
         self._removed: set[str] = set()
         self._migrated: set[str] = set()
-        self._schema, self._budget = schema, local_stores.budget
+        self._schema = schema
+        self._budget = local_stores.budget
         self._store = SelfHealingStore(version, durable, local_stores, schema)
         self._entries = EntryReader(version, self._store, local_stores)
         self._rows = MapStateStore(schema.tables, self._entries)
         self.reserved = SystemEntries(self._entries.get, self._entries.reserved)
-        self._durable, self._local_stores = durable, local_stores
+        self._durable = durable
+        self._local_stores = local_stores
         self._decoded: DecodedSessions[S] | None = None
         self._written: PendingSegment | None = None
         self._encoded: list[tuple[SessionEntry[S], bytes]] = []
@@ -512,8 +519,11 @@ class PartitionState(Generic[S]):
         self._encoded.clear()
         if not self.entries and not self._removed:
             return []
-        encode, examine, migrator = self._schema.encode, self._schema.examine_some, self._find_migrator()
-        mark, has_tables = migrator.mark, migrator.has_tables
+        encode = self._schema.encode
+        examine = self._schema.examine_some
+        migrator = self._find_migrator()
+        mark = migrator.mark
+        has_tables = migrator.has_tables
         changes: list[Change] = []
         for session, entry in self.entries.items():
             encoded = encode(session, entry.gate, entry.state)

@@ -42,7 +42,8 @@ class SystemEntries:
             stored: Returns the stored value of a key.
             scan: Returns stored entries in order.
         """
-        self._stored, self._scan = stored, scan
+        self._stored = stored
+        self._scan = scan
         self._changed: dict[bytes, bytes | None] = {}
         self._new: set[bytes] = set()
 

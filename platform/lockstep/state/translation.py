@@ -41,7 +41,8 @@ class NotTranslatable(StateError):
             f"{position.topic}/{position.partition}: {problem}",
             next_step="let the stream read on in its own cluster, and export another savepoint",
         )
-        self.topic, self.partition = position.topic, position.partition
+        self.topic = position.topic
+        self.partition = position.partition
 
 
 class OffsetMap:
@@ -109,7 +110,8 @@ class Translation(msgspec.Struct, frozen=True):
         Raises:
             NotTranslatable: Records of a truncated log are being skipped, or as `OffsetMap` does.
         """
-        source, offsets = self.source, self.offsets
+        source = self.source
+        offsets = self.offsets
         if source.catching_up:
             raise NotTranslatable(source, "its log was truncated, and records up to the position are still skipped")
         return msgspec.structs.replace(
@@ -144,10 +146,12 @@ def translate_state(
         StateDamaged: A file is missing or damaged.
         NotTranslatable: Messages are buffered, or as `Translation` does.
     """
-    moved, digest = list[Position](), hashlib.sha256()
+    moved = list[Position]()
+    digest = hashlib.sha256()
     with StateFileWriter.open(target, label) as writer:
         for move in moves:
-            held, position = move.source, move.make_position()
+            held = move.source
+            position = move.make_position()
             version = StateVersion(generation, held.topic_id, held.partition, held.next_offset, held.state)
             header, entries = read_entries(source, version)
             there = StateVersion(generation, position.topic_id, position.partition, position.next_offset, None)

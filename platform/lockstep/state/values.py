@@ -36,7 +36,8 @@ from lockstep.state.entry_order import Change, make_prefix_removal
 MARK = 0xC1
 """The only byte that msgpack never uses."""
 MARK_BYTES = 17
-RESERVED_FROM, ROWS = 0xF8, 0xF9
+RESERVED_FROM = 0xF8
+ROWS = 0xF9
 """No session starts with a byte from 0xf8 on (UTF-8 has none); rows of tables are under 0xf9. Keys under
 the others are lockstep's own and have no state type."""
 
@@ -103,7 +104,10 @@ class BaseRewriter:
             current: Hash of the current schema.
             is_plain: No value has a tag, and none needs one.
         """
-        self._stored, self._plain, self._current, self._is_plain = stored, plain, current, is_plain
+        self._stored = stored
+        self._plain = plain
+        self._current = current
+        self._is_plain = is_plain
         self._carried: set[str] = set()
         self.is_other = False
 
@@ -158,13 +162,15 @@ class MapField(Generic[K, V]):
     """One table of a state type, ready to encode and decode. Made once per process and stream."""
 
     def __init__(self, declared: RowsType) -> None:
-        self.attribute, self.name = declared.attribute, declared.name
+        self.attribute = declared.attribute
+        self.name = declared.name
         self.key_of: Callable[[bytes], K] = msgspec.msgpack.Decoder(declared.key).decode
         self.row_of: Callable[[bytes], V] = msgspec.msgpack.Decoder(declared.value).decode
         self.encode = _ENCODER.encode
         self.encode_key: Callable[[object], bytes] = _encode_canonical if declared.has_number_keys else self.encode
         self.notes_reads = declared.has_mutable_rows
-        self._key, self._row = StorableType(declared.key, is_key=True), StorableType(declared.value)
+        self._key = StorableType(declared.key, is_key=True)
+        self._row = StorableType(declared.value)
         self.is_key = self._key.holds
         self.is_row = self._row.holds
         self._end = self.name.encode() + _END
@@ -175,7 +181,8 @@ class MapField(Generic[K, V]):
 
     def fill(self, state: object, made: object) -> None:
         """Fill the empty table of a state with the rows of another state's, encoded and decoded: all of them new."""
-        table, other = self.of(state), self.of(made)
+        table = self.of(state)
+        other = self.of(made)
         if isinstance(table, MapState) and isinstance(other, (MapState, dict)):
             rows = [(self.encode_key(key), self.encode(row)) for key, row in other.items()]
             table.update((self.key_of(key), self.row_of(row)) for key, row in rows)
@@ -228,7 +235,8 @@ class _Stored(Generic[K, V]):
     """
 
     def __init__(self, field: MapField[K, V], session: bytes, entries: Entries, reads: RowReads) -> None:
-        self._field, self._entries = field, entries
+        self._field = field
+        self._entries = entries
         self._reads = reads
         self.prefix = field.prefix(session)
         self.notes_reads = field.notes_reads
@@ -327,7 +335,8 @@ class MapStateStore:
     """
 
     def __init__(self, fields: tuple[MapField[Any, Any], ...], entries: Entries) -> None:
-        self._fields, self._entries = fields, entries
+        self._fields = fields
+        self._entries = entries
         self.reads = RowReads()
         self._replacing: dict[bytes, _Stored[Any, Any]] = {}
 

@@ -46,7 +46,8 @@ def create_owned(path: Path, owner: str) -> bool:
         path: The file.
         owner: A name that no other process uses.
     """
-    storage, content = find_storage(path), owner.encode()
+    storage = find_storage(path)
+    content = owner.encode()
     try:
         storage.create_whole(path, content)
     except FileExistsError:

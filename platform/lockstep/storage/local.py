@@ -230,7 +230,8 @@ class LocalPendingFile(PendingFile):
 
     def __init__(self, path: Path) -> None:
         """Create the file."""
-        self._path, self._sink = path, BufferedWriter(_NamedFile(path, "xb"))
+        self._path = path
+        self._sink = BufferedWriter(_NamedFile(path, "xb"))
 
     @property
     @override
@@ -323,7 +324,8 @@ def require_own_folder(folder: Path) -> None:
     """
     for each in (folder, *folder.parents):
         with suppress(OSError):  # an unreadable folder fails when it is used
-            is_shared, owner = each.parent.stat().st_mode & stat.S_ISVTX, each.lstat().st_uid
+            is_shared = each.parent.stat().st_mode & stat.S_ISVTX
+            owner = each.lstat().st_uid
             if is_shared and owner not in {0, os.geteuid()}:
                 raise EnvironmentProblem(
                     f"{each} belongs to another user (uid {owner}), who could replace its files",

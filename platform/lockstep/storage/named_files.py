@@ -12,7 +12,8 @@ from lockstep.errors import LockstepError
 from lockstep.storage.base import FileStatus
 from lockstep.storage.find import find_storage
 
-PART_BYTES_MAX, NAME_BYTES_MAX = 255, 1_024
+PART_BYTES_MAX = 255
+NAME_BYTES_MAX = 1_024
 """The longest name in a usual file system, and the longest key in S3."""
 SHOWN_MAX = 100
 
@@ -30,7 +31,9 @@ class PathRefused(LockstepError):
         shown = ascii(name[:SHOWN_MAX]) + ("..." if len(name) > SHOWN_MAX else "")
         step = "nothing was written; use a copy in a folder that no other user can write"
         super().__init__(f"{folder}: the file {shown} is refused: {reason}", next_step=step)
-        self.folder, self.name, self.reason = folder, name, reason
+        self.folder = folder
+        self.name = name
+        self.reason = reason
 
 
 def find_fault(name: str) -> str:

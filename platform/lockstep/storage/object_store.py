@@ -254,7 +254,8 @@ class PendingObject(PendingFile):
             storage: The storage that receives it.
             path: Address of the object.
         """
-        self._storage, self._path = storage, path
+        self._storage = storage
+        self._path = path
         self._sink = cast("BinaryIO", tempfile.TemporaryFile(prefix="lockstep-upload-"))  # noqa: SIM115  # closed by its owner
 
     @property
@@ -373,7 +374,8 @@ _REMEDIES: Final = {
 
 
 def _make_failure(error: Exception, address: str) -> StoreFailed:
-    text, said = str(error), _tell(error)
+    text = str(error)
+    said = _tell(error)
     is_refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.match(_REFUSALS, said)
     step = next(step for pattern, step in _REMEDIES.items() if re.search(pattern, text))
     return (

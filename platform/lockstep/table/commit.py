@@ -119,7 +119,8 @@ class OutputLog:
         Raises:
             TableNotFoundError: The table is missing.
         """
-        self.folder, self._create = table, create
+        self.folder = table
+        self._create = create
         self._tail = LogTail(table)
 
     @cached_property
@@ -143,7 +144,8 @@ class OutputLog:
             TableError: Our newest entry cannot be read.
         """
         self._tail.refresh()
-        version, entry = self._tail.version, self._tail.entry
+        version = self._tail.version
+        entry = self._tail.entry
         if (ours := self._tail.find_number(transactions.VERSION)) < version:
             refuse_foreign_since(self.folder, ours, version)
             entry = delta_log.read_entry(self.folder, ours)
@@ -331,7 +333,8 @@ def commit_claim(
         check(base.head)
         if base.head.epoch != named_epoch:
             raise Fenced(named_epoch + 1, base.head.epoch)
-        code, policies = _find_code(base.head, deployed.code_digest), _find_policies(base.head, deployed)
+        code = _find_code(base.head, deployed.code_digest)
+        policies = _find_policies(base.head, deployed)
         version = base.head.code_version if deployed.policy is None else deployed.version
         claimed = msgspec.structs.replace(
             base.head, epoch=named_epoch + 1, table_id=table_id, code=code, code_version=version, policies=policies
@@ -486,7 +489,8 @@ class NoSuchLoss(TableError):
         problem = f"the newest loss is that of batch {newest}" if newest else "it has no unaccepted loss"
         step = f"lockstep losses {stream} lists them"
         super().__init__(f"stream {stream} has no open loss {batch}: {problem}", next_step=step)
-        self.stream, self.batch = stream, batch
+        self.stream = stream
+        self.batch = batch
 
 
 def accept_loss(batch: int, at: float, cause: str) -> Proposal:

@@ -26,7 +26,8 @@ class _Encoded(dict[Decimal | None, bytes]):
 
     def __init__(self, precision: int, scale: int) -> None:
         super().__init__({None: bytes(BYTES)})
-        self._unit, self._scale = Decimal((0, (1,), -scale)), scale
+        self._unit = Decimal((0, (1,), -scale))
+        self._scale = scale
         self._exact = Context(prec=precision, traps=[Inexact, InvalidOperation])
 
     def __missing__(self, value: Decimal) -> bytes:

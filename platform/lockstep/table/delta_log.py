@@ -34,7 +34,10 @@ from lockstep.store_clients import find_delta_options, repeat_broken_off
 from lockstep.table.commit_kinds import CommitKind, RowChange, find_commit_kind
 from lockstep.table.head import Head
 
-HEAD, KIND, TOKEN, CAUSE = "lockstep.head", "lockstep.kind", "lockstep.token", "lockstep.cause"
+HEAD = "lockstep.head"
+KIND = "lockstep.kind"
+TOKEN = "lockstep.token"  # noqa: S105  # a name
+CAUSE = "lockstep.cause"
 
 _ENTRY = re.compile(r"\d{20}\.json")
 _KIND = re.compile(rb'"lockstep\.kind":"([a-z ]+)"')
@@ -212,7 +215,8 @@ def open_delta_table(folder: Path, *, version: int | None = None) -> DeltaTable:
     Raises:
         TableNotFoundError: The folder contains no table.
     """
-    storage, options = find_storage(folder), find_delta_options(folder)
+    storage = find_storage(folder)
+    options = find_delta_options(folder)
     return repeat_broken_off(lambda: DeltaTable(storage.uri(folder), version=version, storage_options=options))
 
 
@@ -381,7 +385,8 @@ def read_live_files(table: Path, version: int) -> dict[str, AddAction]:
 
 def _replay(table: Path, version: int) -> dict[str, AddAction]:
     made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
-    base, live = max(made, default=-1), dict[str, AddAction]()
+    base = max(made, default=-1)
+    live = dict[str, AddAction]()
     for path in made.get(base, ()):
         added = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["add"])["add"].to_pylist()
         files = (_make_file(msgspec.convert(each, _Added)) for each in added if each is not None)
@@ -558,7 +563,8 @@ def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
 
     It has no newline at its end, so that every prefix of it is recognized as a torn entry.
     """
-    now_ms, changes_data = time.time_ns() // 1_000_000, entry.kind.changes_data
+    now_ms = time.time_ns() // 1_000_000
+    changes_data = entry.kind.changes_data
     info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": ENGINE, **metadata}}]
     lines += [{"metaData": entry.table_metadata}] if entry.table_metadata is not None else []

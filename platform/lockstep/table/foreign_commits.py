@@ -35,7 +35,10 @@ class ForeignCommit(TableError):
             "of lockstep; only lockstep writes this table",
             next_step=f"end the writer of version {version}; then: lockstep repair {table.parent.name}",
         )
-        self.table, self.version, self.operation, self.author = table, version, operation, author
+        self.table = table
+        self.version = version
+        self.operation = operation
+        self.author = author
 
 
 class TableReplaced(TableError):

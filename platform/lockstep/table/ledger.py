@@ -439,7 +439,8 @@ def _find_newest(rows: Iterable[LedgerRow]) -> dict[TopicIdPartition, LedgerRow]
 
 def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
     """The ledger files from the newest full set on, newest first; None if an entry that names a file is gone."""
-    files, at = list[SideFile](), head
+    files = list[SideFile]()
+    at = head
     while at.ledger is not None:
         files.append(at.ledger)
         if at.batch <= head.full_ledger_batch:

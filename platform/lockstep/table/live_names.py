@@ -29,7 +29,8 @@ class LiveNames:
             table: Folder of the table.
             handle: The table, opened; refreshed here.
         """
-        self._table, self._handle = table, handle
+        self._table = table
+        self._handle = handle
         self._live: set[str] = set()
         self._version: int | None = None
 

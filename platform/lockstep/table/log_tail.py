@@ -37,7 +37,8 @@ class LogTail:
         newest = delta_log.find_top_version(table)
         if newest is None:
             raise TableNotFoundError(f"{table} has no Delta log")
-        self.table, self.version = table, newest
+        self.table = table
+        self.version = newest
         self.entry: LogEntry | None = delta_log.read_entry(table, newest)
 
     def refresh(self) -> None:
@@ -58,7 +59,8 @@ class LogTail:
 
     def advance(self, entry: LogEntry) -> None:
         """Advance to an entry that this process has written on top of the newest version: it need not be read."""
-        self.version, self.entry = entry.version, entry
+        self.version = entry.version
+        self.entry = entry
 
     def _pass_deleted_entries(self) -> None:
         """Housekeeping deletes entries before a log checkpoint: of a quiet table the newest that was read, too."""

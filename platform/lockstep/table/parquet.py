@@ -251,7 +251,8 @@ def _round_outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[objec
     """Least and greatest value in Delta's JSON form, rounded outwards if the form is coarser."""
     if pa.types.is_timestamp(kind):
         return _timestamps(min(one.min_raw for one in statistics), max(one.max_raw for one in statistics))
-    least, greatest = min(one.min for one in statistics), max(one.max for one in statistics)
+    least = min(one.min for one in statistics)
+    greatest = max(one.max for one in statistics)
     if pa.types.is_string(kind):
         return least[:STRING_CHARACTERS], _cut_maximum(greatest)
     if pa.types.is_decimal(kind):
@@ -336,7 +337,8 @@ def _chunks(metadata: pq.FileMetaData) -> dict[str, list[pq.Statistics | None]]:
     return found
 
 
-ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1_000_000, 256_000_000
+ROW_GROUP_ROWS = 1_000_000
+ROW_GROUP_BYTES = 256_000_000
 """Rows of a row group, and their bytes, at most; a batch's file has one, which is what compaction holds in memory."""
 
 
@@ -437,10 +439,12 @@ class DataFileWriter:
             in_memory: Write a small file at once: Parquet writes header and body of each column, a call of Python each.
         """
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
-        self._commit_hour, self._schema = commit_hour, decode_schema(schema)
+        self._commit_hour = commit_hour
+        self._schema = decode_schema(schema)
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
         self._file = find_storage(table).open_pending(table / self._path)
-        self._sink, self._sealed = _SummedSink(self._file.sink), sealed
+        self._sink = _SummedSink(self._file.sink)
+        self._sealed = sealed
         self._memory = pa.BufferOutputStream() if in_memory else None
         self._written = list[pq.FileMetaData]()
         self._rows = 0
@@ -530,7 +534,8 @@ class _SummedSink(RawIOBase):
     """
 
     def __init__(self, sink: BinaryIO) -> None:
-        self._sink, self.checksum = sink, 0
+        self._sink = sink
+        self.checksum = 0
 
     @override
     def writable(self) -> bool:

@@ -166,7 +166,8 @@ def _list(column: ColumnType) -> Convert:
 
 def _map(column: ColumnType) -> Convert:
     each = make_converter(column.children[0].type)
-    check, check_key = _of(dict, "dict"), _of(str, "str")
+    check = _of(dict, "dict")
+    check_key = _of(str, "str")
 
     def convert(values: Any) -> object:
         check(values)
@@ -286,7 +287,8 @@ class Provenance:
         """The source of the row at a position of the chunk."""
         ends = list(accumulate(run.rows for run in self.runs))
         run = self.runs[bisect_right(ends, position)]
-        offset, row = self.offsets[position], self.row_numbers[position]
+        offset = self.offsets[position]
+        row = self.row_numbers[position]
         return RowOrigin(run.topic, run.partition, offset, row, self.first + position)
 
     def slice(self, start: int, until: int) -> Provenance:
@@ -357,8 +359,12 @@ class RowRejected(LockstepError):
             next_step="correct the transform that emits the row, or the column's type in the row type",
         )
         self.origin = origin
-        self.topic, self.partition, self.offset = origin.topic, origin.partition, origin.offset
-        self.column, self.value, self._problem = column, value, problem
+        self.topic = origin.topic
+        self.partition = origin.partition
+        self.offset = origin.offset
+        self.column = column
+        self.value = value
+        self._problem = problem
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RowRejected, (self.origin, self.column, self.value, self._problem))
@@ -395,7 +401,8 @@ class RowsBuilder:
             native: Use `lockstep-native` if it is installed.
         """
         self.schema: pa.Schema = make_file_schema(row_type)
-        self._row_type, self._extension = row_type, extension if native else None
+        self._row_type = row_type
+        self._extension = extension if native else None
         self._columns = make_row_columns(row_type)
         self._types = [column.type.arrow for column in self._columns]
         self._strict = [make_converter(column.type) for column in self._columns]
@@ -755,7 +762,8 @@ _ORIGIN: Final[tuple[pa.DataType, ...]] = (pa.int64(), pa.string(), pa.int64(), 
 
 def _origin_arrays(proof: Provenance, native: ModuleType | None, bytes_max: int) -> list[pa.Array[Any]]:
     """Offsets, sessions, sequence numbers and event times."""
-    values, rows = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us], len(proof.offsets)
+    values = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us]
+    rows = len(proof.offsets)
     kinds = ["int", "str", "int?", "int?"]
     made = None if native is None else _call_extension(native.encode_columns, values, kinds, rows, bytes_max)
     if made is None:

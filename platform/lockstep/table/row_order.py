@@ -85,7 +85,8 @@ class Segments:
 
     def taken(self, order: I64) -> Segments:
         """The segments in another order."""
-        first, last = (self.first[0][order], self.first[1][order]), (self.last[0][order], self.last[1][order])
+        first = (self.first[0][order], self.first[1][order])
+        last = (self.last[0][order], self.last[1][order])
         return Segments(self.keys, self.key[order], self.start[order], self.length[order], first, last)
 
 
@@ -101,7 +102,8 @@ def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
     """
     topics: Any = rows.column("_topic_id").combine_chunks().dictionary_encode()
     codes = _integers(topics.indices) << _PARTITION_BITS | _integers(rows.column("_partition"))
-    offsets, numbers = _integers(rows.column("_emit_offset")), _integers(rows.column("_row"))
+    offsets = _integers(rows.column("_emit_offset"))
+    numbers = _integers(rows.column("_row"))
     is_start = np.concatenate([[True], codes[1:] != codes[:-1]])
     is_start[list(breaks)] = True
     start = np.flatnonzero(is_start)
@@ -128,13 +130,15 @@ def check_disjoint(ordered: Segments) -> None:
     Raises:
         OutOfOrder: Two overlap: the same row twice, or ranges that interleave.
     """
-    opens, closes = ordered.first, ordered.last
+    opens = ordered.first
+    closes = ordered.last
     before = closes[0][:-1] < opens[0][1:]
     level = (closes[0][:-1] == opens[0][1:]) & (closes[1][:-1] < opens[1][1:])
     wrong = np.flatnonzero((ordered.key[1:] == ordered.key[:-1]) & ~(before | level))
     if len(wrong):
         at = int(wrong[0]) + 1
-        reached, begins = ordered.closes(at - 1), ordered.opens(at)
+        reached = ordered.closes(at - 1)
+        begins = ordered.opens(at)
         problem = f"ranges overlap: one ends with {reached}, another starts with {begins}"
         raise OutOfOrder(ordered.partition(at), begins.emit_offset, problem)
 

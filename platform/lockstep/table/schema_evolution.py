@@ -88,7 +88,8 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
         ForeignCommit: It has a foreign commit.
         TableError: The table is of another kind, or of an incompatible release.
     """
-    table, everything = delta_log.open_delta_table(folder), frozenset(wanted.names)
+    table = delta_log.open_delta_table(folder)
+    everything = frozenset(wanted.names)
 
     def next_entry() -> NextEntry | None:
         refresh(table, folder)

@@ -121,13 +121,15 @@ def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
 
 def _batched(tables: Iterable[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
     """Tables in order, in lists of so many rows at least, but for the last."""
-    held, count = list[pa.Table](), 0
+    held = list[pa.Table]()
+    count = 0
     for table in tables:
         held.append(table)
         count += table.num_rows
         if count >= rows:
             yield held
-            held, count = [], 0
+            held = []
+            count = 0
     if held:
         yield held
 
@@ -160,7 +162,8 @@ def commit_replacement(
         kind: Whether it holds their rows, or leaves an erased session out.
     """
     proof = {"verdict": "equal", "rows": output.rows, "hour": hour, "files": len(inputs)}
-    tail, live = LogTail(table), LiveNames(table, handle)
+    tail = LogTail(table)
+    live = LiveNames(table, handle)
 
     def next_entry() -> NextEntry | None:
         tail.refresh()
@@ -300,7 +303,8 @@ def rewrite_side_files(
 
 def _write_side_file(side: Path, files: Sequence[SideTableFile], rows: pa.Table) -> DataFile:
     """One file of the rows; read again and compared."""
-    first, last = files[0].name, max(file.name.last for file in files)
+    first = files[0].name
+    last = max(file.name.last for file in files)
     prefix = LedgerFileName(first.hour, first.generation, first.first, last).prefix(COMPACTED_PREFIX)
     group_rows = max(1, len(rows) * GROUP_BYTES // max(1, rows.nbytes))
     with DataFileWriter(
@@ -317,7 +321,8 @@ def _write_side_file(side: Path, files: Sequence[SideTableFile], rows: pa.Table)
         written = writer.finish()
     # As old as its newest input: its rows entered the table then, and health counts those of the last hour.
     written = msgspec.structs.replace(written, added_ms=max(file.added_ms for file in files))
-    storage, path = find_storage(side), side / written.path
+    storage = find_storage(side)
+    path = side / written.path
     if not pq.ParquetFile(storage.open_source(path)).read().cast(rows.schema).equals(rows):
         storage.delete(path)
         raise TableError(

@@ -31,7 +31,8 @@ class SideLog:
             side: Folder of the table.
             create: Creates the file of an entry.
         """
-        self._side, self._create = side, create
+        self._side = side
+        self._create = create
         self._own = 0
         self._tail: LogTail | None = None
 
@@ -92,7 +93,8 @@ class SideLogs:
     """The side tables of a stream, kept open."""
 
     def __init__(self, folders: StreamFolders) -> None:
-        self._ledger, self._quarantine = SideLog(folders.ledger), SideLog(folders.quarantine)
+        self._ledger = SideLog(folders.ledger)
+        self._quarantine = SideLog(folders.quarantine)
         self._late = SideLog(folders.late)
         self._archive = SideLog(folders.archive)
 

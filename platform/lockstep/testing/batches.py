@@ -104,7 +104,8 @@ class BatchedRun(Generic[S, R]):
     """
 
     def __init__(self, made: CompiledStream, topic: str, split: Split) -> None:
-        self._made, self._split = made, split
+        self._made = made
+        self._split = split
         self._lives: list[_Life[R]] = []
         self._times_begun = Counter[str]()
         self._life = self._begun(topic)

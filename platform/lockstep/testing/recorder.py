@@ -45,8 +45,10 @@ class Recorder(Generic[R]):
     """
 
     def __init__(self, made: CompiledStream, topic: str) -> None:
-        self._made, self.topic = made, topic
-        self._now, self._kept = _Pass(), _Pass()
+        self._made = made
+        self.topic = topic
+        self._now = _Pass()
+        self._kept = _Pass()
         self.envelopes: dict[int, Envelope] = {}
         self._aside: dict[int, QuarantineRow] = {}
         self.compiled = replace(
@@ -88,7 +90,8 @@ class Recorder(Generic[R]):
         return MessageResult(finding.offset, self.envelopes.get(finding.offset), verdict, (), self.topic)
 
     def _verdict(self, offset: int) -> Verdict:
-        judged, aside = self._kept.verdicts.get(offset), self._aside.get(offset)
+        judged = self._kept.verdicts.get(offset)
+        aside = self._aside.get(offset)
         if aside is not None and aside.cause != Fault.UNDECODABLE and _is_overruled(judged, aside):
             refused = self._made.integrity.judge(Fault.TRANSFORM_FAILED)
             return _make_verdict(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)

@@ -124,12 +124,14 @@ def make_lookup_rows(
     Raises:
         LockstepError: The stream declares no such lookup; a row is of another type; a key occurs twice.
     """
-    declared, found = {each.name: each for each in lookups}, dict[str, LookupRows]()
+    declared = {each.name: each for each in lookups}
+    found = dict[str, LookupRows]()
     for name, rows in given.items():
         if name not in declared:
             known = ", ".join(declared) or "none"
             raise LockstepError(f"the stream has no lookup {name!r}", next_step=f"use one of its lookups: {known}")
-        lookup, listed = declared[name], list(rows)
+        lookup = declared[name]
+        listed = list(rows)
         wrong = [each for each in listed if not isinstance(each, lookup.row)]
         found[name], twice = make_row_index(listed if not wrong else (), lookup.key)
         if wrong or twice:
@@ -140,7 +142,8 @@ def make_lookup_rows(
 
 def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R] | None:
     """Fold everything as one range, without a file; None where more is rejected than one range may hold."""
-    notes, without = Recorder[R](made, topic), Exclusions()
+    notes = Recorder[R](made, topic)
+    without = Exclusions()
     while True:
         try:
             first, kept = _Pass[S, R].settle(made, notes, log, without)
@@ -173,7 +176,8 @@ class _Pass(Generic[S, R]):
     def __init__(
         self, made: CompiledStream, notes: Recorder[R], log: Sequence[InLog], without: Exclusions | None = None
     ) -> None:
-        self.log, self.without = log, without or Exclusions()
+        self.log = log
+        self.without = without or Exclusions()
         notes.begin()
         self._schema = made.state
         version = make_empty_state(0, TOPIC_ID, 0, 0)

@@ -372,7 +372,8 @@ class _Reading:
 
     def _add(self, sent: AnySent) -> None:
         """Add a message: dropped after `gap`; inserted before the previous message after `swap`."""
-        waits, self.waits = self.waits, None
+        waits = self.waits
+        self.waits = None
         if waits == "swap":
             before = self._last("swap")
             self.steps[-1:] = [sent, before]

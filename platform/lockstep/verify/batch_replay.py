@@ -134,7 +134,9 @@ class BatchReplay:
         self, compared: Iterable[KeyParts], current: CurrentOfSession, rows: Mapping[Any, object]
     ) -> KeyParts | None:
         """The first of some keys whose current row is not the row of the state."""
-        make_key, values_of, removed = self._make_key, self._values_of, self._key.removed
+        make_key = self._make_key
+        values_of = self._values_of
+        removed = self._key.removed
         for parts in compared:
             value = _NOTHING if make_key is None else rows.get(make_key(parts), _NOTHING)
             if value is _NOTHING or parts not in current:

@@ -50,7 +50,8 @@ class FileBounds:
         found: Any = pc.min_max(column)
         if not found["min"].is_valid:
             return
-        low, high = _to_comparable(found["min"]), _to_comparable(found["max"])
+        low = _to_comparable(found["min"])
+        high = _to_comparable(found["max"])
         self._least[name] = min(low, self._least.get(name, low))
         self._greatest[name] = max(high, self._greatest.get(name, high))
 

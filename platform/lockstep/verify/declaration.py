@@ -122,7 +122,8 @@ def find_state_declaration(stream: AnyStream) -> Declared:
 
 
 def _declare(stream: AnyStream, decode: Callable[..., object]) -> Declared:
-    types, transform = stream.types, stream.transform
+    types = stream.types
+    transform = stream.transform
     rules = read_inline_rules(stream.rules, transform.removal_column())
     hooks: dict[str, Any] = {name: getattr(transform, name) for name in _HOOKS if _has_own(transform, name)}
     hooks |= {name: rules.guard(hooks[name]) for name in _EMITTING if name in hooks}

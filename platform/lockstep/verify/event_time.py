@@ -43,7 +43,9 @@ class ReplayBuffer:
     """
 
     def __init__(self, rules: GateRules, applying: ReplaySessions, aside: SideTableCheck) -> None:
-        self._rules, self._applying, self._aside = rules, applying, aside
+        self._rules = rules
+        self._applying = applying
+        self._aside = aside
         self.held: dict[int, Held] = {}
         self.suspended: Callable[[str, Session, SessionMemory], SessionMemory] = _leave_uncounted
 
@@ -99,7 +101,8 @@ class ReplayBuffer:
         Raises:
             Exception: Of the transform, at the last part; nothing of the snapshot is applied.
         """
-        session, at = message[0].session, message[2].offset
+        session = message[0].session
+        at = message[2].offset
         before = self._before(session)
         waiting = [self.held[offset] for offset in parts]
         replaced = self._applying.preserve_state(session)
@@ -143,7 +146,8 @@ class ReplayBuffer:
         return self.held.pop(offset)
 
     def _before(self, session: str) -> _Before:
-        held, applying = self._applying.sessions[session], self._applying
+        held = self._applying.sessions[session]
+        applying = self._applying
         copied = msgspec.structs.replace(held, since=list(held.since))
         return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.savepoint())
 
@@ -211,8 +215,12 @@ class ReplayTimers:
         waiting: ReplayBuffer,
         aside: SideTableCheck,
     ) -> None:
-        self._declared, self._rules, self.moment = declared, rules, moment
-        self._applying, self._waiting, self._aside = applying, waiting, aside
+        self._declared = declared
+        self._rules = rules
+        self.moment = moment
+        self._applying = applying
+        self._waiting = waiting
+        self._aside = aside
         self.arms = (declared.deadline, declared.idle_us, rules.release) != (None, None, None)
         self.is_timed = self.arms or rules.by_time or declared.watermark is not None
         self._at: dict[str, int] = {}
@@ -332,7 +340,8 @@ class ReplayTimers:
         self._emit(session, held, due_us, at, rows, TIMER)
 
     def _end(self, session: str, held: Session, at: int) -> None:
-        due_us, waiting = self._idle_deadline_us(held), find_buffered(held.known.memory)
+        due_us = self._idle_deadline_us(held)
+        waiting = find_buffered(held.known.memory)
         try:
             rows = self._applying.end(session)
         except NOT_OF_THE_MESSAGE:

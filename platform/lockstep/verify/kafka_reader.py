@@ -101,7 +101,8 @@ class KafkaTopicLog:
         """Those of the topics that exist."""
         if not wanted:
             return {}
-        admin, timeout = self._admin(), self._settings.timeout_seconds
+        admin = self._admin()
+        timeout = self._settings.timeout_seconds
         answers = admin.describe_topics(TopicCollection(wanted), request_timeout=timeout)
         found: dict[str, TopicDescription] = {}
         for name, future in answers.items():
@@ -131,7 +132,8 @@ class KafkaTopicLog:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(topics)]
         if not resources:
             return frozenset()
-        admin, timeout = self._admin(), self._settings.timeout_seconds
+        admin = self._admin()
+        timeout = self._settings.timeout_seconds
         try:
             answers = admin.describe_configs(resources, request_timeout=timeout)
             policies = {resource.name: future.result()["cleanup.policy"].value for resource, future in answers.items()}
@@ -222,7 +224,8 @@ class KafkaTopicLog:
 
     def _unread(self, what: str, error: str) -> KafkaError:
         """Names the brokers, and the cause if a connection failed: the client itself only reports "timed out"."""
-        cause, brokers = self._connection_log.cause(), self._settings.bootstrap_servers
+        cause = self._connection_log.cause()
+        brokers = self._settings.bootstrap_servers
         return KafkaError(
             f"{what} could not be read from Kafka ({brokers}): {error if cause is None else cause.problem}",
             next_step=_NEXT_STEP if cause is None else f"{cause.next_step}; then repeat the command",
@@ -233,7 +236,8 @@ class _Reading:
     """The unfinished partitions, and the remaining offsets of each."""
 
     def __init__(self, consumer: Consumer, wanted: Sequence[WantedRange]) -> None:
-        self._consumer, self._wanted = consumer, wanted
+        self._consumer = consumer
+        self._wanted = wanted
         self._at = [item.start for item in wanted]
         self.unfinished = {
             TopicNamePartition(w.topic, w.partition): n for n, w in enumerate(wanted) if w.start < w.until

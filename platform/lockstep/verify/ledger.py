@@ -235,7 +235,8 @@ def to_stored_time(microseconds: int | None) -> datetime | None:
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
-BLOCK_ROWS, BLOCKS_KEPT = 128, 3
+BLOCK_ROWS = 128
+BLOCKS_KEPT = 3
 """Ranges that are made together, and how many blocks of them stay: a proof reads a range and the range before."""
 
 
@@ -285,7 +286,8 @@ class StoredRanges(Sequence[LedgerRange]):
 
     def _decode(self, number: int) -> LedgerRange:
         """Decode a range alone, or its whole block if a neighbour was read before: the caller walks on."""
-        first, until = number, number + 1
+        first = number
+        until = number + 1
         if number == 0 or self._find(number - 1) or self._find(number + 1):
             first = number - number % BLOCK_ROWS
             until = first + BLOCK_ROWS
@@ -382,7 +384,8 @@ def _check_joints(place: ViolationPlace, ranges: StoredRanges, violations: Viola
     batch, start, until = (ranges.rows.read_numbers(name) for name in ("batch", "start", "until"))
     wrong = np.flatnonzero((batch[1:] == batch[:-1]) | (start[1:] != until[:-1]))
     for number in wrong.tolist():
-        before, after = ranges[number], ranges[number + 1]
+        before = ranges[number]
+        after = ranges[number + 1]
         if before.batch == after.batch:
             found = f"[{before.start}, {before.until}) and [{after.start}, {after.until}) in batch {after.batch}"
             violations.add(ViolationKind.LEDGER_ROW_DOUBLED, place, after.start, "one row a batch", found)
@@ -660,7 +663,8 @@ def _named(table: Path, version: int) -> NamedFile:
 def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
     head = entry.head if entry is not None else None
     if head is not None and head.batch:
-        after, stamp = found.stamps.get(head.batch + 1), BatchStamp(head.generation, head.hour)
+        after = found.stamps.get(head.batch + 1)
+        stamp = BatchStamp(head.generation, head.hour)
         found.stamps[head.batch] = after if after == stamp else stamp  # one object for many
     if head is not None and head.ledger is not None:
         found.ledger.setdefault(head.batch, (head.ledger,))
@@ -739,7 +743,8 @@ def _find_parts(
     1. Those that commits name, each with its batch; the others of these are in compacted files.
     2. Those that no commit names any more, and the rest of the compacted files, or of dropped batches.
     """
-    parts, compacted = list[_SidePart](), _CompactedRows(side, violations)
+    parts = list[_SidePart]()
+    compacted = _CompactedRows(side, violations)
     counting = list[tuple[int, int, SideFile]]()
     replaced: dict[int, list[SideFile]] = {}
     # The writer may have ended between a commit and its side tables: only the newest addition can be missing.
@@ -795,7 +800,8 @@ def _to_numbers(rows: pa.Table, name: str) -> Numbers:
 def _select(rows: pa.Table, batches: Numbers | None, head: Head) -> pa.Table:
     """The rows of some batches, as far as they were not rewound."""
     last_batch = {ended.generation: ended.last_batch for ended in head.lineage} | {head.generation: head.batch}
-    batch, generations = _to_numbers(rows, "batch"), _to_numbers(rows, "generation")
+    batch = _to_numbers(rows, "batch")
+    generations = _to_numbers(rows, "generation")
     counts = np.zeros(len(batch), bool)
     for generation in np.unique(generations).tolist():
         counts |= (generations == generation) & (batch <= last_batch.get(generation, -1))
@@ -812,7 +818,8 @@ class _CompactedRows:
     """
 
     def __init__(self, side: SideTable, violations: Violations) -> None:
-        self._side, self._violations = side, violations
+        self._side = side
+        self._violations = violations
         self.paths = {path for path in side.files if path.startswith(COMPACTED)}
         self._held = {path: np.unique(self._read(path), return_counts=True) for path in sorted(self.paths)}
         empty = np.zeros(0, np.int64)
@@ -829,7 +836,8 @@ class _CompactedRows:
     def take(self, last: int, files: Sequence[SideFile], *, begins: int) -> None:
         """Take the rows of one commit, whose number must match; of its files that are not live any more."""
         here = self._find(begins, last)
-        found, rows = int(self._rows[here][self._is_left[here]].sum()), sum(file.rows for file in files)
+        found = int(self._rows[here][self._is_left[here]].sum())
+        rows = sum(file.rows for file in files)
         self._is_left[here] = False
         if found != rows:
             expected = f"{self._side.name}/{files[0].path}: {rows} rows"
@@ -858,7 +866,8 @@ class _CompactedRows:
             read_verified(self._side.folder / path, self._side.folder.parent.name)
         except TableError as error:
             self._changed(f"{self._side.name}/{path} as it was written", error.problem)
-        found, live = _read_batches(self._side.folder / path), self._side.files[path]
+        found = _read_batches(self._side.folder / path)
+        live = self._side.files[path]
         rows = np.zeros(0, np.int64) if found is None else found
         if len(rows) != live.rows:
             self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")

@@ -36,14 +36,16 @@ class LookupVersions:
             lookups: The declared lookups.
             root: The table root.
         """
-        self._lookups, self._root = lookups, root
+        self._lookups = lookups
+        self._root = root
         self._gone: dict[ReadVersion, str] = {}
         self._loaded: OrderedDict[ReadVersion, LookupRows] = OrderedDict()
 
     def find_first_reproducible(self, ranges: Sequence[LedgerRange]) -> tuple[int, str]:
         """The first range from which on every version is there, and why those before are not; no version is loaded."""
         for index in range(len(ranges), 0, -1):
-            row, before = ranges[index - 1], ranges[index - 2] if index > 1 else None
+            row = ranges[index - 1]
+            before = ranges[index - 2] if index > 1 else None
             if may_fold(row, before) and (reason := self._find_gone(row)):
                 return index, reason
         return 0, ""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from lockstep.errors import EnvironmentProblem, StateError
 from lockstep.verify.gates.base import SessionMemory, find_buffered
 
-LOST_SESSIONS, LOST_MESSAGES = "lost_sessions", "lost_messages"
+LOST_SESSIONS = "lost_sessions"
+LOST_MESSAGES = "lost_messages"
 """Names of the counts."""
 ENDED = frozenset({"deleted", "forgotten"})
 """Changes of a topic after which its sessions would have ended anyway."""
@@ -38,7 +39,8 @@ class ReplayLosses:
             add: Adds to a count of the current range.
             pending: The transform's hook, if it has one.
         """
-        self._add, self._pending = add, pending
+        self._add = add
+        self._pending = pending
         self.before = 0
         self.begun: set[str] | None = None
 
@@ -65,7 +67,8 @@ class ReplayLosses:
         for known, state in sessions:
             if not known.waits and self.before <= known.opened_at < offset:
                 self.note(state)
-        self.before, self.begun = offset, set()
+        self.before = offset
+        self.begun = set()
 
     def end_topic(
         self, change: str, before: int, sessions: Iterable[LosingSession], *, may_replace: bool, has_buffer: bool

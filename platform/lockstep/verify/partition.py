@@ -64,7 +64,8 @@ class PartitionProof:
     """
 
     def __init__(self, parts: PartitionInputs, first: int, violations: Violations) -> None:
-        self._parts, self._violations = parts, violations
+        self._parts = parts
+        self._violations = violations
         self._ranges = parts.chain.ranges
         self._rules = parts.folding.rules
         self._next = first
@@ -151,13 +152,15 @@ class PartitionProof:
         Args:
             end: Where reading ended; before the end of the chain only where Kafka lost the rest.
         """
-        chain, parts = self._parts.chain, self._parts
+        chain = self._parts.chain
+        parts = self._parts
         if self.ended or end < chain.until:
             return
         self._compare_rows(chain.until + (parts.folding.applying.last_row[0] == chain.until))
         for batch in parts.cursor.before(2**63 - 1):
             offset = batch["_emit_offset"][0].as_py()
-            found, expected = f"{batch.num_rows} rows", f"no rows from {chain.until} on"
+            found = f"{batch.num_rows} rows"
+            expected = f"no rows from {chain.until} on"
             self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, found)
         for offset in parts.folding.waiting.held:
             parts.aside.expect_in_no_side_table(offset)
@@ -289,7 +292,8 @@ class PartitionProof:
 
     def _advance(self, row: LedgerRange, planned_us: int, watermark_us: int) -> None:
         """Advance the watermark of an idle partition by the clock, if the stream declares so."""
-        folding, advance_us = self._parts.folding, self._parts.declared.advance_us
+        folding = self._parts.folding
+        advance_us = self._parts.declared.advance_us
         if folding.due.is_timed and advance_us is not None and watermark_us <= planned_us - advance_us:
             folding.advance(watermark_us, row.until)
 
@@ -303,7 +307,8 @@ class PartitionProof:
 
     def _close(self) -> None:
         """Check the results of a range."""
-        row, parts = self._ranges[self._next], self._parts
+        row = self._ranges[self._next]
+        parts = self._parts
         self._compare_holes(row)
         self._compare_counts(row)
         self._compare_time(row)

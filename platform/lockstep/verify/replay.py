@@ -57,7 +57,10 @@ class Replay:
         place: report.ViolationPlace,
         aside: SideTableCheck,
     ) -> None:
-        self._declared, self.rules, self._place, self.aside = declared, rules, place, aside
+        self._declared = declared
+        self.rules = rules
+        self._place = place
+        self.aside = aside
         self.applying = ReplaySessions(declared, aside, undoes=rules.raised is not GateAnswer.STOP)
         self.waiting = ReplayBuffer(rules, self.applying, aside)
         self.due = ReplayTimers(declared, rules, moment, self.applying, self.waiting, aside)
@@ -224,7 +227,8 @@ class Replay:
         """The envelope of a message; None if the message is refused without one."""
         try:
             envelope = self._declared.envelope(body, record)
-            session, kind = cast("object", envelope.session), cast("object", envelope.kind)
+            session = cast("object", envelope.session)
+            kind = cast("object", envelope.kind)
         except Exception as error:  # noqa: BLE001  # the user's code: an error of it is a verdict on the message
             self._misplaced(record, error)
             return None
@@ -332,7 +336,8 @@ class Replay:
         return True
 
     def _hold(self, fated: SessionOutcome, message: Held) -> None:
-        session, known = message[0].session, cast("SessionMemory", fated.known)
+        session = message[0].session
+        known = cast("SessionMemory", fated.known)
         held = self.sessions.get(session)
         self._note_restart(fated, held)
         if held is None:
@@ -351,7 +356,8 @@ class Replay:
 
     def _late(self, message: Held) -> None:
         envelope, body, record = message
-        held, on_late = self.sessions.get(envelope.session), self._declared.on_late
+        held = self.sessions.get(envelope.session)
+        on_late = self._declared.on_late
         if held is not None and held.state is not None and on_late is not None:
             rows = self.applying.run_hook(envelope.session, lambda: on_late(held.state, body, record), held)
             self.aside.counts["timer_rows"] += bool(rows)

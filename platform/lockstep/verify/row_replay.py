@@ -141,7 +141,8 @@ class RowReplay:
 
     def _compare(self, chain: LedgerChain) -> str:
         """Compare a partition; returns the limit of the comparison, empty without one."""
-        key, last = self._key, chain.ranges[-1]
+        key = self._key
+        last = chain.ranges[-1]
         if last.is_forgotten:
             return f"not replayable: the topic was forgotten in batch {last.batch}, and its state deleted"
         try:

@@ -23,7 +23,8 @@ from lockstep.model.position import TopicIdPartition
 
 Numbers = npt.NDArray[np.int64]
 PLACE_COLUMNS = ("topic_id", "partition")
-BY_BATCH, BY_OFFSET = ("batch", "start", "until"), ("offset", "batch")
+BY_BATCH = ("batch", "start", "until")
+BY_OFFSET = ("offset", "batch")
 """The order of a partition's rows: of the ledger, and of quarantine and late table."""
 
 FLUSH_BYTES = 128_000_000
@@ -58,9 +59,14 @@ class RowSpool:
     """
 
     def __init__(self, scratch: Path, name: str, order: tuple[str, ...]) -> None:
-        self._scratch, self._name, self._order, self.rows = scratch, name, order, 0
-        self._few, self._held = list[pa.Table](), list[pa.Table]()
-        self._held_bytes, self._schema = 0, pa.schema([])
+        self._scratch = scratch
+        self._name = name
+        self._order = order
+        self.rows = 0
+        self._few = list[pa.Table]()
+        self._held = list[pa.Table]()
+        self._held_bytes = 0
+        self._schema = pa.schema([])
         self._runs: dict[TopicIdPartition, list[RowRun]] = {}
         self._files: list[str] = []
 
@@ -87,7 +93,10 @@ class RowSpool:
 
     def _flush(self) -> None:
         """Write the rows that are held, by partition, as one file."""
-        tables, self._few, self._held, self._held_bytes = [*self._held, *self._few], [], [], 0
+        tables = [*self._held, *self._few]
+        self._few = []
+        self._held = []
+        self._held_bytes = 0
         if not any(len(table) for table in tables):
             return
         order: Any = [(name, "ascending") for name in (*PLACE_COLUMNS, *self._order)]
@@ -122,7 +131,9 @@ class PartitionRows:
     """The rows of one partition, in the order of its spool."""
 
     def __init__(self, readers: list[pa.ipc.RecordBatchFileReader], runs: list[RowRun], order: tuple[str, ...]) -> None:
-        self._readers, self._runs, self._order = readers, sorted(runs, key=lambda run: run.first), order
+        self._readers = readers
+        self._runs = sorted(runs, key=lambda run: run.first)
+        self._order = order
         self._sorted: pa.RecordBatch | None = None
         if any(after.first < before.last for before, after in pairwise(self._runs)):  # the files were in no order
             self._sorted = self._sort()

@@ -121,7 +121,8 @@ class TableRows:
                 _name_disorder(self.places[key], self._positions(key), violations)
             for before, after in pairwise(slices):
                 if after.hour < before.hour:
-                    expected, found = f"a file of commit_hour {before.hour} or later", after.hour
+                    expected = f"a file of commit_hour {before.hour} or later"
+                    found = after.hour
                     violations.add(ViolationKind.ROW_ORDER, self.places[key], after.first[0], expected, found)
 
     def check_hours(
@@ -178,7 +179,8 @@ class TableRows:
         topic, topic_id, partition = (run[name][0].as_py() for name in PLACE_COLUMNS)
         emitted, numbers = (_numbers(run, name) for name in ORDER_COLUMNS)
         rises = (emitted[1:] > emitted[:-1]) | ((emitted[1:] == emitted[:-1]) & (numbers[1:] > numbers[:-1]))
-        first, last = (int(emitted[0]), int(numbers[0])), (int(emitted[-1]), int(numbers[-1]))
+        first = (int(emitted[0]), int(numbers[0]))
+        last = (int(emitted[-1]), int(numbers[-1]))
         found = Slice(file, index, run.num_rows, first, last, bool(rises.all()), hour)
         self.slices.setdefault(TopicIdPartition(topic_id, partition), []).append(found)
         self.places.setdefault(TopicIdPartition(topic_id, partition), ViolationPlace(topic, topic_id, partition))
@@ -216,7 +218,8 @@ class RowCursor:
         """Skip a number of rows."""
         while rows and self._batch is not None:
             passed = min(rows, self._batch.num_rows)
-            rows, rest = rows - passed, self._batch.slice(passed)
+            rows = rows - passed
+            rest = self._batch.slice(passed)
             self._batch = rest if rest.num_rows else next(self._batches, None)
 
 
@@ -338,7 +341,8 @@ class Emitted:
 
     def without(self, removed: RemovedSessions) -> Emitted:
         """All but the rows of removed sessions."""
-        sessions, left = self.proof["_session"], Emitted()
+        sessions = self.proof["_session"]
+        left = Emitted()
         kept = [at for at in range(len(self.rows)) if not removed.has_row(sessions[at], self._position(at))]
         left.proof = {name: [held[at] for at in kept] for name, held in self.proof.items()}
         left.rows = [self.rows[at] for at in kept]
@@ -382,8 +386,11 @@ class RowComparison:
             dropped_before: Position of the first row that retention kept; None if it dropped none.
             removed: Sessions whose rows an erasure has removed.
         """
-        self._place, self._violations, self._absent = place, violations, absent
-        self._dropped_before, self._removed = dropped_before, removed
+        self._place = place
+        self._violations = violations
+        self._absent = absent
+        self._dropped_before = dropped_before
+        self._removed = removed
         self.compared = 0
 
     def compare(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
@@ -484,7 +491,8 @@ class RowComparison:
             held = [name for name in expected if not self._is_absent(name, identity, found)]
             wrong = [name for name in held if not is_equal(expected[name], found.get(name))]
             for name in wrong[:1]:
-                wanted, actual = f"row {row}: {name} = {expected[name]!r}", repr(found.get(name))
+                wanted = f"row {row}: {name} = {expected[name]!r}"
+                actual = repr(found.get(name))
                 self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
 
     def _is_absent(self, name: str, identity: RowPosition, found: Mapping[str, Any]) -> bool:
@@ -496,7 +504,8 @@ _PLAIN = frozenset({str, bytes, bool, int, float, Decimal, datetime, date, type(
 """Types that Arrow takes unchanged."""
 TEXT_MAX = 2**30
 """Bytes of text of a column of one row, at most."""
-_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _PLACE = {"_topic": "topic", "_topic_id": "topic_id", "_partition": "partition"}
 
 

@@ -20,7 +20,11 @@ from lockstep.verify.losses import ReplayLosses
 from lockstep.verify.rows import Emitted, Source, find_unfit, find_unfit_provenance
 from lockstep.verify.side_tables import NOT_STORABLE, SideTableCheck
 
-UPDATE, SNAPSHOT, TIMER, END, LATE = "update", "snapshot", "timer", "end", "late"
+UPDATE = "update"
+SNAPSHOT = "snapshot"
+TIMER = "timer"
+END = "end"
+LATE = "late"
 """The values of the column `_cause`, by the hook that emitted the row."""
 SAVED_AFTER_MESSAGES = 64
 """Messages that may have to be applied again after one on which the transform raises."""
@@ -67,7 +71,9 @@ class ReplaySessions:
     """
 
     def __init__(self, declared: Declared, aside: SideTableCheck, *, undoes: bool) -> None:
-        self._declared, self._aside, self._undoes = declared, aside, undoes
+        self._declared = declared
+        self._aside = aside
+        self._undoes = undoes
         self.sessions: dict[str, Session] = {}
         self.touched: set[str] = set()
         self.ended: set[str] = set()
@@ -101,17 +107,21 @@ class ReplaySessions:
         envelope, body, record = message
         held = self.sessions.get(envelope.session)
         if envelope.kind is Kind.END:
-            rows, cause = self.end(envelope.session, body, (envelope, record)), END
+            rows = self.end(envelope.session, body, (envelope, record))
+            cause = END
         elif held is None or (self._opens(held, envelope) if opens is None else opens):
-            rows, cause = self._opened(envelope, body, record, known), SNAPSHOT
+            rows = self._opened(envelope, body, record, known)
+            cause = SNAPSHOT
         else:
-            rows, cause = self._updated(held, envelope, body, record), UPDATE
+            rows = self._updated(held, envelope, body, record)
+            cause = UPDATE
             held.known = known or held.known
         self._applied(message, at, rows, cause)
 
     def preserve_state(self, session: str) -> object:
         """The state of a session before a snapshot of several messages, which may change it in place."""
-        state, difference = self.sessions[session].state, self._declared.difference
+        state = self.sessions[session].state
+        difference = self._declared.difference
         return state if difference is None else difference.copied(state)
 
     def apply_part(
@@ -130,7 +140,8 @@ class ReplaySessions:
             completes: It is the last part.
         """
         envelope, body, record = message
-        held, difference = self.sessions[envelope.session], self._declared.difference
+        held = self.sessions[envelope.session]
+        difference = self._declared.difference
         if opens:
             rows = self._opened(envelope, body, record, None, is_part=True)
         elif difference is None:
@@ -174,7 +185,8 @@ class ReplaySessions:
             body: The message that ends it; None at its idle timeout.
             origin: The envelope and the record of that message.
         """
-        held, rows = self.sessions.get(session), list[msgspec.Struct]()
+        held = self.sessions.get(session)
+        rows = list[msgspec.Struct]()
         if held is not None and held.state is not None:
             rows = self._list_last_rows(held.state, body)
         if origin is not None:
@@ -239,7 +251,8 @@ class ReplaySessions:
 
     def _list_last_rows(self, state: object, body: object) -> list[msgspec.Struct]:
         """The rows of the end of a session, and the removals of a ready fold."""
-        on_end, difference = self._declared.on_end, self._declared.difference
+        on_end = self._declared.on_end
+        difference = self._declared.difference
         rows = [] if on_end is None else list(on_end(state))
         if difference is not None and difference.ends_remove:
             rows += difference.list_rows(state, None, body)
@@ -260,7 +273,8 @@ class ReplaySessions:
             raise
         if held is None:
             held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
-        held.known, held.state = known or held.known, state
+        held.known = known or held.known
+        held.state = state
         if self.losses.begun is not None:
             self.losses.begun.add(envelope.session)
         self.save(held)
@@ -275,7 +289,8 @@ class ReplaySessions:
         state = self._declared.on_snapshot(body, record, previous)
         rows: list[msgspec.Struct] = []
         if isinstance(state, InitialState):
-            rows, state = list(state.rows), state.state
+            rows = list(state.rows)
+            state = state.state
         if difference is not None and not is_part:
             rows += difference.list_rows(before, state, body)
         return rows, state

@@ -71,12 +71,17 @@ class ExpectedSideRows:
         *,
         dropped_up_to: int = 0,
     ) -> None:
-        self._place, self._violations, self._kinds, self._removed = place, violations, kinds, removed
+        self._place = place
+        self._violations = violations
+        self._kinds = kinds
+        self._removed = removed
         self.dropped_up_to = dropped_up_to
-        self._rows, self._block = rows, (0, list[Row]())
+        self._rows = rows
+        self._block = (0, list[Row]())
         columns = ("offset", "batch")
         offsets, batches = (np.zeros(0, np.int64) if rows is None else rows.read_numbers(name) for name in columns)
-        self._offsets, self._by_batch = array("q", offsets.tobytes()), Counter[int](batches.tolist())
+        self._offsets = array("q", offsets.tobytes())
+        self._by_batch = Counter[int](batches.tolist())
         self.compared = 0
         for again in (np.flatnonzero(np.diff(offsets) == 0) + 1).tolist():
             found = f"again in batch {batches[again]}"
@@ -126,7 +131,8 @@ class ExpectedSideRows:
         wanted = self._wanted(row, record, cause, session) | {"batch": batch}
         for name, value in wanted.items():
             if row[name] != value:
-                expected, found = f"{name} {_short(value)}", _short(row[name])
+                expected = f"{name} {_short(value)}"
+                found = _short(row[name])
                 self._violations.add(self._kinds.changed, self._place, record.offset, expected, found)
                 return
 
@@ -235,7 +241,9 @@ class SideTableCheck:
     """
 
     def __init__(self, quarantine: ExpectedSideRows, late: ExpectedSideRows, violations: Violations) -> None:
-        self.quarantine, self.late, self._violations = quarantine, late, violations
+        self.quarantine = quarantine
+        self.late = late
+        self._violations = violations
         self.counts: Counter[str] = Counter()
         self.given_up = self.batch = 0
         self.is_dropped = False

@@ -61,7 +61,8 @@ class StoredSystemEntries:
 
     def put(self, key: bytes, value: bytes | None) -> bool:
         """Add an entry; False if its kind is unknown."""
-        kind, rest = key[:1], key[1:]
+        kind = key[:1]
+        rest = key[1:]
         if kind == HELD:
             _put(self._held.setdefault(rest[:_DIGEST_BYTES], {}), int.from_bytes(rest[_DIGEST_BYTES:], "big"), value)
         elif kind == CLOCK:
@@ -108,7 +109,8 @@ class StoredSystemEntries:
         """Fill the empty tables of a state with its rows."""
         rows = self._rows.get(session.encode("utf-8", "surrogatepass"), {})
         for field in schema.tables:
-            table, prefix = field.of(state), field.name.encode() + b"\xff"
+            table = field.of(state)
+            prefix = field.name.encode() + b"\xff"
             if isinstance(table, MapState):
                 for key, value in rows.items():
                     if key.startswith(prefix):
@@ -203,7 +205,8 @@ class RewindFloor:
     """
 
     def __init__(self, table: Path, head: Head) -> None:
-        self._table, self.batch = table, head.rewind_floor
+        self._table = table
+        self.batch = head.rewind_floor
 
     def refresh(self) -> int:
         """Read it again; it never falls."""
@@ -228,8 +231,14 @@ class StoredState:
     def __init__(
         self, folder: Path, declared: Declared, violations: Violations, head: Head, floor: RewindFloor
     ) -> None:
-        self._folder, self._schema, self._whole, self._violations = folder, declared.state, declared.whole, violations
-        self._promotion, self._floor, self.cleaned, self.left = head.promotion, floor, 0, 0
+        self._folder = folder
+        self._schema = declared.state
+        self._whole = declared.whole
+        self._violations = violations
+        self._promotion = head.promotion
+        self._floor = floor
+        self.cleaned = 0
+        self.left = 0
         self._at: SegmentRef | None = None
         self._entries: dict[str, bytes] = {}
         self._system = StoredSystemEntries()
@@ -257,11 +266,15 @@ class StoredState:
         wanted = row.segment
         version = StateVersion(row.generation, row.topic_id, row.partition, row.until, wanted)
         if wanted is None:
-            self._entries, self._system, self._at, self._migrator = {}, StoredSystemEntries(), None, None
+            self._entries = {}
+            self._system = StoredSystemEntries()
+            self._at = None
+            self._migrator = None
             return None
         head = read_segment(self._folder, wanted, version)
         if not head.header.chain or head.header.chain[-1] != self._at:
-            self._entries, self._system = {}, StoredSystemEntries()
+            self._entries = {}
+            self._system = StoredSystemEntries()
             for ref in head.header.chain:
                 self._put(read_segment(self._folder, ref, version))
         self._put(head)
@@ -333,14 +346,16 @@ class StoredState:
 
     def _may_be_absent(self, batch: int) -> bool:
         """Whether no state of a batch is expected; counts it by its reason."""
-        promotion, cleaned = self._promotion, self._floor.is_above(batch)
+        promotion = self._promotion
+        cleaned = self._floor.is_above(batch)
         left = not cleaned and promotion is not None and promotion.first < batch < promotion.batch
         self.cleaned += cleaned
         self.left += left
         return cleaned or left
 
     def _compare_system_entries(self, row: LedgerRange, session: str, folding: Replay) -> None:
-        held, due = folding.sessions.get(session), folding.due
+        held = folding.sessions.get(session)
+        due = folding.due
         found = list(self._system.differences(session, _held_by(session, folding)))
         if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
             found += self._system.late_agenda(session, held, due.noted_us(session))
@@ -349,7 +364,8 @@ class StoredState:
 
     def _compare(self, row: LedgerRange, session: str, folding: Replay) -> None:
         self.compared += 1
-        held, stored = folding.sessions.get(session), self._entries.get(session)
+        held = folding.sessions.get(session)
+        stored = self._entries.get(session)
         if held is None or stored is None:
             if held is not None or stored is not None:
                 words = ("no state", "a state")
@@ -402,7 +418,8 @@ class StoredState:
 
     def _put(self, segment: Segment) -> None:
         if segment.header.is_base:
-            self._entries, self._system = {}, StoredSystemEntries()
+            self._entries = {}
+            self._system = StoredSystemEntries()
         for block in segment.blocks():
             for key, value in block:
                 if not is_session(key):

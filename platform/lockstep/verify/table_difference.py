@@ -46,7 +46,8 @@ class TableDifference(msgspec.Struct, frozen=True):
             after: The new table; None at the end of a session.
             message: The message that replaces it; None without one.
         """
-        old, new = cast("Table", before or {}), cast("Table", after or {})
+        old = cast("Table", before or {})
+        new = cast("Table", after or {})
         rows: list[msgspec.Struct] = []
         for key, value in new.items():
             previous = old.get(key)

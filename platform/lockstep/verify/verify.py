@@ -295,7 +295,8 @@ def check_end(
         expected = f"{held} rows emitted at offset {last.until} by batch {last.batch}, as the table has"
         violations.add(ViolationKind.COUNT_DIFFERS, chain.place, last.until, expected, emitted)
     for batch in cursor.before(2**63 - 1):
-        offset, expected = batch["_emit_offset"][0].as_py(), f"no rows from {chain.until} on"
+        offset = batch["_emit_offset"][0].as_py()
+        expected = f"no rows from {chain.until} on"
         violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, f"{batch.num_rows} rows")
     batches = set(chain.ranges.rows.read_numbers("batch").tolist())
     tables = ((aside.quarantine, ViolationKind.QUARANTINE_EXTRA), (aside.late, ViolationKind.LATE_EXTRA))
@@ -322,7 +323,8 @@ def check_places(
         if named != chain.place.topic:
             expected = f"topic {named}, as the table has"
             violations.add(ViolationKind.TOPIC_DIFFERS, chain.place, None, expected, chain.place.topic)
-        last, full = chain.ranges[-1], head.full_ledger_batch
+        last = chain.ranges[-1]
+        full = head.full_ledger_batch
         if last.batch < full and not last.is_forgotten:
             expected = f"a row in batch {full}, which has all positions, or later"
             violations.add(ViolationKind.POSITION_LOST, chain.place, last.until, expected, f"batch {last.batch}")
@@ -422,7 +424,8 @@ def _refuse_replaced(folders: StreamFolders, before: Base) -> None:
 def _prove_stream(
     stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None
 ) -> VerifyReport:
-    began, violations = time.process_time(), Violations()
+    began = time.process_time()
+    violations = Violations()
     positions = read_follower_positions(folders.root)
     with tempfile.TemporaryDirectory(prefix="lockstep-verify-") as scratch, TableRows(Path(scratch)) as rows:
         stored = read_stored(folders, violations, Path(scratch))  # 1
@@ -556,7 +559,8 @@ class _Proving:
 
     def replay_rows(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
         """Compare the current rows of each partition with its newest state, if the stream claims that they replay."""
-        declared, key = self._declared, self._declared.replay_key
+        declared = self._declared
+        key = self._declared.replay_key
         if key is None:
             self.work.replayed.reason = self._reason
             return
@@ -569,7 +573,8 @@ class _Proving:
         """Whether the topic has the partition; Kafka never takes one away, so otherwise the ledger is damaged."""
         if 0 <= chain.place.partition < partitions:
             return True
-        expected, found = f"partitions 0 to {partitions - 1}", f"{len(chain.ranges)} rows of the ledger"
+        expected = f"partitions 0 to {partitions - 1}"
+        found = f"{len(chain.ranges)} rows of the ledger"
         self._violations.add(ViolationKind.PARTITION_UNKNOWN, chain.place, chain.start, expected, found)
         self._not_again(chain, "the topic has no such partition: order and counts only")
         return False
@@ -589,7 +594,8 @@ class _Proving:
             WantedRange(c.place.topic, c.place.partition, max(each.start, in_kafka[_key_of(c)]), _end(c, held))
             for c, held, each in proofs
         ]
-        before, total = self.work.messages, sum(max(0, each.until - each.start) for each in wanted)
+        before = self.work.messages
+        total = sum(max(0, each.until - each.start) for each in wanted)
         for piece in kafka.read(wanted):
             self.work.messages += len(piece.messages)
             report_progress(f"verifying {len(proofs)} partitions", self.work.messages - before, total)
@@ -619,7 +625,8 @@ class _Proving:
         for session in proof.living:
             home = self._homes.setdefault((place.topic_id, session), place.partition)
             if home != place.partition:
-                kind, both = ViolationKind.SESSION_IN_TWO_PARTITIONS, sorted((home, place.partition))
+                kind = ViolationKind.SESSION_IN_TWO_PARTITIONS
+                both = sorted((home, place.partition))
                 self._violations.add(kind, place, None, f"session {session!r} in one partition", f"partitions {both}")
 
     def _opened(
@@ -660,7 +667,8 @@ class _Proving:
         if any(each.integrity not in {"", self._class} for each in self._head.policies):
             parts.stored.other = OtherClass(self._integrity, suspends=lambda: parts.folding.suspends)
         if first > 0:
-            before, floor = chain.ranges[first - 1], self._floor.batch
+            before = chain.ranges[first - 1]
+            floor = self._floor.batch
             try:
                 parts.stored.begin(before, parts.folding)
                 parts.replay.begin(parts.folding.sessions)
@@ -685,7 +693,8 @@ class _Proving:
 
     def _parts(self, chain: LedgerChain, first: int) -> PartitionInputs:
         removed = self._removed(chain)
-        key, moment = TopicIdPartition(chain.place.topic_id, chain.place.partition), ReplayWatermark()
+        key = TopicIdPartition(chain.place.topic_id, chain.place.partition)
+        moment = ReplayWatermark()
         rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
         aside = self._aside(chain)
         folding = Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside)
@@ -726,10 +735,8 @@ class _Proving:
 
     def _not_again(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
-        cursor, aside = (
-            self._rows.cursor(TopicIdPartition(chain.place.topic_id, chain.place.partition)),
-            self._aside(chain),
-        )
+        cursor = self._rows.cursor(TopicIdPartition(chain.place.topic_id, chain.place.partition))
+        aside = self._aside(chain)
         self._check_counts(chain, len(chain.ranges), cursor, aside)
         removed = self._removed(chain)
         check_end(chain, cursor, aside, self._violations, dropped_up_to=self._dropped, removed=removed)
@@ -751,7 +758,8 @@ class _Proving:
 
     def _check_counts(self, chain: LedgerChain, ranges: int, cursor: RowCursor, aside: SideTableCheck) -> None:
         """Compare the first ranges of a partition with the stored rows."""
-        first, removed = islice(chain.ranges, ranges), self._removed(chain)
+        first = islice(chain.ranges, ranges)
+        removed = self._removed(chain)
         check_without_kafka(first, cursor, aside, self._violations, dropped_up_to=self._dropped, removed=removed)
 
     def _removed(self, chain: LedgerChain) -> RemovedSessions:
@@ -775,7 +783,8 @@ class _Proving:
         """Rows and quarantine of partitions that are not in the ledger."""
         for key, place in self._rows.places.items():
             if key not in found:
-                first, rows = self._rows.slices[key][0].first[0], sum(each.rows for each in self._rows.slices[key])
+                first = self._rows.slices[key][0].first[0]
+                rows = sum(each.rows for each in self._rows.slices[key])
                 expected = f"no rows of topic id {place.topic_id}"
                 self._violations.add(ViolationKind.ROW_UNCLAIMED, place, first, expected, f"{rows} rows")
         tables = ((self._quarantine, ViolationKind.QUARANTINE_EXTRA), (self._late, ViolationKind.LATE_EXTRA))
@@ -808,7 +817,8 @@ def _end(chain: LedgerChain, held: BufferedRange) -> int:
 def _scope(
     chain: LedgerChain, first: int, held: BufferedRange, origin: Origin | Imported | None, inherited_up_to: int
 ) -> ProvenRange:
-    row, notes = chain.ranges[first], []
+    row = chain.ranges[first]
+    notes = []
     taken = first > 0 and chain.ranges[first - 1].batch <= inherited_up_to
     if taken and origin is not None:
         notes.append(f"state before it taken from batch {origin.batch} of {origin.stream}")

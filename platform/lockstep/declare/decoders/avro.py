@@ -84,7 +84,8 @@ def find_target(message_type: object) -> MessageTarget:
         raise _unfit(message_type, "Avro records become Structs, and this is none")
     try:
         msgspec.json.Decoder(message_type)  # reports the same for unions that cannot be distinguished
-        foreign, fields = find_foreign_classes(message_type), find_tag_fields(message_type)
+        foreign = find_foreign_classes(message_type)
+        fields = find_tag_fields(message_type)
     except (TypeError, NameError) as error:
         raise _unfit(message_type, f"messages cannot be decoded to this type: {error}") from error
     if foreign:

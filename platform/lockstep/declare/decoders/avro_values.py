@@ -61,7 +61,8 @@ def find_conversion(schema: PrimitiveType | FixedType) -> Convert | None:
 
 
 def _decimals(logical: Logical) -> Convert:
-    digits_max, scale = logical.precision, logical.scale
+    digits_max = logical.precision
+    scale = logical.scale
     context = Context(prec=min(digits_max, MAX_PREC))
 
     def read(data: bytes) -> Decimal:
@@ -84,7 +85,8 @@ def _read_date(days: int) -> date:
 
 
 def _times(units_a_milli: int) -> Convert:
-    unit, units_a_day = timedelta(milliseconds=1) / units_a_milli, units_a_milli * DAY_MILLIS
+    unit = timedelta(milliseconds=1) / units_a_milli
+    units_a_day = units_a_milli * DAY_MILLIS
 
     def read(units: int) -> time:
         if not 0 <= units < units_a_day:

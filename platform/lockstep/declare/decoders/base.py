@@ -75,7 +75,8 @@ def list_decoded(message_type: object) -> tuple[object, ...]:
 
 def make_missing_extra(decoder: str, extra: str, error: ImportError) -> DeclarationError:
     """The error of a decoder whose library is not installed."""
-    problem, step = f"its library is not installed: {error}", f"pip install 'PATH/TO/CHECKOUT[{extra}]'"
+    problem = f"its library is not installed: {error}"
+    step = f"pip install 'PATH/TO/CHECKOUT[{extra}]'"
     return DeclarationError("Stream.decoder", decoder, problem, step)
 
 

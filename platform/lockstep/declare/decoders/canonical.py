@@ -95,13 +95,15 @@ class _Corrections:
 
     def _list_container(self, info: inspect.Type) -> Iterator[tuple[type, Correct]]:
         if isinstance(info, inspect.DictType):
-            key, value = self.find(info.key_type), self.find(info.value_type)
+            key = self.find(info.key_type)
+            value = self.find(info.value_type)
             yield dict, lambda items: {key(name): value(inner) for name, inner in items.items()}
         elif isinstance(info, inspect.TupleType):
             each = [self.find(item) for item in info.item_types]
             yield tuple, lambda items: tuple(correct(item) for correct, item in zip(each, items, strict=True))
         elif isinstance(info, inspect.CollectionType):
-            item, kind = self.find(info.item_type), _CLASSES[type(info)]
+            item = self.find(info.item_type)
+            kind = _CLASSES[type(info)]
             yield kind, lambda items: kind(map(item, items))
 
     def _find_record(self, info: _Record) -> Correct:

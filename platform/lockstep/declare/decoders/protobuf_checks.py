@@ -126,7 +126,8 @@ def _check_range(rules: MessageRules, body: bytes, at: int, end: int) -> int:
     """Check the fields up to a position, or up to the end of a group; the position after them."""
     while at < end:
         tag, at = _read_varint(body, at)
-        number, wire_type = tag >> 3, tag & 7
+        number = tag >> 3
+        wire_type = tag & 7
         if wire_type == END:
             return at
         rule = rules.fields.get(number)
@@ -195,7 +196,8 @@ def _judge_timestamp(message: Any) -> str | None:
 
 
 def _judge_duration(message: Any) -> str | None:
-    seconds, nanos = message.seconds, message.nanos
+    seconds = message.seconds
+    nanos = message.nanos
     if abs(seconds) <= DURATION_SECONDS_MAX and abs(nanos) <= NANOS_MAX and seconds * nanos >= 0:
         return None
     return f"{seconds} s and {nanos} ns are not a duration of 10,000 years at most"

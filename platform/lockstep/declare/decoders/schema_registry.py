@@ -254,7 +254,8 @@ TRIES_SHARE_MAX: Final = 1.5
 """Above the time that all tries may take, of the timeout: the last try may connect, wait and read for a third each."""
 REFERENCES_MAX: Final = 200
 """Schemas that one schema may build on, also indirectly."""
-PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 0.2, 2.0
+PAUSE_SECONDS_FIRST = 0.2
+PAUSE_SECONDS_MAX = 2.0
 PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Responses that may be transient."""
 UNAUTHORIZED: Final = 401

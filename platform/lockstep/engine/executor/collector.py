@@ -49,7 +49,8 @@ class CollectorSchedule:
             clock: In seconds.
             read_memory: Bytes of this process; by default those that no file backs.
         """
-        self._clock, self._looked_at = clock, clock()
+        self._clock = clock
+        self._looked_at = clock()
         self._read_memory = read_memory
         self._bytes_then: int | None = None
 
@@ -66,7 +67,8 @@ class CollectorSchedule:
         finally:
             is_time = self._clock() - self._looked_at >= POLL_SECONDS
             if is_time or bytes_now - self._bytes_then >= GROWTH_BYTES:
-                self._looked_at, self._bytes_then = self._clock(), None
+                self._looked_at = self._clock()
+                self._bytes_then = None
                 gc.unfreeze()
             else:
                 gc.freeze()

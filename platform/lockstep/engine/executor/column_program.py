@@ -76,10 +76,13 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
         stream: The declaration.
         schema: Of its data files.
     """
-    transform, decoder = stream.transform, stream.decoder
+    transform = stream.transform
+    decoder = stream.decoder
     if not isinstance(transform, ColumnFold) or not isinstance(decoder, Json):
         return None
-    kind, names, places = type(transform), compile_fields(type(transform)), transform.fields
+    kind = type(transform)
+    names = compile_fields(type(transform))
+    places = transform.fields
     taken = any(getattr(kind, hook) is not getattr(ColumnFold, hook) for hook in ("envelope", "on_update"))
     if taken or len(names.updates) != 1 or places.sequence is None:
         return None

@@ -78,7 +78,10 @@ class ColumnRange:
         sessions: Sessions,
         emission: RowBuffer,
     ) -> None:
-        self.program, self.state, self.sessions, self.emission = program, state, sessions, emission
+        self.program = program
+        self.state = state
+        self.sessions = sessions
+        self.emission = emission
         self._constants = (
             pa.scalar(position.topic, pa.string()),
             pa.scalar(position.topic_id, pa.string()),
@@ -100,20 +103,27 @@ class ColumnRange:
 
     def put_rows(self, rows: Iterable[tuple[str, object, Iterable[object]]]) -> None:
         """Put rows, as session, key and columns, into the states."""
-        make, changed = cast("Any", self.program.value), list(rows)
+        make = cast("Any", self.program.value)
+        changed = list(rows)
         states = self._tables(session for session, _, _ in changed)
         for session, key, values in changed:
             states[session][key] = make(*values)
 
     def build(self, columns: Sequence[pa.Array[Any]], proof: ChunkProvenance) -> pa.RecordBatch:
         """The record batch of a chunk, of the fold's own columns and the provenance of its rows."""
-        offsets, numbers, times, message, rows = proof.offsets, proof.numbers, proof.times, proof.message, proof.rows
+        offsets = proof.offsets
+        numbers = proof.numbers
+        times = proof.times
+        message = proof.message
+        rows = proof.rows
         number = np.zeros(len(rows), np.int32)
         if message is not None:
             number = (np.arange(len(message)) - (np.cumsum(rows) - rows)[message]).astype(np.int32)
-            offsets, numbers = offsets[message], numbers[message]
+            offsets = offsets[message]
+            numbers = numbers[message]
             times = None if times is None else times[message]
-        size, offset = len(number), pa.array(offsets)
+        size = len(number)
+        offset = pa.array(offsets)
         proven = [
             *(pa.repeat(cast("Any", each), size) for each in self._constants),
             offset,
@@ -149,7 +159,8 @@ def has_readable_times(times: Words) -> bool:
 
 def find_offsets(messages: Sequence[Message]) -> Words:
     """The offsets of messages, which rise."""
-    first, last = cast("int", messages[0].offset()), cast("int", messages[-1].offset())
+    first = cast("int", messages[0].offset())
+    last = cast("int", messages[-1].offset())
     if last - first == len(messages) - 1:
         return np.arange(first, last + 1)
     return pack([cast("int", message.offset()) for message in messages])

@@ -26,7 +26,8 @@ class ChunkFold:
     """
 
     def __init__(self, of_range: ColumnRange) -> None:
-        self._program, self._sessions = of_range.program, of_range.sessions
+        self._program = of_range.program
+        self._sessions = of_range.sessions
         make_table = of_range.program.make_table
         self._plain: PlainChunks = NumpyChunks(of_range) if make_table is None else NativeChunks(of_range, make_table())
         self._pause = self._next_pause = 0

@@ -35,7 +35,8 @@ class NativeChunks(PlainChunks):
     """The plain chunks of one range, by a table of the extension."""
 
     def __init__(self, of_range: ColumnRange, table: ColumnTable) -> None:
-        self._range, self._table = of_range, table
+        self._range = of_range
+        self._table = table
         program = of_range.program
         self._types = [program.schema.field(n).type for n in range(len(program.source))] + [pa.string()]
 
@@ -45,7 +46,8 @@ class NativeChunks(PlainChunks):
 
     @override
     def fold(self, messages: Sequence[Message]) -> bool:
-        table, program = self._table, self._range.program
+        table = self._table
+        program = self._range.program
         try:
             entries = self._read(messages)
             newest = None if entries is None else table.follow([cast("int", each.gate) for each in entries], LARGEST)

@@ -91,7 +91,8 @@ class TouchedRows:
     """
 
     def __init__(self, of_range: ColumnRange) -> None:
-        self._range, self._kinds = of_range, [kind for kind, _ in of_range.program.columns]
+        self._range = of_range
+        self._kinds = [kind for kind, _ in of_range.program.columns]
         self.codes = StringCodes()
         self._places: defaultdict[str, dict[object, int]] = defaultdict(dict)
         self._pairs: list[Pair] = []
@@ -157,7 +158,8 @@ class TouchedRows:
         columns = list(zip(*map(astuple, self._range.find_rows(missing)), strict=True))
         if any({*map(type, column)} != {kind} for kind, column in zip(self._kinds, columns, strict=True)):
             raise TypeError("the fold left values of other types in a state: Arrow would convert them")
-        first, until = len(self._pairs), len(self._pairs) + len(missing)
+        first = len(self._pairs)
+        until = len(self._pairs) + len(missing)
         words = [self.make_words(kind, column)[0] for kind, column in zip(self._kinds, columns, strict=True)]
         self._reserve(until)
         for n, column in enumerate(words):
@@ -269,7 +271,9 @@ class NumpyChunks(PlainChunks):
     """The plain chunks of one range."""
 
     def __init__(self, of_range: ColumnRange) -> None:
-        self._range, self._program, self._rows = of_range, of_range.program, TouchedRows(of_range)
+        self._range = of_range
+        self._program = of_range.program
+        self._rows = TouchedRows(of_range)
 
     @override
     def write_back(self) -> None:
@@ -298,7 +302,8 @@ class NumpyChunks(PlainChunks):
 
     def _decode(self, messages: Sequence[Message]) -> _Updates | None:
         """The messages by field; None if one is not an update."""
-        program, kind = self._program, type(messages[0])
+        program = self._program
+        kind = type(messages[0])
         values = list(map(kind.value, messages))
         if max(map(len, cast("list[bytes]", values))) > program.message_bytes_max:
             return None
@@ -336,7 +341,8 @@ class NumpyChunks(PlainChunks):
             return None
         of = np.fromiter(map(places.__getitem__, updates.sessions), np.int32, len(updates.sessions))
         order = of.astype(np.int16).argsort(kind="stable") if len(places) < 2**15 else of.argsort(kind="stable")
-        numbers, starts = updates.numbers[order], find_starts(of[order])
+        numbers = updates.numbers[order]
+        starts = find_starts(of[order])
         before = np.empty_like(numbers)
         before[1:] = numbers[:-1]
         before[starts] = pack([cast("int", entry.gate) for entry in known])
@@ -347,7 +353,8 @@ class NumpyChunks(PlainChunks):
 
     def _change(self, updates: _Updates, columns: Sequence[Sequence[Any]]) -> _Changed | None:
         """The rows after and before each change."""
-        program, sessions = self._program, updates.sessions
+        program = self._program
+        sessions = updates.sessions
         if updates.sizes is not None:
             sessions = [session for session, size in zip(sessions, updates.sizes, strict=True) for _ in range(size)]
         places = self._rows.find(sessions, columns[program.key])
@@ -372,16 +379,24 @@ class NumpyChunks(PlainChunks):
         self, updates: _Updates, sessions: _Sessions, keys: Sequence[object], changed: _Changed
     ) -> tuple[pa.RecordBatch, ChunkProvenance]:
         """The record batch, and the provenance of its rows."""
-        program, after, before, key = self._program, changed.after, changed.before, self._key(keys)
+        program = self._program
+        after = changed.after
+        before = changed.before
+        key = self._key(keys)
         message = None if updates.sizes is None else np.repeat(np.arange(len(updates.sizes)), updates.sizes)
         if not program.emits_unchanged and not (kept := (after != before).any(axis=1)).all():
-            after, before, key = after[kept], before[kept], key.filter(cast("Any", pa.array(kept)))
+            after = after[kept]
+            before = before[kept]
+            key = key.filter(cast("Any", pa.array(kept)))
             message = np.flatnonzero(kept) if message is None else message[kept]
-        after, before = np.ascontiguousarray(after.T), np.ascontiguousarray(before.T)
-        kinds, width = [kind for kind, _ in program.columns], len(program.columns)
+        after = np.ascontiguousarray(after.T)
+        before = np.ascontiguousarray(before.T)
+        kinds = [kind for kind, _ in program.columns]
+        width = len(program.columns)
         columns: list[pa.Array[Any]] = []
         for at in program.source:
-            n, words = (at - 1) % width, after if at <= width else before
+            n = (at - 1) % width
+            words = after if at <= width else before
             columns.append(key if at == 0 else self._rows.make_arrow(kinds[n], words[n]))
         rows = np.ones(len(updates.rows), np.int64)
         if message is not None:

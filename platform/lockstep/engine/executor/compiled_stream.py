@@ -151,9 +151,11 @@ def compile_pickled(stream: bytes, registry: Registry | None = None) -> Compiled
 
 def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Registry | None = None) -> CompiledStream:
     """The compiled stream of a declaration, in an installation with this schema registry."""
-    transform, types = stream.transform, stream.types
+    transform = stream.transform
+    types = stream.types
     rules = find_inline_rules(stream.rules, transform.removal_column())
-    rows, copies = RowsBuilder(types.row), may_share_objects(types.state, types.row)
+    rows = RowsBuilder(types.row)
+    copies = may_share_objects(types.state, types.row)
     hooks = find_hooks(transform, rules, copies_rows=copies)
     decode = build_decode(stream.decoder, registry, types.message)
     on_update = copy_rows(check_rows(rules, transform.on_update), copies=copies)

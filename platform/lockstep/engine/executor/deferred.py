@@ -61,7 +61,8 @@ class EventTimers:
 
     def __init__(self, compiled: CompiledStream, time: PartitionTime, state: PartitionState[object]) -> None:
         self.time = time
-        self._watermark, self._deadline = compiled.hooks.watermark, compiled.hooks.deadline
+        self._watermark = compiled.hooks.watermark
+        self._deadline = compiled.hooks.deadline
         idle = compiled.event_time.session_idle
         self._idle_us = None if idle is None else to_microseconds(idle)
         self._arms = compiled.arms_timers
@@ -102,7 +103,8 @@ class EventTimers:
     ) -> None:
         """Record a message of a session and the session's next deadline."""
         if self._arms:
-            clock, happened_us = self.clock(session), find_event_time(envelope, record)
+            clock = self.clock(session)
+            happened_us = find_event_time(envelope, record)
             heard_us = self.time.watermark_us if self.time.is_implausible(happened_us) else happened_us
             clock.seen_us = max(clock.seen_us, heard_us)
             clock.offset = record.offset
@@ -193,8 +195,10 @@ class DeferredEvents:
         losses: LossCounter,
     ) -> None:
         self.compiled = compiled
-        self._position, self._sessions = position, sessions
-        self._judge, self._emission = judge, emission
+        self._position = position
+        self._sessions = sessions
+        self._judge = judge
+        self._emission = emission
         self._held = sessions.held
         self.timing: EventTimers | None = None
         self.losses = losses
@@ -246,7 +250,8 @@ class DeferredEvents:
 
         The table and the state would differ until the message is released.
         """
-        before, at = entry.state, record.offset
+        before = entry.state
+        at = record.offset
         entry.state = None
         self._emission.begin((at, envelope.session, None, envelope.event_time_us, at), RowCause.SNAPSHOT)
         self._emit_replaced(before, NO_ROWS, None, None)
@@ -352,7 +357,8 @@ class DeferredEvents:
         Raises:
             StopFold: The fold stops here.
         """
-        timing, due = cast("EventTimers", self.timing), list[tuple[int, str]]()
+        timing = cast("EventTimers", self.timing)
+        due = list[tuple[int, str]]()
         while due or timing.is_due:
             if not due or timing.next_us < due[0][0]:  # a fired timer may have set an earlier timer
                 for each in timing.take():
@@ -373,7 +379,8 @@ class DeferredEvents:
         Its own timer goes before the messages that are released at the same watermark, as it goes before a message
         that moves the watermark there; one that they set into the past follows them at once.
         """
-        timing, gate = cast("EventTimers", self.timing), self._sessions.gate
+        timing = cast("EventTimers", self.timing)
+        gate = self._sessions.gate
         if self._sessions.is_suspended(session, entry):
             timing.cancel(session)
             return
@@ -402,7 +409,8 @@ class DeferredEvents:
 
     def _run_timer(self, session: str, entry: SessionEntry[object], due_us: int, at: int) -> None:
         self.timer_of = session
-        timing, on_timer = cast("EventTimers", self.timing), self.compiled.hooks.on_timer
+        timing = cast("EventTimers", self.timing)
+        on_timer = self.compiled.hooks.on_timer
         if on_timer is not None:
             self._emission.begin((timing.clock(session).offset, session, None, due_us, at), RowCause.TIMER)
             self._emission.emit(on_timer(entry.state, due_us))
@@ -435,7 +443,8 @@ class DeferredEvents:
         No message is to blame when an idle session ends: a class that tolerates an error of the transform loses
         the state, or the session would end again with every later message.
         """
-        on_end, replacement = self.compiled.hooks.on_end, self.compiled.replacement
+        on_end = self.compiled.hooks.on_end
+        replacement = self.compiled.replacement
         try:
             if on_end is not None:
                 self._emission.emit(on_end(entry.state))
@@ -492,5 +501,6 @@ class DeferredEvents:
         self.discard(session, [offset for offset in waiting if offset not in offsets])
 
     def _take_buffered(self, session: str, offset: int) -> Record:
-        where, message = self._position, self._held.take(session, offset)
+        where = self._position
+        message = self._held.take(session, offset)
         return Record(where.topic, where.topic_id, where.partition, offset, message)

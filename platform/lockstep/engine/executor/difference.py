@@ -48,7 +48,8 @@ def find_replacement(
     """The replacement of a transform's tables; None for a fold by hand, which emits its own rows."""
     if not isinstance(transform, TableFold | ColumnFold):
         return None
-    emit, kind = cast("Emit", transform.emit), type(transform)
+    emit = cast("Emit", transform.emit)
+    kind = type(transform)
     is_own = kind.on_snapshot in {TableFold.on_snapshot, ColumnFold.on_snapshot}
     on_update: Callable[[object, object, Record], Iterator[object]] = cast("Any", transform.on_update)
 

@@ -121,7 +121,10 @@ def _traceback(error: BaseException) -> str:
     return text if len(text) <= TRACEBACK_MAX else f"...{text[-TRACEBACK_MAX:]}"
 
 
-SKIP, UPDATE, END, PART = Kind.SKIP, Kind.UPDATE, Kind.END, Kind.SNAPSHOT_PART
+SKIP = Kind.SKIP
+UPDATE = Kind.UPDATE
+END = Kind.END
+PART = Kind.SNAPSHOT_PART
 DECODE_ERRORS = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """What decoders raise on bad input; TypeError is a null value."""
 NO_END_US = 2**63 - 1
@@ -193,7 +196,9 @@ class RangeFold:
 
     def _bind_loop(self) -> None:
         """Resolve the names of the loop over messages once: at 4 million messages a minute each is a minute a day."""
-        compiled, where, emission = self._compiled, self._position, self.emission
+        compiled = self._compiled
+        where = self._position
+        emission = self.emission
         self._decode = self._decode_with_headers if compiled.reads_headers else compiled.decode
         self._of_stream = (
             compiled.message_bytes_max,
@@ -203,7 +208,8 @@ class RangeFold:
             compiled.envelope,
             compiled.on_update,
         )
-        rows, proofs = emission.rows, emission.proofs
+        rows = emission.rows
+        proofs = emission.proofs
         self._of_rows = rows, proofs, rows.extend, rows.append, proofs.append
 
     @property
@@ -389,7 +395,8 @@ class RangeFold:
         Raises:
             TypeError: The time is not an integer.
         """
-        session, time_us = check_session(envelope.session), find_event_time(envelope, record)
+        session = check_session(envelope.session)
+        time_us = find_event_time(envelope, record)
         if self._compiled.integrity.is_timed or EARLIEST_US <= time_us <= LATEST_US:
             return True  # a gate that compares event times rejects it with a separate verdict
         found = self.judge.finding(VALUE_NOT_STORABLE, record.offset, session=session)

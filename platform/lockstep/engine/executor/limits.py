@@ -145,7 +145,11 @@ class EngineLimit(EnvironmentProblem):
             f"{place} lacks {limit.resource}: {reason}; nothing of the batch is committed, and no message is judged",
             next_step=limit.next_step,
         )
-        self.limit, self.reason, self.key, self.offset, self.alone = limit, reason, key, offset, alone
+        self.limit = limit
+        self.reason = reason
+        self.key = key
+        self.offset = offset
+        self.alone = alone
 
 
 def is_of_machine(error: Exception) -> bool:

@@ -33,7 +33,8 @@ _UNCONVERTIBLE = (msgspec.ValidationError, ValueError, OverflowError)
 """Of a value that is none of its type, or a time beyond Python's calendar."""
 _Loaded = tuple[LookupVersion, FileStatus | None]
 """A version, and its log entry if it is known: a table that was restored has other rows in the same version."""
-_MAPPED, _MAPPING = "delta.columnMapping.mode", "columnMapping"
+_MAPPED = "delta.columnMapping.mode"
+_MAPPING = "columnMapping"
 
 
 class LookupUnusable(EnvironmentProblem):
@@ -87,13 +88,12 @@ def check_lookup_columns(lookup: Lookup[Any], table: Path, opened: DeltaTable) -
     if wrong:
         raise LookupUnusable(lookup.name, table, opened.version(), "; ".join(wrong))
     if missing := set(opened.protocol().reader_features or ()) - SUPPORTED_READER_FEATURES - {_MAPPING}:
-        problem, step = (
-            f"has what cannot be read: {', '.join(sorted(missing))}",
-            "copy it to a table without these features",
-        )
+        problem = f"has what cannot be read: {', '.join(sorted(missing))}"
+        step = "copy it to a table without these features"
         raise LookupUnusable(lookup.name, table, opened.version(), problem, step)
     if opened.metadata().configuration.get(_MAPPED, "none") != "none":
-        problem, step = "maps its columns to other names in its files", "copy it to a table without column mapping"
+        problem = "maps its columns to other names in its files"
+        step = "copy it to a table without column mapping"
         raise LookupUnusable(lookup.name, table, opened.version(), problem, step)
 
 
@@ -149,7 +149,8 @@ class _WrongRows(Exception):  # not an error by itself: the caller knows the tab
 
 def _read_rows(lookup: Lookup[Any], opened: DeltaTable) -> Iterator[msgspec.Struct]:
     """The rows in no order, column by column: twice as fast as row by row, and each value is checked."""
-    kinds, count = {each.name: each.type for each in fields(lookup.row)}, 0
+    kinds = {each.name: each.type for each in fields(lookup.row)}
+    count = 0
     for batch in opened.to_pyarrow_dataset().to_batches(columns=list(kinds)):
         count += batch.num_rows
         if count > lookup.rows_max:
@@ -206,7 +207,8 @@ class LookupCache:
         Raises:
             LookupUnusable: One cannot be loaded.
         """
-        declared, wanted = {each.name: each for each in lookups}, zip_longest(pinned, entries)
+        declared = {each.name: each for each in lookups}
+        wanted = zip_longest(pinned, entries)
         return {each[0].name: self._find(declared[each[0].name], tables[each[0].name], each) for each in wanted}
 
     def _find(self, lookup: Lookup[Any], table: Path, wanted: _Loaded) -> LookupRows:

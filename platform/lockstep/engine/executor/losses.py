@@ -45,9 +45,13 @@ class LossCounter:
     def __init__(
         self, compiled: CompiledStream, position: Position, state: PartitionState[object], sessions: Sessions
     ) -> None:
-        self._integrity, self._pending = compiled.integrity, compiled.hooks.pending
-        self._position, self._state, self._sessions = position, state, sessions
-        self.discarded_by, self.lost_before = position.discarded_by, position.lost_before
+        self._integrity = compiled.integrity
+        self._pending = compiled.hooks.pending
+        self._position = position
+        self._state = state
+        self._sessions = sessions
+        self.discarded_by = position.discarded_by
+        self.lost_before = position.lost_before
         self.uncounted_skips = position.uncounted_skips
         self._found: dict[str, StateLoss] = {}
         self._begun: set[str] = set()
@@ -65,10 +69,12 @@ class LossCounter:
 
     def count_decided(self) -> None:
         """Count the states that the driver or an operator discarded since the batch before."""
-        at, cause = self._position.next_offset, self.discarded_by
+        at = self._position.next_offset
+        cause = self.discarded_by
         if cause in LIFE_ENDS:
             self._count_all(cause, at)
-            self.lost_before, self.discarded_by = at, ""
+            self.lost_before = at
+            self.discarded_by = ""
         elif cause and self._integrity.opens_at_first:
             if self.discards_suspended:
                 self._scan(cause, at, self._position.suspended_from)
@@ -92,7 +98,8 @@ class LossCounter:
 
     def suspend(self, cause: str, offset: int, session: str, entry: Entry, gate: GateState) -> None:
         """Suspend a session by its new gate state, and count its state if it is lost by it."""
-        was_active, was_marked = not self._sessions.is_suspended(session, entry), isinstance(entry.gate, SuspensionMark)
+        was_active = not self._sessions.is_suspended(session, entry)
+        was_marked = isinstance(entry.gate, SuspensionMark)
         entry.gate = gate
         if self.discards_suspended and not was_marked:
             entry.gate = mark_lost(gate)  # now, or with its partition before
@@ -127,7 +134,8 @@ class LossCounter:
             return self.lost_before <= find_begin(gate) < before
 
         self._count_sessions(cause, offset, is_discarded)
-        self.lost_before, self._is_scanned = before, True
+        self.lost_before = before
+        self._is_scanned = True
         self._begun.clear()
 
     def _count_begun(self, cause: str, offset: int) -> None:
@@ -179,12 +187,16 @@ class LossCounter:
         """Count the states of the partition that are discarded; the figures are computed again for a damaged store."""
 
         def count(entries: Iterable[Entry | MigrationFailed]) -> tuple[int, int, str]:
-            sessions, messages, detail = 0, 0, ""
+            sessions = 0
+            messages = 0
+            detail = ""
             for entry in entries:
                 number: int | None = 0
-                problem, buffered = "", 0
+                problem = ""
+                buffered = 0
                 if isinstance(entry, MigrationFailed):
-                    number, problem = None, entry.problem
+                    number = None
+                    problem = entry.problem
                 else:
                     buffered = count_buffered(entry)
                     if entry.state is not None and is_discarded(entry):

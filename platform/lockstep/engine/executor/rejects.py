@@ -26,7 +26,8 @@ from lockstep.model.readable_times import to_event_time
 from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
-KEPT_BYTES_MAX, TASK_KEPT_BYTES_MAX = 64_000_000, 256_000_000
+KEPT_BYTES_MAX = 64_000_000
+TASK_KEPT_BYTES_MAX = 256_000_000
 """A range with more quarantined messages ends early, so that garbage cannot fill a worker's memory; so do all ranges of
 a task that quarantine one more message, once they have as many together."""
 
@@ -68,7 +69,8 @@ class Exclusions(msgspec.Struct, frozen=True):
         Raises:
             AssertionError: It was left out of that fold.
         """
-        known, offset = self.failed_buffered if failed.is_buffered else self.refused, failed.finding.offset
+        known = self.failed_buffered if failed.is_buffered else self.refused
+        offset = failed.finding.offset
         if offset in known:
             raise AssertionError(f"the fold is not deterministic: {failed.finding}")
         more = {**known, offset: failed.finding}
@@ -90,7 +92,8 @@ class Exclusions(msgspec.Struct, frozen=True):
         return self.suspend_at[until - 1] if until else 0
 
     def _piece(self, message: T) -> tuple[int, int]:
-        offset, alone = message.offset() or 0, {*self.refused, *self.killing}
+        offset = message.offset() or 0
+        alone = {*self.refused, *self.killing}
         before = sum(1 for at in alone if at < offset)
         return 2 * before + (offset in alone), self.suspended_before(offset)
 
@@ -165,9 +168,11 @@ class VerdictHandler:
     """
 
     def __init__(self, integrity: IntegrityClass, position: Position, room: RowRoom | None = None) -> None:
-        self._integrity, self._position = integrity, position
+        self._integrity = integrity
+        self._position = position
         self.counts = MessageCounts()
-        self.quarantined, self.late = QuarantineBuffer(room), QuarantineBuffer(room)
+        self.quarantined = QuarantineBuffer(room)
+        self.late = QuarantineBuffer(room)
         self.accepted: list[AcceptedLoss] = []
 
     def check_room(self, record: Record) -> None:

@@ -90,7 +90,8 @@ class RowNumbering:
 
     def __init__(self, offset: int, rows: int) -> None:
         """Start at an offset that has this many rows already."""
-        self._offset, self._rows = offset, rows
+        self._offset = offset
+        self._rows = rows
 
     def rows_at(self, offset: int) -> int:
         """Rows of an offset so far, if it is the newest; else none."""
@@ -99,13 +100,15 @@ class RowNumbering:
     def next(self, offset: int, rows: int) -> range:
         """The numbers of the next rows of an emit offset."""
         first = self.rows_at(offset)
-        self._offset, self._rows = offset, first + rows
+        self._offset = offset
+        self._rows = first + rows
         return range(first, first + rows)
 
 
 def expand_origins(position: Position, known: Chunk, rows: int, numbering: RowNumbering) -> Provenance:
     """Expand one entry per message to one per row; nearly always each message has one row."""
-    run, emitted = PartitionRun(position.topic, position.topic_id, position.partition, rows), known.emit_offsets
+    run = PartitionRun(position.topic, position.topic_id, position.partition, rows)
+    emitted = known.emit_offsets
     own = known.offsets == emitted
     if own and not known.causes and set(known.rows) == {1} and not numbering.rows_at(emitted[0]):
         numbering.next(emitted[-1], 1)
@@ -171,7 +174,8 @@ class RowSpace:
     """
 
     def __init__(self, scratch: Path, *, memory_bytes: int, rows_bytes: int) -> None:
-        self.memory_bytes, self.rows_bytes = memory_bytes, rows_bytes
+        self.memory_bytes = memory_bytes
+        self.rows_bytes = rows_bytes
         self.total_bytes = self.kept_bytes = 0
         self._scratch = scratch
         self._in_memory: list[tuple[list[pa.RecordBatch], int, int]] = []
@@ -207,7 +211,8 @@ class RowSpace:
             moved = _written_and_mapped(file, path, [held[place] for held, place, _ in self._in_memory])
         for (held, place, _), mapped in zip(self._in_memory, moved, strict=True):
             held[place] = mapped
-        self._in_memory, self._held_bytes = [], 0
+        self._in_memory = []
+        self._held_bytes = 0
 
 
 class RowRoom(NamedTuple):
@@ -253,8 +258,12 @@ class RowBuffer:
             time: The watermark, if nothing depends on it and one update per chunk is enough; else None.
             room: Room for the rows; None without a bound.
         """
-        self._room, self._bytes = room, 0
-        self._builder, self._position, self._counts, self._time = builder, position, counts, time
+        self._room = room
+        self._bytes = 0
+        self._builder = builder
+        self._position = position
+        self._counts = counts
+        self._time = time
         self._numbering = RowNumbering(position.next_offset, position.rows_emitted)
         self.batches: list[pa.RecordBatch] = []
         self.rows: list[msgspec.Struct] = []
@@ -303,7 +312,8 @@ class RowBuffer:
         if type(emitted) is list:
             self.rows.extend(emitted)
             return
-        rows, append = self.rows, self.rows.append
+        rows = self.rows
+        append = self.rows.append
         for row in emitted:
             if len(rows) >= CHUNK_ROWS:
                 self._flush_part()
@@ -326,7 +336,8 @@ class RowBuffer:
         Returns:
             The first of its next rows in `rows`. Raises as `emit` does.
         """
-        self._origin, self.first = origin, first
+        self._origin = origin
+        self.first = first
         self._flush_part()
         return self.first
 
@@ -430,7 +441,8 @@ class RowBuffer:
 
     def expand(self) -> Expanded:
         """The rows that are not yet encoded, with their provenance; nothing is changed."""
-        chunk, numbering = self._chunk(), copy(self._numbering)
+        chunk = self._chunk()
+        numbering = copy(self._numbering)
         return Expanded(self.rows, expand_origins(self._position, chunk, len(self.rows), numbering), chunk, numbering)
 
     def build(self, parts: Sequence[Expanded]) -> pa.RecordBatch:
@@ -454,7 +466,8 @@ class RowBuffer:
 
     def _count(self, chunk: Chunk) -> None:
         """Count the messages of a chunk, which is done."""
-        without, messages = chunk.rows.count(0), len(chunk.rows) - len(self._extra_origins) - self._continued
+        without = chunk.rows.count(0)
+        messages = len(chunk.rows) - len(self._extra_origins) - self._continued
         self._continued = 0
         self._counts.accepted_without_row += without
         self._counts.with_rows += messages - without
@@ -529,20 +542,23 @@ def encode_few(buffers: Iterable[RowBuffer]) -> None:
 
 def _grouped(buffers: Sequence[RowBuffer]) -> Iterator[list[RowBuffer]]:
     """The ranges in groups of about a chunk's rows."""
-    group, rows = list[RowBuffer](), 0
+    group = list[RowBuffer]()
+    rows = 0
     for buffer in buffers:
         group.append(buffer)
         rows += len(buffer.rows)
         if rows >= CHUNK_ROWS:
             yield group
-            group, rows = [], 0
+            group = []
+            rows = 0
     if group:
         yield group
 
 
 def _hand_out(batch: pa.RecordBatch, buffers: Sequence[RowBuffer], parts: Sequence[Expanded]) -> None:
     """Give each range its part of the batch that was made from all."""
-    start, row_bytes = 0, batch.get_total_buffer_size() / batch.num_rows
+    start = 0
+    row_bytes = batch.get_total_buffer_size() / batch.num_rows
     for buffer, part in zip(buffers, parts, strict=True):
         count = len(part.rows)
         buffer.replace_encoded(part, batch.slice(start, count), int(count * row_bytes))

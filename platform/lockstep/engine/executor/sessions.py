@@ -44,10 +44,13 @@ class Sessions:
     def __init__(
         self, compiled: CompiledStream, position: Position, state: PartitionState[object], time: PartitionTime
     ) -> None:
-        self._compiled, self._state, self._time = compiled, state, time
+        self._compiled = compiled
+        self._state = state
+        self._time = time
         self.skipped = position.suspended_sessions
         self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
-        self._spread, self._joined = False, position.joined_at > 0
+        self._spread = False
+        self._joined = position.joined_at > 0
         self.opened: set[str] = set()
         self.closed: set[str] = set()
         self.held = MessageBuffer(state.reserved)

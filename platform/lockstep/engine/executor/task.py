@@ -61,7 +61,8 @@ from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.quarantine import write_quarantine
 from lockstep.table.written_by import WrittenBy
 
-AHEAD_MESSAGES_MAX, AHEAD_BYTES_MAX = 10_000, 64_000_000
+AHEAD_MESSAGES_MAX = 10_000
+AHEAD_BYTES_MAX = 64_000_000
 """A halt waits for this scan: at some microseconds a message it costs less than the next poll of Kafka."""
 REFUSED_MAX = 8
 """Each refused message costs another fold of the range; past this number the range ends early."""
@@ -178,7 +179,8 @@ class RangeOpener:
         return RangeInProgress(planned, bounds, state, fold, buffer, position.next_offset)
 
     def _make_bounds(self, planned: PlannedRange) -> FoldBounds:
-        key, attempt = planned.position.key, self.attempt
+        key = planned.position.key
+        attempt = self.attempt
         without = Exclusions(killing=planned.killing, unstorable=attempt.unstorable.get(key, frozenset()))
         if key not in attempt.ends:
             return FoldBounds(planned.until, without, beyond=planned.beyond)
@@ -235,7 +237,9 @@ class WaitingRows:
     """Rows that wait for others before they are encoded: their messages have a bounded number of bytes."""
 
     def __init__(self, bytes_max: int, ranges: Sequence[RangeInProgress]) -> None:
-        self._bytes_max, self._ranges, self._bytes = bytes_max, ranges, 0
+        self._bytes_max = bytes_max
+        self._ranges = ranges
+        self._bytes = 0
 
     def note(self, messages: Sequence[Message]) -> None:
         """Note folded messages; past the bound, encode the rows of all ranges."""
@@ -346,9 +350,11 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
         if decodes is None:
             break
         offset = message.offset() or 0
-        seen.messages, seen.looked = seen.messages + 1, offset + 1
+        seen.messages = seen.messages + 1
+        seen.looked = offset + 1
         if not decodes:
-            seen.undecodable, seen.until = seen.undecodable + 1, offset + 1
+            seen.undecodable = seen.undecodable + 1
+            seen.until = offset + 1
     if seen.undecodable == 1:
         return finding
     searched = (
@@ -359,7 +365,8 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
 
 def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> Iterator[Message]:
     """The messages after the first, as far as one scan reaches."""
-    position, size = work.planned.position, 0
+    position = work.planned.position
+    size = 0
     until = min(work.planned.until, finding.until + AHEAD_MESSAGES_MAX)
     for run in opener.log.ahead(Range(position.topic, position.partition, finding.until, until)):
         if not isinstance(run, MessageRun):
@@ -427,7 +434,8 @@ def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
 
 def _find_outcome(work: RangeInProgress, compiled: CompiledStream) -> FoldOutcome:
     """The outcome of a fold, or a gap before it that nothing explains, if that is a violation."""
-    outcome, bounds = work.fold.outcome, work.bounds
+    outcome = work.fold.outcome
+    bounds = work.bounds
     if compiled.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
         for hole in bounds.holes:
             if hole.cause == "unproven" and hole.start < min(bounds.until, outcome.offset):
@@ -494,11 +502,14 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
 
     If they become readable, or Kafka does not answer, the range ends before them and a later batch reads on.
     """
-    position, bounds, start = work.planned.position, work.bounds, work.reached
+    position = work.planned.position
+    bounds = work.bounds
+    start = work.reached
     end = opener.log.readable_again(Range(position.topic, position.partition, start, work.planned.until))
     if end is None or end <= start:
         return work
-    problem, answer = bounds.trouble or "", work.fold.judge.judge(Fault.UNDECODABLE, start)
+    problem = bounds.trouble or ""
+    answer = work.fold.judge.judge(Fault.UNDECODABLE, start)
     if start < position.suspended_from:
         end = min(end, position.suspended_from)  # no more than was given up
     if answer is Judgement.VIOLATION:
@@ -580,7 +591,8 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
         EngineLimit: One message alone reaches the limit.
     """
     _HELPER.submit(int)  # starts its thread
-    started, attempt = time.process_time(), Attempt(task.ranges, compiled, turn=task.batch.number)
+    started = time.process_time()
+    attempt = Attempt(task.ranges, compiled, turn=task.batch.number)
     with _COLLECTOR.pause():
         while True:
             try:
@@ -673,7 +685,8 @@ def _write_archive(
     job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress], compiled: CompiledStream
 ) -> tuple[tuple[SideFile, ...], Mapping[TopicIdPartition, ArchivedRange]]:
     """One file of the archive for the bin, with the offsets of each range in it; none if all were archived before."""
-    tables, archived = list[pa.Table](), dict[TopicIdPartition, ArchivedRange]()
+    tables = list[pa.Table]()
+    archived = dict[TopicIdPartition, ArchivedRange]()
     for work in ranges:
         if work.buffer is None:
             continue
@@ -723,7 +736,8 @@ def _label(task: TaskSpec) -> str:
 def _make_result(
     work: RangeInProgress, segment: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
 ) -> RangeResult:
-    fold, before = work.fold, work.planned.position
+    fold = work.fold
+    before = work.planned.position
     low, high = fold.emission.event_time_us or (None, None)
     return RangeResult(
         range=work.planned,
@@ -761,7 +775,8 @@ def _check_complete(work: RangeInProgress) -> None:
     Raises:
         EnvironmentProblem: Two reads of the range differ.
     """
-    start, messages = work.planned.position.next_offset, work.fold.counts.messages
+    start = work.planned.position.next_offset
+    messages = work.fold.counts.messages
     without = sum(hole.until - hole.start for hole in work.bounds.holes)
     if messages + without != work.reached - start:
         place = f"{work.planned.position.topic}/{work.planned.position.partition}"
@@ -774,7 +789,8 @@ def _check_complete(work: RangeInProgress) -> None:
 
 def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
     """The position after a range; the leader epoch of an earlier record stays if none was read."""
-    fold, before = work.fold, work.planned.position
+    fold = work.fold
+    before = work.planned.position
     return msgspec.structs.replace(
         before,
         next_offset=work.reached,

@@ -79,15 +79,18 @@ def find_table(
 def _find_shape(
     update: type[msgspec.Struct], row: type[msgspec.Struct], places: TableFields, names: ColumnNames, bytes_max: int
 ) -> UpdateShape | None:
-    of_update, of_row = update.__struct_config__, row.__struct_config__
+    of_update = update.__struct_config__
+    of_row = row.__struct_config__
     roles = [places.session, places.sequence, places.event_time_us, places.rows]
     read = [name for name in roles if name is not None]
-    message, columns = _list_fields(update, read, rows=places.rows), _list_fields(row, [names.key], names.columns)
+    message = _list_fields(update, read, rows=places.rows)
+    columns = _list_fields(row, [names.key], names.columns)
     is_tagged = isinstance(of_update.tag, str) and of_row.tag is None
     if message is None or columns is None or not is_tagged or len({*read}) < len(read) or names.key in names.columns:
         return None
     tag_field = cast("str", of_update.tag_field)
-    in_update, in_row = _encoded_names(update), _encoded_names(row)
+    in_update = _encoded_names(update)
+    in_row = _encoded_names(row)
     return UpdateShape(
         message=[(tag_field, "str", True), *message],
         tag_field=tag_field,

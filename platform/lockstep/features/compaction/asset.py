@@ -83,7 +83,8 @@ def _compact(stream: AnyStream, settings: Settings, spark: SparkResource) -> Com
 
         return compact_on_spark(spark.session(f"{stream.name} compaction").sparkContext)
 
-    stopping, folders = StopSignal(), StreamFolders(stream.name, settings.table_root)
+    stopping = StopSignal()
+    folders = StreamFolders(stream.name, settings.table_root)
     budget = make_run_budget(stream, settings)
     return run_off_main_thread(
         lambda: compact(folders, make_rewriter=rewriter, target_bytes=settings.target_file_bytes, budget=budget),

@@ -48,7 +48,8 @@ def compact(
     from lockstep.features.compaction.compact import compact as do_compact
     from lockstep.features.compaction.compact import plan_compaction
 
-    folders, size = find_folders(stream), load_settings_or_exit().target_file_bytes
+    folders = find_folders(stream)
+    size = load_settings_or_exit().target_file_bytes
     if plan:
         print_described(plan_compaction(folders, target_bytes=size), as_json=as_json)
     else:

@@ -45,7 +45,8 @@ CLEANED_UP_SECONDS = 86_400.0
 """Age of a batch whose log entry is gone: retention is an hour at least."""
 SPARK_CPU_SECONDS = 20.0
 """Less work is done in the process of the run: a start of Spark costs about half of it."""
-RUN_BYTES, RUN_SECONDS = 64_000_000_000, 2_700.0
+RUN_BYTES = 64_000_000_000
+RUN_SECONDS = 2_700.0
 """Budget of a scheduled run: it ends before the next one is due, and leaves the rest to it."""
 KAFKA_SECONDS_MAX = 5.0
 LIVE_SECONDS = 60.0
@@ -189,7 +190,8 @@ def compact(
     if plan.closes_hour:
         close_hour(folders, plan.closes_hour)
     head = open_table(folders).base().head
-    ledger, sides = compact_ledger(folders, head), compact_side_tables(folders, head)  # 2
+    ledger = compact_ledger(folders, head)  # 2
+    sides = compact_side_tables(folders, head)
     table = CompactionResult()
     if plan.table.bins:  # 3
         rewriter = compact_in_process() if plan.table.cpu_seconds < SPARK_CPU_SECONDS else make_rewriter()
@@ -207,7 +209,8 @@ def make_run_budget(stream: AnyStream, settings: Settings) -> CompactionBudget:
 def find_lag_hindrance(stream: AnyStream, settings: Settings) -> str:
     """Why compaction yields: a full batch and more waits for a live writer; empty for no reason, or an unknown lag."""
     facts = read_health(StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)).facts
-    lag, limit = facts.lag_messages or 0, stream.limits.range_messages
+    lag = facts.lag_messages or 0
+    limit = stream.limits.range_messages
     if facts.writer_seconds is None or facts.writer_seconds > LIVE_SECONDS or lag <= limit:
         return ""
     return f"the stream lags: {lag} messages wait, and a batch takes {limit}"

@@ -34,7 +34,10 @@ from lockstep.table.live_files import TARGET_BYTES
 from lockstep.table.row_digest import digest_rows
 from lockstep.table.row_groups import regroup_rows, widen_schema
 
-SUFFIX, POINTER, MANIFEST, STAGING = ".compacted", "current", "_manifest.json", ".staging-"
+SUFFIX = ".compacted"
+POINTER = "current"
+MANIFEST = "_manifest.json"
+STAGING = ".staging-"
 GROUP_ROWS_MAX = 1_000_000
 COMPRESSION_LEVEL = 3
 """zstd's default: a foreign dataset is compacted once and read for years."""
@@ -42,7 +45,8 @@ MANIFEST_BYTES_MAX = 256_000_000
 STALE_SECONDS = 86_400.0
 """Age of a staging folder that a killed compaction left."""
 MODULUS = 2**64
-_GENERATION, _STAGED = re.compile(r"generation-\d{6,}"), re.compile(rf"{re.escape(STAGING)}[0-9a-f]{{32}}")
+_GENERATION = re.compile(r"generation-\d{6,}")
+_STAGED = re.compile(rf"{re.escape(STAGING)}[0-9a-f]{{32}}")
 """A file with another name is foreign."""
 MAGIC = b"PAR1"
 """The first bytes of a Parquet file."""
@@ -191,7 +195,8 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     _refuse_other_formats(dataset)
     files = _list_files(dataset)
     _unite_schemas(dataset, files)
-    generations, pointed = _list_generations(dataset), find_storage(dataset).read_pointer(_home(dataset) / POINTER)
+    generations = _list_generations(dataset)
+    pointed = find_storage(dataset).read_pointer(_home(dataset) / POINTER)
     before = _read_manifest(dataset, generations[-1]) if generations else None
     bins = tuple(_plan_bins(files, target_bytes))
     gone = sorted({file.path for file in before.sources} - {file.path for file in files}) if before else []
@@ -229,7 +234,8 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
         Refused: See `plan_dataset`; or a source changed, or the written rows differ from it.
         NeedsFileSystem: It is in an object store.
     """
-    began, plan = time.process_time(), plan_dataset(dataset, target_bytes=target_bytes)  # 1
+    began = time.process_time()  # 1
+    plan = plan_dataset(dataset, target_bytes=target_bytes)
     dataset, storage = Path(plan.dataset), find_storage(dataset)
     for name in plan.removable if remove_old else ():
         _refuse_foreign_files(dataset, name)
@@ -273,7 +279,8 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
         Refused: It has no manifest, or that of something else.
         PathRefused: It is a link.
     """
-    folder, step = _home(dataset) / generation, f"move {_home(dataset)} away to start again: it is not deleted"
+    folder = _home(dataset) / generation
+    step = f"move {_home(dataset)} away to start again: it is not deleted"
     try:
         return decode_json(
             read_named_file(_home(dataset), f"{generation}/{MANIFEST}", MANIFEST_BYTES_MAX), DatasetManifest
@@ -286,7 +293,8 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
 
 def _refuse_foreign_files(dataset: Path, generation: str) -> None:
     """Refuse to delete a generation that holds more than its manifest lists."""
-    own, folder = _read_manifest(dataset, generation).files + 1, _home(dataset) / generation
+    own = _read_manifest(dataset, generation).files + 1
+    folder = _home(dataset) / generation
     found = list(find_storage(folder).walk_files(folder))
     if len(found) > own:
         problem = f"has {len(found)} files, of which {own} are its own: it is not deleted"
@@ -308,7 +316,8 @@ def _refuse_other_formats(dataset: Path) -> None:
 
 def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
     """The Parquet files by name; names that start with a dot or underscore are hidden, as for Spark."""
-    storage, found = find_storage(dataset), list[PlainFile]()
+    storage = find_storage(dataset)
+    found = list[PlainFile]()
     for path in storage.find_files(dataset, "**/*.parquet"):
         parts = path.relative_to(dataset).parts
         status = storage.get_status(path)
@@ -388,24 +397,31 @@ def _unite_schemas(dataset: Path, files: Iterable[PlainFile]) -> pa.Schema:
 def _plan_bins(files: tuple[PlainFile, ...], target_bytes: int) -> Iterator[DatasetBin]:
     """Consecutive small files up to the target; a large file stays one, and parts those before it from those after."""
     for folder, group in groupby(files, key=lambda file: file.folder):
-        held, size = list[PlainFile](), 0
+        held = list[PlainFile]()
+        size = 0
         for file in group:
             is_large = file.size >= target_bytes * LARGE_RATIO
             if held and (is_large or size + file.size > target_bytes):
                 yield DatasetBin(folder, tuple(held))
-                held, size = [], 0
-            held, size = [*held, file], size + file.size
+                held = []
+                size = 0
+            held = [*held, file]
+            size = size + file.size
             if is_large:
                 yield DatasetBin(folder, (file,))
-                held, size = [], 0
+                held = []
+                size = 0
         if held:
             yield DatasetBin(folder, tuple(held))
 
 
 def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> DatasetManifest | None:
     """Write, prove and publish a generation; None where another compaction was faster."""
-    storage, sources = find_storage(dataset), tuple(file for part in plan.bins for file in part.files)
-    schema, digest, numbers = _unite_schemas(dataset, sources), 0, dict[str, int]()
+    storage = find_storage(dataset)
+    sources = tuple(file for part in plan.bins for file in part.files)
+    schema = _unite_schemas(dataset, sources)
+    digest = 0
+    numbers = dict[str, int]()
     storage.make_folder(staged)
     for part in plan.bins:
         numbers[part.folder] = number = numbers.get(part.folder, -1) + 1
@@ -434,7 +450,9 @@ def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> Dataset
 
 def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema) -> int:
     """Write the rows of some files as one, a row group at a time; the digest of both."""
-    storage, before, rows = find_storage(target), 0, sum(file.rows for file in part.files)
+    storage = find_storage(target)
+    before = 0
+    rows = sum(file.rows for file in part.files)
     footers = [_read_footer(dataset, dataset / file.path) for file in part.files]
     decoded = sum(footer.row_group(i).total_byte_size for footer in footers for i in range(footer.num_row_groups))
     group_rows = max(1, min(GROUP_ROWS_MAX, rows * ROW_GROUP_BYTES // max(1, decoded)))
@@ -447,11 +465,13 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
         pending.finish()
     finally:
         pending.abandon()
-    written, after = 0, 0
+    written = 0
+    after = 0
     with pq.ParquetFile(storage.open_source(target), pre_buffer=False) as parquet:
         for number in range(parquet.num_row_groups):
             group = parquet.read_row_group(number, use_threads=False)
-            written, after = written + len(group), (after + digest_rows(_to_digest(group))) % MODULUS
+            written = written + len(group)
+            after = (after + digest_rows(_to_digest(group))) % MODULUS
     if (written, after) != (rows, before):
         problem = f"{rows} rows with digest {before:016x} became {written} with {after:016x}; nothing was published"
         raise _refuse(dataset, problem, "check disk and memory of this machine, then compact again")
@@ -497,7 +517,8 @@ _DIGESTIBLE: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...]
 
 def _point_to_newest(dataset: Path) -> None:
     """Point the pointer at the newest generation, even if another process publishes one meanwhile."""
-    storage, pointer = find_storage(dataset), _home(dataset) / POINTER
+    storage = find_storage(dataset)
+    pointer = _home(dataset) / POINTER
     while generations := _list_generations(dataset):
         newest = _home(dataset) / generations[-1]
         if storage.read_pointer(pointer) == newest:
@@ -506,7 +527,8 @@ def _point_to_newest(dataset: Path) -> None:
 
 
 def _delete_stale(dataset: Path) -> None:
-    storage, home = find_storage(dataset), _home(dataset)
+    storage = find_storage(dataset)
+    home = _home(dataset)
     for name in storage.list_names(home):
         status = storage.get_status(home / name)
         if _STAGED.fullmatch(name) and status is not None and time.time() - status.modified_at > STALE_SECONDS:

@@ -95,7 +95,8 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
     positions on, are not touched. If a clock went back, a batch belongs to the hour of the batch before it.
     """
     ordered = sorted(files, key=lambda file: (file.name.generation, file.name.first))
-    hours, latest = list[tuple[str, LedgerFile]](), ""
+    hours = list[tuple[str, LedgerFile]]()
+    latest = ""
     for file in ordered:
         latest = max(latest, file.name.hour)
         hours.append((latest, file))
@@ -124,7 +125,8 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
     """
     side_tables.catch_up_alongside_writer(folders, head)  # 1
     done = FilesCompaction()
-    handle, storage = delta_log.open_delta_table(folders.ledger), find_storage(folders.ledger)
+    handle = delta_log.open_delta_table(folders.ledger)
+    storage = find_storage(folders.ledger)
     for part in plan_ledger(list_live_files(handle), head):
         output = _rewrite_live(folders.ledger, handle, part)  # 2
         inputs = {file.path: file.size for file in part.files}
@@ -175,7 +177,8 @@ def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -
     Only the compacted files that contain one of them are read: a table of a year has thousands.
     """
     ordered = sorted(compacted, key=lambda file: _start(file[1]))
-    starts, before = [_start(name) for _, name in ordered], time.time() - REPLACED_SECONDS
+    starts = [_start(name) for _, name in ordered]
+    before = time.time() - REPLACED_SECONDS
 
     @cache
     def is_old(path: Path) -> bool:
@@ -213,7 +216,8 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
     A row group at a time is in memory: an hour of a thousand partitions has millions of rows.
     """
     schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
-    first, last = part.files[0].name, part.files[-1].name
+    first = part.files[0].name
+    last = part.files[-1].name
     name = LedgerFileName(part.hour, first.generation, first.first, last.last).prefix(COMPACTED_PREFIX)
     batched = _batched(find_storage(ledger).map_files(partial(_read_ledger_rows, ledger), part.files), GROUP_ROWS)
     return write_proven(ledger, schema, name, (merge_rows(tables, schema) for tables in batched))

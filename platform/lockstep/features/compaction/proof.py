@@ -60,7 +60,8 @@ class ProofDiffers(TableError):
             f"the compacted file differs from its inputs: {what}",
             next_step="nothing was committed; check disk and memory of this machine, then compact again",
         )
-        self.before, self.after = before, after
+        self.before = before
+        self.after = after
 
 
 def make_proof(rows: pa.Table, ordered: Segments) -> RowProof:
@@ -87,7 +88,8 @@ def compare_proofs(before: RowProof, after: RowProof) -> None:
     if before.rows != after.rows:
         raise ProofDiffers(before, after, f"{before.rows} rows became {after.rows}")
     for key in sorted(before.spans.keys() | after.spans.keys()):
-        held, found = before.spans.get(key), after.spans.get(key)
+        held = before.spans.get(key)
+        found = after.spans.get(key)
         if held != found:
             raise ProofDiffers(before, after, f"topic id {key[0]}, partition {key[1]}: {held} became {found}")
     if before.digest != after.digest:

@@ -105,7 +105,8 @@ def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
     keys = tuple(sorted({key for run in runs for key in run.segments.keys}))
     segments, run_of = _join_segments([add_keys(run.segments, keys) for run in runs])
     order = segments.order()
-    segments, run_of = segments.taken(order), run_of[order]
+    segments = segments.taken(order)
+    run_of = run_of[order]
     check_disjoint(segments)
     end = segments.start + segments.length
     apart = (run_of[1:] != run_of[:-1]) | (segments.start[1:] != end[:-1])
@@ -124,7 +125,9 @@ def find_coded(runs: Sequence[pa.Table]) -> list[str]:
 def share_dictionaries(rows: pa.Table, last: pa.Table, coded: Iterable[str]) -> pa.Table:
     """The rows of a run with the dictionaries of the last run in some columns."""
     for name in coded:
-        n, column, known = rows.schema.get_field_index(name), _get_chunk(rows, name), _get_chunk(last, name)
+        n = rows.schema.get_field_index(name)
+        column = _get_chunk(rows, name)
+        known = _get_chunk(last, name)
         same: Any = pa.DictionaryArray.from_arrays(column.indices, known.dictionary, safe=False)
         rows = rows.set_column(n, rows.schema.field(n), same)
     return rows
@@ -148,7 +151,8 @@ def _groups(tables: Iterable[pa.Table], run_bytes: int) -> Iterator[list[pa.Tabl
             size += table.get_total_buffer_size()  # `nbytes` visits each array: a twentieth of all of a compaction
         if size >= run_bytes:
             yield held
-            held, size = [], 0
+            held = []
+            size = 0
     if held:
         yield held
 
@@ -197,7 +201,8 @@ AHEAD_BYTES_MAX = 1024 * 1024
 """In an object store smaller files are read before their turn, several at the same time: they are in memory."""
 
 
-SAMPLE_ROWS, DISTINCT_RATIO = 10_000, 2
+SAMPLE_ROWS = 10_000
+DISTINCT_RATIO = 2
 """A column of text is read as a dictionary if the first file has, in so many rows, this many times fewer distinct
 values: with many of them a dictionary costs more than it saves."""
 
@@ -399,7 +404,8 @@ def _check_count(planned: Bin, before: RowProof) -> None:
 
 
 def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
-    coded, last = find_coded([run.rows for run in runs]), runs[-1].rows
+    coded = find_coded([run.rows for run in runs])
+    last = runs[-1].rows
     shared = [replace(run, rows=share_dictionaries(run.rows, last, coded)) for run in runs]
     with DataFileWriter(
         task.table,
@@ -414,7 +420,8 @@ def _write(task: RewriteTask, runs: list[FileRun]) -> DataFile:
 
 
 def _group_rows(runs: list[FileRun], rows_max: int) -> int:
-    rows, size = sum(len(run.rows) for run in runs), sum(_count_bytes(run.rows) for run in runs)
+    rows = sum(len(run.rows) for run in runs)
+    size = sum(_count_bytes(run.rows) for run in runs)
     return max(1, min(rows_max, rows * ROW_GROUP_BYTES // max(1, size)))
 
 

@@ -199,14 +199,20 @@ class _Compaction:
     """One running compaction."""
 
     def __init__(self, folders: StreamFolders, rewriter: Rewriter, scratch: Path | None) -> None:
-        self.rewriter, self._scratch, self._table = rewriter, scratch, folders.table
-        self._log, self._live = OutputLog(folders.table), LiveFiles(folders.table)
-        self._generation, self._erasure = 0, 0
-        self.result, self.refused = CompactionResult(), list[tuple[Bin, BinRefused]]()
+        self.rewriter = rewriter
+        self._scratch = scratch
+        self._table = folders.table
+        self._log = OutputLog(folders.table)
+        self._live = LiveFiles(folders.table)
+        self._generation = 0
+        self._erasure = 0
+        self.result = CompactionResult()
+        self.refused = list[tuple[Bin, BinRefused]]()
 
     def plan(self, target_bytes: int, open_files_max: int) -> tuple[Bin, ...]:
         base = self._log.base()
-        self._generation, self._erasure = base.head.generation, _find_batch(base.head.erasure)
+        self._generation = base.head.generation
+        self._erasure = _find_batch(base.head.erasure)
         live = self._live.at(base.version)
         return plan_table(live, base.head, target_bytes=target_bytes, open_files_max=open_files_max).bins
 

@@ -74,11 +74,13 @@ def _is_over(hour: str, head: Head) -> bool:
 
 
 def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, ...]]:
-    held, size = list[SideTableFile](), 0
+    held = list[SideTableFile]()
+    size = 0
     for file in files:
         if held and size + file.size > BIN_BYTES:
             yield tuple(held)
-            held, size = [], 0
+            held = []
+            size = 0
         held.append(file)
         size += file.size
     yield tuple(held)

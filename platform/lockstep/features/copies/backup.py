@@ -206,7 +206,8 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
 
 def _copy_moment(folders: StreamFolders, target: Path, earlier: _Earlier) -> tuple[_Cut, dict[str, CopiedFile]]:
     """Copy the files that the folder lacks of a moment; returns all of its files."""
-    known, own = dict(earlier.held), set(earlier.own)
+    known = dict(earlier.held)
+    own = set(earlier.own)
     for _ in range(LOOKS_MAX):
         plan = _plan(folders, target, known)
         own |= set(plan.missing)
@@ -290,7 +291,8 @@ def _held(side: Path, version: int) -> int:
 
 def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]:
     """The files of a moment, by their names relative to the stream's folder."""
-    root, storage = folders.root / folders.stream, find_storage(folders.root)
+    root = folders.root / folders.stream
+    storage = find_storage(folders.root)
     data = [path for side in _list_sides(folders) for path in storage.find_files(side, "*.parquet")]
     data += storage.find_files(folders.table, "commit_hour=*/*.parquet")
     data += storage.find_files(folders.state, "*.state")
@@ -411,7 +413,8 @@ def _is_held(held: CopiedFile | None, here: FileStatus | None, there: FileStatus
 def _copy(source: Path, target: Path, name: str) -> CopiedFile | None:
     """Copy a file, or compare the copy of a killed backup with its original. None if it is gone."""
     try:
-        here, there = find_storage(target).get_own_status(target), find_storage(source).get_status(source)
+        here = find_storage(target).get_own_status(target)
+        there = find_storage(source).get_status(source)
         if here is not None and there is not None and here.size == there.size:
             digest = hash_file(source)
             if digest == hash_file(target):
@@ -448,7 +451,8 @@ def _report(
     *,
     plan_only: bool = False,
 ) -> CopyReport:
-    all_sizes, sizes = [file.size for file in files], [file.size for file in copied]
+    all_sizes = [file.size for file in files]
+    sizes = [file.size for file in copied]
     return CopyReport(
         stream=folders.stream,
         source=str(folders.root / folders.stream),
@@ -530,7 +534,8 @@ def _restore(folders: StreamFolders, source: Path, manifest: BackupManifest) -> 
     3. Rename it to the stream; until then nothing is there.
     4. Delete what restores that were killed have left.
     """
-    storage, files = find_storage(folders.root), manifest.files
+    storage = find_storage(folders.root)
+    files = manifest.files
     with open_draft(folders, RESTORING) as drafted:  # 4
         draft = drafted.table.parent
         storage.make_folder(draft)

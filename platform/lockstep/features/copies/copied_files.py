@@ -22,7 +22,9 @@ from lockstep.errors import LockstepError
 from lockstep.model.decoding import decode_json
 from lockstep.storage import PathRefused, find_named_files, find_storage, read_named_file
 
-MANIFEST, BEGUN, LOCK = "manifest.json", "begun.json", "lock"
+MANIFEST = "manifest.json"
+BEGUN = "begun.json"
+LOCK = "lock"
 MANIFEST_BYTES_MAX = 256_000_000
 """A million files; a larger one is not read into memory."""
 CHUNK_BYTES = 8_000_000
@@ -60,7 +62,8 @@ class CopyDamaged(LockstepError):
 
     def __init__(self, path: Path, reason: str, next_step: str) -> None:
         super().__init__(f"{path}: {reason}", next_step=next_step)
-        self.path, self.reason = path, reason
+        self.path = path
+        self.reason = reason
 
 
 def copy_file(source: Path, target: Path, *, expected: CopiedFile | None = None) -> CopiedFile:
@@ -75,10 +78,13 @@ def copy_file(source: Path, target: Path, *, expected: CopiedFile | None = None)
         FileNotFoundError: The file does not exist.
         CopyDamaged: Its content is not the expected one; no copy is left.
     """
-    status, digest = find_storage(source).get_status(source), hashlib.sha256()
+    status = find_storage(source).get_status(source)
+    digest = hashlib.sha256()
     if status is None:
         raise FileNotFoundError(source)
-    storage, draft, size = find_storage(target), target.with_name(f"{target.name}.{uuid.uuid4().hex}{PARTIAL}"), 0
+    storage = find_storage(target)
+    draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}{PARTIAL}")
+    size = 0
     pending = storage.open_pending(draft)
     try:
         for chunk in read_chunks(source):
@@ -211,7 +217,8 @@ def delete_copied(folder: Path, below: str, names: Iterable[str]) -> tuple[str, 
     Raises:
         PathRefused: One is not below the folder, or behind a link; nothing was deleted.
     """
-    storage, found = find_storage(folder), find_named_files(folder, sorted(names), below=below)
+    storage = find_storage(folder)
+    found = find_named_files(folder, sorted(names), below=below)
     there = tuple(name for name, status in found.items() if status is not None)
     storage.delete_files([folder / below / name for name in there])
     storage.delete_files(

@@ -116,7 +116,8 @@ class NotProven(msgspec.Struct, frozen=True):
 
 def make_digest(message: Message) -> MessageDigest:
     """The digest of a consumed message."""
-    hashed, headers = hashlib.sha256(), read_headers(cast("KafkaMessage", message))
+    hashed = hashlib.sha256()
+    headers = read_headers(cast("KafkaMessage", message))
     for data in (message.key(), message.value(), *(part for name, value in headers for part in (name.encode(), value))):
         hashed.update((-1 if data is None else len(data)).to_bytes(8, "big", signed=True) + (data or b""))
     kind, created_ms = message.timestamp()
@@ -172,7 +173,8 @@ def find_place(known: PositionEvidence, log: MirroredLog) -> int | NotProven:
     if not places or not log.is_whole:
         return NotProven(_explain_absence(known, log))
     (at,) = places
-    before, after = min(at, len(known.applied)), min(len(log.digests) - at, len(known.following))
+    before = min(at, len(known.applied))
+    after = min(len(log.digests) - at, len(known.following))
     is_beginning = known.log_start == log.first == 0 and at == len(known.applied) < SIDE_MAX
     if _is_ambiguous(known, before, after, is_beginning=is_beginning):
         return NotProven("the messages around it are alike, and do not tell which one is the last that was applied")
@@ -181,7 +183,8 @@ def find_place(known: PositionEvidence, log: MirroredLog) -> int | NotProven:
 
 def _is_place(known: PositionEvidence, log: MirroredLog, at: int) -> bool:
     """Whether the messages before and after an index are those on both sides of the position."""
-    before, after = known.applied[-at:] if at else (), log.digests[at : at + len(known.following)]
+    before = known.applied[-at:] if at else ()
+    after = log.digests[at : at + len(known.following)]
     if len(before) < len(known.applied) and log.start > log.first:
         return False  # earlier messages were not read
     if at < len(log.offsets) and log.offsets[at] < log.least:
@@ -207,7 +210,8 @@ def _is_ambiguous(known: PositionEvidence, before: int, after: int, *, is_beginn
         after: How many of those after it were found.
         is_beginning: They were found at the start of both logs: nothing was sent before.
     """
-    known_all, at = (*known.applied, *known.following), len(known.applied)
+    known_all = (*known.applied, *known.following)
+    at = len(known.applied)
     found = known_all[at - before : at + after]
     if not is_beginning and len(found) < SIDE_MAX and len({each.created_ms for each in found}) == 1:
         return True  # the same may have been sent before, at the same time
@@ -272,7 +276,8 @@ def read_checkpoints(handle: StreamHandle, source: str) -> list[OffsetSyncCheckp
     found = list[OffsetSyncCheckpoint]()
     for piece in KafkaTopicLog(handle.settings.kafka).read([WantedRange(name, 0, ends.start, ends.stable_end)]):
         for message in piece.messages:
-            key, value = message.key(), message.value()
+            key = message.key()
+            value = message.value()
             if key is not None and value is not None:
                 found.append(decode_checkpoint(key, value))
     return [each for each in found if each.group == handle.stream.name]
@@ -296,7 +301,8 @@ def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dic
     Raises:
         KafkaError: Kafka does not answer.
     """
-    log, near = KafkaTopicLog(kafka), [each for each in asked if each.checkpoint is not None]
+    log = KafkaTopicLog(kafka)
+    near = [each for each in asked if each.checkpoint is not None]
     found = {each.known_key: _search(log, each, near=True) for each in near}
     rest = [each for each in asked if isinstance(found.get(each.known_key, NotProven("")), NotProven)]
     return found | {each.known_key: _search(log, each, near=False) for each in rest}
@@ -304,11 +310,13 @@ def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dic
 
 def _search(log: KafkaTopicLog, each: MirroredPartition, *, near: bool) -> int | NotProven:
     """Search the copy of one partition, up to its last stable offset: MirrorMaker may write transactions."""
-    first, end = each.ends.start, each.ends.stable_end
+    first = each.ends.start
+    end = each.ends.stable_end
     least = each.checkpoint.downstream if near and each.checkpoint is not None else 0
     start = max(first, least - SIDE_MAX * HOLES_MAX)
     until = max(start, min(end, start + SEARCHED_MAX))
-    offsets, digests = list[int](), list[MessageDigest]()
+    offsets = list[int]()
+    digests = list[MessageDigest]()
     for piece in log.read([WantedRange(each.topic, each.known.partition, start, until)]):
         offsets += map(find_offset, piece.messages)
         digests += map(make_digest, piece.messages)
@@ -352,7 +360,9 @@ def find_mirrored_positions(
     """
     known = {TopicIdPartition(each.topic_id, each.partition): each for each in evidence}
     copies = _find_copies(handle, source, rows)  # 1
-    asked, obstacles, left_out = list[_Copy](), list[Obstacle](), set[str]()
+    asked = list[_Copy]()
+    obstacles = list[Obstacle]()
+    left_out = set[str]()
     for row in rows:
         topic = copies.topics.get(row.topic)
         if row.retired and (topic is None or not handle.stream.topics.select([topic.name])):
@@ -414,7 +424,8 @@ def _find_problem(
     handle: StreamHandle, copies: _Copies, row: LedgerRow, known: PositionEvidence | None
 ) -> Obstacle | None:
     """What speaks against a partition before its copy is searched."""
-    where, topic = f"{row.topic}/{row.partition}", copies.topics.get(row.topic)
+    where = f"{row.topic}/{row.partition}"
+    topic = copies.topics.get(row.topic)
     if topic is None:
         names = " or ".join(list_remote_names(copies.source, row.topic))
         step = "let MirrorMaker copy it; or does the source cluster have another alias?"

@@ -214,7 +214,8 @@ def _find_damages(handle: StreamHandle) -> list[_Damage]:
     read = _read_histories(folders, {TopicIdPartition(row.topic_id, row.partition) for row, _, _ in damaged})
     found = dict[tuple[TopicIdPartition, int], _Damage]()
     for row, head, problem in damaged:
-        counts, key = head.valid_batches, TopicIdPartition(row.topic_id, row.partition)
+        counts = head.valid_batches
+        key = TopicIdPartition(row.topic_id, row.partition)
         history = [each for each in read[key] if each.batch <= min(row.batch, counts.get(each.generation, -1))]
         found[key, row.batch] = _trace(handle, history, problem)
     return list(found.values())
@@ -259,10 +260,12 @@ def _find_problem(folders: StreamFolders, row: LedgerRow) -> str:
 
 def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Damage:
     """Go back from the state of a partition's last row, which is damaged, to the newest one before that is whole."""
-    damaged, at = rows[-1], len(rows) - 1
+    damaged = rows[-1]
+    at = len(rows) - 1
     while at >= 0 and (rows[at].state_file is not None and _find_problem(handle.folders, rows[at])):
         at -= 1
-    before, after = (rows[at] if at >= 0 else None), tuple(rows[at + 1 :])
+    before = rows[at] if at >= 0 else None
+    after = tuple(rows[at + 1 :])
     shown = RebuildPartition(
         topic=damaged.topic,
         topic_id=damaged.topic_id,
@@ -280,7 +283,8 @@ def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Da
 
 def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
     """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
-    first, read = rows[0], [row for row in rows if row.messages]
+    first = rows[0]
+    read = [row for row in rows if row.messages]
     ends = handle.readable.ends.get(TopicIdPartition(first.topic_id, first.partition))
     if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
         return problem
@@ -326,7 +330,8 @@ class _BatchReplay:
     """Folds batches again, and keeps the resulting files."""
 
     def __init__(self, handle: StreamHandle, scratch: Path) -> None:
-        self._handle, self._state = handle, handle.folders.state
+        self._handle = handle
+        self._state = handle.folders.state
         settings = handle.settings.model_copy(update={"table_root": scratch / "tables", "local_root": scratch / "hot"})
         self._folders = StreamFolders(handle.stream.name, settings.table_root)
         lookups = find_lookup_tables(handle.stream, handle.settings.table_root)
@@ -337,7 +342,8 @@ class _BatchReplay:
 
     def run(self, damage: _Damage) -> None:
         """Fold the batches of a partition."""
-        before, undecoded = damage.before, self._find_undecoded(damage)
+        before = damage.before
+        undecoded = self._find_undecoded(damage)
         for segment in () if before is None else _list_refs(self._state, before):
             self._take_file(segment)
         for row in damage.rows:
@@ -389,7 +395,8 @@ class _BatchReplay:
         position = Position(topic=row.topic, topic_id=row.topic_id, partition=row.partition, next_offset=row.start)
         if before is not None:
             position = read_position(before)
-        start, is_only = _find_start(row), topic is None or topic.partitions == 1
+        start = _find_start(row)
+        is_only = topic is None or topic.partitions == 1
         position = msgspec.structs.replace(
             position, next_offset=start, is_only=is_only, joined_at=row.joined_at, catching_up=row.catching_up
         )
@@ -406,7 +413,8 @@ class _BatchReplay:
 
     def _keep(self, row: LedgerRow, result: RangeResult) -> None:
         """Name the new segment like the lost file, and compare it with the ledger."""
-        ref, made = read_position(row).state, result.reached.state
+        ref = read_position(row).state
+        made = result.reached.state
         if ref is None or made is None:
             self._refuse(row, "folded again it has another state")
             return
@@ -421,7 +429,8 @@ class _BatchReplay:
         self._put(ref, data)
 
     def _put(self, ref: SegmentRef, data: bytes) -> None:
-        storage, path = find_storage(self._state), self._state / ref.file
+        storage = find_storage(self._state)
+        path = self._state / ref.file
         if ref.file not in self.files:
             self.files[ref.file] = bytearray(storage.read(path) if storage.exists(path) else b"")
         content = self.files[ref.file]

@@ -91,7 +91,8 @@ from lockstep.table.written_by import WrittenBy
 FILES = "files"
 """Files are stored below this folder of an exported savepoint, so that no run takes it for a table root."""
 IMPORTING = ".importing-"
-POSITIONS, EVIDENCE = "positions.json", "evidence.json"
+POSITIONS = "positions.json"
+EVIDENCE = "evidence.json"
 GONE = "it is gone from the export"
 
 
@@ -303,7 +304,8 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
         CopyDamaged: The folder has something already.
         CopyInProgress: Another process writes to it.
     """
-    folders, head = handle.folders, handle.require_head()
+    folders = handle.folders
+    head = handle.require_head()
     kept = find_savepoint(head, name)  # 1
     after = read_head_of_batch(folders, head, kept.batch)
     rows = read_rewound_rows(folders, head, after, handle.positions).placed
@@ -348,7 +350,8 @@ def _withdrawing(target: Path, stream: str) -> Iterator[None]:
 
 
 def _withdraw(target: Path, stream: str) -> None:
-    storage, state = find_storage(target), StreamFolders(stream, target / FILES).state
+    storage = find_storage(target)
+    state = StreamFolders(stream, target / FILES).state
     storage.delete(target / MANIFEST)
     delete_copied(target, FILES, [name for name, _ in storage.walk_files(target / FILES)])
     for folder in (state, *state.parents):
@@ -369,7 +372,8 @@ def _write_export(
     handle: StreamHandle, name: str, after: Head, rows: Iterable[LedgerRow], target: Path
 ) -> tuple[tuple[CopiedFile, ...], str]:
     """Steps 2 to 4; returns the files, and the remark."""
-    source, folders = handle.folders, StreamFolders(handle.stream.name, target / FILES)
+    source = handle.folders
+    folders = StreamFolders(handle.stream.name, target / FILES)
     stamp = LedgerStamp(
         generation=FIRST_GENERATION,
         batch=after.batch,
@@ -515,7 +519,8 @@ def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
     _refuse_other_state(exported, manifest, rows)
     migrated = check_state_types(handle.stream, exported, rows)
     obstacles = list(_find_obstacles(handle, manifest, mirror))
-    moved, positions = MirroredPositions(), [read_position(row) for row in rows]
+    moved = MirroredPositions()
+    positions = [read_position(row) for row in rows]
     if mirror and not obstacles:
         moved = find_mirrored_positions(handle, exported.state, rows, _read_evidence(source, manifest), mirror)
     if mirror or any(
@@ -645,7 +650,8 @@ def _describe_findings(findings: Sequence[Finding]) -> Iterator[Obstacle]:
 
 def _occupied(handle: StreamHandle, manifest: SavepointManifest) -> Obstacle:
     """The root has something: unknown content, or this import, which was killed after its end."""
-    folder, made = handle.folders.table.parent, _find_import(handle.folders)
+    folder = handle.folders.table.parent
+    made = _find_import(handle.folders)
     what = (manifest.savepoint, manifest.table_id, manifest.batch)
     if made is not None and (made.savepoint, made.table_id, made.batch) == what:
         step = f"lockstep verify {manifest.stream}, then lockstep start {manifest.stream}"
@@ -664,7 +670,9 @@ def _find_import(folders: StreamFolders) -> Imported | None:
 
 def _build(handle: StreamHandle, drafted: StreamFolders, prepared: _Planned, cause: str) -> list[LedgerRow]:
     """Make tables whose first batch is the savepoint; returns its rows."""
-    manifest, row_type, now = prepared.manifest, handle.stream.types.row, ledger.read_clock()
+    manifest = prepared.manifest
+    row_type = handle.stream.types.row
+    now = ledger.read_clock()
     output = open_tables(
         drafted,
         make_table_schema(row_type),

@@ -46,7 +46,8 @@ def derive(
     """
     from lockstep.features.derived.derive import choose_derived, plan_derived, run_derived, start_session
 
-    chosen, settings = choose_derived(name, list_all_derived()), load_settings_or_exit()
+    chosen = choose_derived(name, list_all_derived())
+    settings = load_settings_or_exit()
     root = settings.table_root
     if plan:
         planned, failed = _act_on_each(chosen, lambda each: plan_derived(each, root))
@@ -64,7 +65,8 @@ def derive(
 
 def _act_on_each(chosen: Sequence[Derived], act: Callable[[Derived], T]) -> tuple[list[T], list[LockstepError]]:
     """The results, and the errors of those that failed: none keeps the others from their turn."""
-    done, failed = list[T](), list[LockstepError]()
+    done = list[T]()
+    failed = list[LockstepError]()
     for each in report_items(chosen, "derived tables", len(chosen)):
         try:
             done.append(act(each))

@@ -65,7 +65,8 @@ FILES_MAX = 2**31 - 1
 """Files of a source that a batch reads: all. Delta's default, 1,000, would make several batches of a run."""
 KIND = "derived"
 NOTE = "sources.json"
-SPARK_FOLDER, BUILD_FOLDER = "spark", "build"
+SPARK_FOLDER = "spark"
+BUILD_FOLDER = "build"
 USER_METADATA = "lockstep.derived:"
 """Before the name of the checkpoint, in the user metadata of each commit to a derived table."""
 _VERSION_LINE = re.compile(rb"v\d+\n")
@@ -393,7 +394,8 @@ def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
         TableError: The table of a source does not match its head.
     """
     require_file_system(root, "lock a file")
-    folders, found = DerivedFolders(derived.name, root), _look(derived, root)
+    folders = DerivedFolders(derived.name, root)
+    found = _look(derived, root)
     return DerivedPlan(
         name=derived.name,
         folder=to_uri(folders.table),
@@ -427,9 +429,11 @@ def run_derived(
         TableError: The table of a source does not match its head; or sources changed under each attempt.
     """
     require_file_system(root, "lock a file")
-    folders, causes = DerivedFolders(derived.name, root), list[RebuildCause]()
+    folders = DerivedFolders(derived.name, root)
+    causes = list[RebuildCause]()
     with _lock(folders), record_failure(root, _make_position(derived, _list_unread(derived))):  # 1
-        before, cause = _measure(folders.table), RebuildCause.ASKED if rebuild else None
+        before = _measure(folders.table)
+        cause = RebuildCause.ASKED if rebuild else None
         for _ in range(ATTEMPTS_MAX):
             found = _look(derived, root)  # 2
             if found is None or not (cause or found.is_due):
@@ -501,7 +505,9 @@ class _Attempt:
     def __init__(self, derived: Derived, folders: DerivedFolders, session: SparkSession) -> None:
         for key, value in SESSION.items():
             session.conf.set(key, value)
-        self._derived, self._folders, self._session = derived, folders, session
+        self._derived = derived
+        self._folders = folders
+        self._session = session
 
     def work(self, found: _Found, *, is_rebuild: bool) -> None:
         """Rebuild the table, or add the rows since the last run. Raises DeriveFailed."""
@@ -547,7 +553,8 @@ class _Attempt:
         return goes_on
 
     def _replace_rows(self, done: _Checkpoint, result: DataFrame) -> None:
-        built, table = done.folder / BUILD_FOLDER, self._folders.table
+        built = done.folder / BUILD_FOLDER
+        table = self._folders.table
         with _raise_as_failed(self._derived.name):
             if delta_log.has_log(built):
                 rows = self._session.read.format("delta").load(find_storage(built).uri(built))
@@ -588,7 +595,8 @@ class _Attempt:
         One batch reads them all. Of a table that is read at first, files are in the order in which they were written,
         compacted ones last: in several batches, rows of the later files would be late for the watermark of the first.
         """
-        table, watermark = StreamFolders(stream, self._folders.root).table, self._derived.watermark
+        table = StreamFolders(stream, self._folders.root).table
+        watermark = self._derived.watermark
         reader = self._session.readStream.format("delta").option("maxFilesPerTrigger", FILES_MAX)
         reader = reader.option("skipChangeCommits", "true")
         rows = reader.load(find_storage(table).uri(table))
@@ -618,7 +626,8 @@ def _lock(folders: DerivedFolders) -> Iterator[None]:
 
 def _look(derived: Derived, root: Path) -> _Found | None:
     """What there is; None while a source has no table."""
-    histories, heads = list[SourceHistory](), list[Head]()
+    histories = list[SourceHistory]()
+    heads = list[Head]()
     for source in derived.sources:
         folders = StreamFolders(source.name, root)
         if not has_table(folders):
@@ -735,7 +744,8 @@ def _find_newest_entry(table: Path) -> Mapping[str, object] | None:
 
 def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
     """Delete the checkpoints that are not in use, and the build folder of the one in use; returns the latter."""
-    storage, current = find_storage(folders.checkpoints), None
+    storage = find_storage(folders.checkpoints)
+    current = None
     if delta_log.has_log(folders.table):
         current = _find_current(folders.table)
     for name in storage.list_names(folders.checkpoints):
@@ -748,7 +758,8 @@ def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
 
 
 def _finish(derived: Derived, folders: DerivedFolders, before: _Size, causes: Sequence[RebuildCause]) -> DerivedRun:
-    current, found = _delete_others(folders), _look(derived, folders.root)
+    current = _delete_others(folders)
+    found = _look(derived, folders.root)
     after = _measure(folders.table)
     if current is not None:
         is_due = bool(causes) or after.version // VACUUM_EVERY > before.version // VACUUM_EVERY

@@ -37,7 +37,8 @@ class ErasedName:
     """Recognizes the name of an erased session by its digest."""
 
     def __init__(self, table_id: str, digest: str) -> None:
-        self._table_id, self._digest = table_id, digest
+        self._table_id = table_id
+        self._digest = digest
         self._known: dict[str, bool] = {}
 
     @property
@@ -124,7 +125,10 @@ def commit_erasure(planned: ErasureCommit, check: Callable[[Base], None]) -> Pro
 
 
 def _make_head(base: Base, planned: ErasureCommit) -> Head:
-    head, seen, number, version = base.head, planned.seen, planned.batch, base.version + 1
+    head = base.head
+    seen = planned.seen
+    number = planned.batch
+    version = base.version + 1
     check_writer(head, Writer(epoch=seen.epoch, generation=seen.generation))
     if head.batch != seen.batch or not {each.name for each in head.savepoints} <= set(planned.drops):
         raise ErasureOvertaken(

@@ -465,7 +465,8 @@ def _find_partitions(
     positions: Mapping[TopicIdPartition, LedgerRow],
     counted: _Counted,
 ) -> Iterator[ErasedPartition]:
-    keys, holding = StateKeys.of(request.session), counted.keys
+    keys = StateKeys.of(request.session)
+    holding = counted.keys
     for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[0])):
         entries = _count_state(folders, row, request, keys)
         if entries or key in holding:
@@ -534,7 +535,9 @@ def _commit(
     folders: StreamFolders, prepared: _Planned, request: EraseRequest, context: EraseContext, cause: str
 ) -> Head:
     """Write all files and commit them; deletes the files if the commit did not land."""
-    output, live, made = open_table(folders), LiveFiles(folders.table), list[Path]()
+    output = open_table(folders)
+    live = LiveFiles(folders.table)
+    made = list[Path]()
     with delete_on_error(made):
         planned = _write_files(folders, prepared, request, cause, made)
 
@@ -558,7 +561,8 @@ def _write_files(
     folders: StreamFolders, prepared: _Planned, request: EraseRequest, cause: str, made: list[Path]
 ) -> ErasureCommit:
     """Write the data files without the session, the state and the ledger file; notes each as it is made."""
-    head, written = prepared.head, list[FileWithoutSession]()
+    head = prepared.head
+    written = list[FileWithoutSession]()
     by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
     wanted = WantedSession(request.session, request.topic)
     for file in report_items(prepared.files, "writing files without the session", len(prepared.files)):
@@ -664,7 +668,8 @@ def _find_erased(
         for key, found in file.erased:
             places.setdefault(key, []).append(found)
     ranges = read_range_ends(folders, prepared.head, places.keys())
-    digest, erased = prepared.plan.digest, dict[TopicIdPartition, list[ErasedRows]]()
+    digest = prepared.plan.digest
+    erased = dict[TopicIdPartition, list[ErasedRows]]()
     for each in prepared.plan.partitions:
         key = TopicIdPartition(each.topic_id, each.partition)
         erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, NO_ENDS)))
@@ -727,7 +732,8 @@ def _split_ends(
 ) -> Iterator[tuple[TopicIdPartition, npt.NDArray[np.int64]]]:
     """Until, rows_emitted and batch of the rows that count, by partition."""
     topic_ids = rows["topic_id"].combine_chunks().dictionary_encode()
-    names, codes = topic_ids.dictionary.to_pylist(), topic_ids.indices.to_numpy(zero_copy_only=False)
+    names = topic_ids.dictionary.to_pylist()
+    codes = topic_ids.indices.to_numpy(zero_copy_only=False)
     generation, batch, partition, until, emitted = (
         np.asarray(rows[name].fill_null(pa.scalar(0, rows[name].type)).to_numpy(), np.int64)
         for name in ("generation", "batch", "partition", "until", "rows_emitted")
@@ -745,7 +751,9 @@ def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: RangeEnds)
 
     Both are the same but for rows that timers emitted at the end of a range: the next range holds their offset.
     """
-    starts, rows, messages = dict[tuple[int, int], int](), Counter[tuple[int, int]](), dict[tuple[int, int], set[int]]()
+    starts = dict[tuple[int, int], int]()
+    rows = Counter[tuple[int, int]]()
+    messages = dict[tuple[int, int], set[int]]()
     for part in places:
         holding = np.searchsorted(ranges.until, part.emit_offset, side="right")
         listed = zip(holding.tolist(), part.emit_offset.tolist(), part.row.tolist(), part.offset.tolist(), strict=True)

@@ -132,9 +132,11 @@ def redact_ledger(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
         CommitUnknown: The store did not answer.
     """
     side_tables.catch_up_alongside_writer(folders, head)  # 1
-    side, handle = folders.ledger, delta_log.open_delta_table(folders.ledger)
+    side = folders.ledger
+    handle = delta_log.open_delta_table(folders.ledger)
     erased = _Erased(ErasedName(head.table_id, erasure.digest), erasure, _read_places(side, erasure))
-    count, is_done = 0, False
+    count = 0
+    is_done = False
     while not is_done:
         refresh(handle, side)
         due = [

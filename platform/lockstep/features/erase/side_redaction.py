@@ -54,7 +54,8 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
     side_tables.catch_up_alongside_writer(folders, head)
     count = 0
     for side in list_message_tables(folders):
-        table, is_done = delta_log.open_delta_table(side), False
+        table = delta_log.open_delta_table(side)
+        is_done = False
         while not is_done:
             refresh(table, side)
             found = [(file, rows) for file, rows in _find_erased(side, table, head.table_id, erasure) if rows]

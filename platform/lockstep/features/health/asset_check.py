@@ -158,7 +158,8 @@ def request_first_checks(
     """
     if newest is None:
         return None
-    table, names = make_table_key(stream), list_checks(stream)
+    table = make_table_key(stream)
+    names = list_checks(stream)
     keys = [AssetCheckKey(table, name) for name in names]
     known = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     if len(known) == len(keys):

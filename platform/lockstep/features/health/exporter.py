@@ -283,7 +283,9 @@ class HealthCollector(Collector):
         self._streams = sorted(streams, key=lambda stream: stream.name)
         self._settings = settings
         self._cluster = SharedCluster(settings.kafka, KAFKA_SECONDS_MAX)
-        self._lock, self._looks, self._looked_at = threading.Lock(), tuple[StreamSnapshot, ...](), float("-inf")
+        self._lock = threading.Lock()
+        self._looks = tuple[StreamSnapshot, ...]()
+        self._looked_at = float("-inf")
 
     @override
     def collect(self) -> Iterable[Metric]:

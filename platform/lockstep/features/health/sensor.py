@@ -120,7 +120,8 @@ def observe_health(
         outages: Knows the notifications that were sent of an outage of Kafka.
         is_kafka_away: Kafka was asked twice, and did not answer.
     """
-    health, newest = read_health(handle), find_newest_materialization(handle.stream, instance)  # 1
+    health = read_health(handle)  # 1
+    newest = find_newest_materialization(handle.stream, instance)
     hidden = find_hidden_checks(handle.stream, instance)
     look = HealthSnapshot(
         stream=handle.stream.name,

@@ -68,7 +68,8 @@ class AlarmWebhook:
         Args:
             reference: Location of its address.
         """
-        self.reference, self.problem = reference, ""
+        self.reference = reference
+        self.problem = ""
         self._seconds = 0.0
 
     def send(self, note: Notification) -> bool:

@@ -92,7 +92,8 @@ def make_listener_settings(
 
 def make_replication_settings(nodes: int) -> dict[str, str]:
     """Every topic on all nodes; a write is acknowledged by all but one."""
-    copies, in_sync = str(nodes), str(max(1, nodes - 1))
+    copies = str(nodes)
+    in_sync = str(max(1, nodes - 1))
     internal = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
     return {
         "default.replication.factor": copies,
@@ -251,7 +252,8 @@ class Broker:
             "controller.quorum.voters": voters,
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         }
-        cluster, brokers = make_cluster_id(), list[Self]()
+        cluster = make_cluster_id()
+        brokers = list[Self]()
         for number, each in enumerate(ports, 1):
             settings = {**shared, "node.id": str(number), "broker.rack": f"rack-{number}"}
             broker = cls(folder / str(number), each, _Wanted(settings, NO_SETTINGS, NO_SETTINGS, None, detached=False))
@@ -328,7 +330,8 @@ class Broker:
     def spawn(self, cluster_id: str) -> None:
         """Start the process; a new data folder becomes a part of this cluster."""
         jars = resolve_jars("kafka")[0].parent
-        java, classpath = require_java(), f"{jars}/*"
+        java = require_java()
+        classpath = f"{jars}/*"
         archived = make_use_options(find_archive(jars, name_archive("kafka", jars, java)))
         self._write_settings()
         if not (self.folder / "data" / "meta.properties").exists():

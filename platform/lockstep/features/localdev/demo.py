@@ -156,7 +156,8 @@ RECORDINGS = Path("tests/recordings/binance_l2")
 AT_FIRST = ("cm_btcusd_perp", "spot_btcusdt")
 LATER = "spot_ethusdt"
 """The topic that appears while the stream is not running; the daemon's sensor must see it."""
-KILL_AFTER_BATCHES, PROGRESS_SECONDS = 5, 2.0
+KILL_AFTER_BATCHES = 5
+PROGRESS_SECONDS = 2.0
 NOW = {"ops": {f"{STREAM}__table": {"config": {"available_now": True}}}}
 
 SAY = Console(highlight=False, soft_wrap=True)
@@ -251,7 +252,8 @@ def _materialize_with_a_kill(platform: LocalPlatform, folders: StreamFolders) ->
 
 
 def _recover(platform: LocalPlatform, folders: StreamFolders, command: list[str]) -> None:
-    at_kill, began = read_batches(folders), time.monotonic()
+    at_kill = read_batches(folders)
+    began = time.monotonic()
     with platform.running("materialize-again", command) as process:
         _wait(platform, lambda: read_batches(folders) > at_kill, "no batch is committed")
         SAY.print(f"  the next start continued with batch {at_kill + 1} after {time.monotonic() - began:.1f} s")
@@ -335,7 +337,8 @@ def _wait(platform: LocalPlatform, ready: Callable[[], bool], not_yet: str) -> N
 @contextmanager
 def read_progress(folders: StreamFolders) -> Iterator[None]:
     """Show the number of committed batches while waiting."""
-    over, status = threading.Event(), SAY.status("working ...")
+    over = threading.Event()
+    status = SAY.status("working ...")
 
     def show() -> None:
         shown = 0

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 SESSION_MESSAGES_MAX = 2_000
 """A part of a recording from its snapshot on is a recording. At a few messages a second and topic such a
 session takes some ten minutes, so that sessions start while a person watches; and little is kept in memory."""
-FIRST_NEW_TOPIC_SECONDS, NEW_TOPIC_SECONDS = 180.0, 1_800.0
+FIRST_NEW_TOPIC_SECONDS = 180.0
+NEW_TOPIC_SECONDS = 1_800.0
 """Soon enough for a first impression; then rarely, as each new topic costs a restart of a stream."""
 
 
@@ -91,7 +92,8 @@ class FeedPlan(msgspec.Struct, frozen=True, kw_only=True):
 def replay(plan: FeedPlan) -> Iterator[NextMessage]:
     """All messages, without end: the topics take turns, one message each."""
     turns = deque(_endless(topic, messages, plan.run) for topic, messages in plan.recordings.items())
-    new_topics, births = _new_topics(plan), _births(plan)
+    new_topics = _new_topics(plan)
+    births = _births(plan)
     birth = next(births)
     for number in count():
         at = number / plan.messages_per_second
@@ -144,9 +146,11 @@ SPEED = 30.0
 """Messages a second, of all topics together: about a fifth of the recorded pace, and a third of a core."""
 RETENTION_HOURS = 12.0
 """Retention of the feed's topics: unlimited does not fit an endless feed, and headroom must be a finite figure."""
-BREATH_SECONDS, LATE_SECONDS_MAX = 0.05, 2.0
+BREATH_SECONDS = 0.05
+LATE_SECONDS_MAX = 2.0
 """Due messages are sent in one go; a delayed feed does not catch up in a burst."""
-RETRY_SECONDS, END_SECONDS = 5.0, 3.0
+RETRY_SECONDS = 5.0
+END_SECONDS = 3.0
 SAY = Console(highlight=False, soft_wrap=True)
 
 
@@ -201,7 +205,8 @@ def feed(sources: Mapping[str, Sequence[Recorded]], kafka: KafkaSettings, speed:
 
 
 def _send(messages: Iterator[NextMessage], kafka: KafkaSettings, stop: threading.Event) -> None:
-    delivery, known = SentMessages(kafka), set[str]()
+    delivery = SentMessages(kafka)
+    known = set[str]()
     began = time.monotonic()
     for due in messages:
         late = time.monotonic() - began - due.at_seconds

@@ -64,11 +64,15 @@ from lockstep.time_limit import SLOW, describe_silence, end_process
 if TYPE_CHECKING:
     from dagster_graphql import DagsterGraphQLClient
 
-WEB_PORT, PAGE_PORT, EXPORTER_PORT = 3000, 3002, 9464
+WEB_PORT = 3000
+PAGE_PORT = 3002
+EXPORTER_PORT = 9464
 """Default ports; others are chosen where these are in use."""
 LOCATION = "lockstep"
 """The code location."""
-PATIENCE_SECONDS, POLL_SECONDS, PROGRESS_SECONDS = 300.0, 0.5, 15.0
+PATIENCE_SECONDS = 300.0
+POLL_SECONDS = 0.5
+PROGRESS_SECONDS = 15.0
 """All is up after some 30 s on an idle machine, and ten times as long on a busy one."""
 END_SECONDS = 30.0
 """Time for a process to end after SIGTERM; a stream's own bound is 20 s."""
@@ -77,8 +81,10 @@ DAEMON_END_SECONDS = 5.0
 ANSWER_SECONDS = 20
 """Time for an answer of Dagster's web server."""
 LOG_TAIL_LINES = 15
-KEEPER, KAFKA = "keeper", "kafka"
-KEEP_SECONDS, KEEP_SECONDS_MAX = 2.0, 60.0
+KEEPER = "keeper"
+KAFKA = "kafka"
+KEEP_SECONDS = 2.0
+KEEP_SECONDS_MAX = 60.0
 """Pause before a server is started again, and its bound: it doubles with each start after which the server did not live
 for the bound, as with a module that cannot be imported."""
 SERVERS = {"MALLOC_ARENA_MAX": "2", "DAGSTER_GRPC_TIMEOUT_SECONDS": "240"}
@@ -213,7 +219,8 @@ class LocalPlatform:
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a command of the environment's `bin` that is to live; its output goes to the log of its name."""
         start = start_detached if self.detached else start_child
-        whole, environment = [find_tool(command[0]), *command[1:]], {**SERVERS, **self.environment()}
+        whole = [find_tool(command[0]), *command[1:]]
+        environment = {**SERVERS, **self.environment()}
         process = start(whole, folder=self.repository, log=self.log(name), environment=environment)
         self._add(name, process.pid)
         servers = self.servers()
@@ -317,7 +324,8 @@ class LocalPlatform:
         self._write(msgspec.structs.replace(self.servers(), page=address))
 
     def _add(self, name: str, pid: int | None) -> None:
-        servers, process = self.servers(), read_process_handle(pid or 0)
+        servers = self.servers()
+        process = read_process_handle(pid or 0)
         if process is None:
             raise self.failed(name, f"{name} ended at once")
         self._write(msgspec.structs.replace(servers, started={**servers.started, name: process}))
@@ -507,12 +515,16 @@ def keep_servers(platform: LocalPlatform, over: threading.Event) -> list[subproc
     Returns:
         Those that it started, and that live on.
     """
-    at, pauses, processes = dict[str, float](), dict[str, float](), list[subprocess.Popen[bytes]]()
+    at = dict[str, float]()
+    pauses = dict[str, float]()
+    processes = list[subprocess.Popen[bytes]]()
     while not over.wait(KEEP_SECONDS):
         processes = [process for process in processes if process.poll() is None]  # reaps the others
-        servers, now = platform.servers(), time.monotonic()
+        servers = platform.servers()
+        now = time.monotonic()
         for name in servers.dead():
-            age, pause = now - at.get(name, -math.inf), pauses.get(name, 0.0)
+            age = now - at.get(name, -math.inf)
+            pause = pauses.get(name, 0.0)
             if name not in {KAFKA, *servers.commands} or age < pause:
                 continue
             at[name] = now
@@ -572,7 +584,8 @@ def start_platform(repository: Path, speed: float) -> None:
     if not speed > 0:
         raise LockstepError(f"SPEED={speed:g} is not a number of messages a second", next_step="make up SPEED=30")
     platform = open_live_platform(repository)
-    is_new, was_whole = not list_platform_processes(platform.folder), _is_whole(platform)
+    is_new = not list_platform_processes(platform.folder)
+    was_whole = _is_whole(platform)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
     began = time.monotonic()
@@ -608,7 +621,8 @@ def _complete(platform: LocalPlatform, speed: float, *, was_whole: bool) -> None
 def stop_platform(repository: Path) -> None:
     """End everything; the folder stays."""
     platform = open_live_platform(repository)
-    began, count = time.monotonic(), len(list_platform_processes(platform.folder))
+    began = time.monotonic()
+    count = len(list_platform_processes(platform.folder))
     if not count:
         SAY.print("nothing runs")
         return

@@ -224,7 +224,8 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
 def _end(
     folder: Path, chosen: Callable[[psutil.Process, Collection[int]], bool], number: signal.Signals, seconds: float
 ) -> None:
-    deadline, asked = time.monotonic() + seconds, set[psutil.Process]()
+    deadline = time.monotonic() + seconds
+    asked = set[psutil.Process]()
     while time.monotonic() < deadline:
         alive = list_platform_processes(folder)
         pids = {process.pid for process in alive}

@@ -98,7 +98,8 @@ def copy_with_bug(repository: Path, scratch: LocalPlatform, topic: str) -> Seede
     text = (repository / SOURCE).read_text()
     changed = _replace(text, 'name="order_books"', f'name="{COPY}"')  # 2
     changed = _replace(changed, r'r"order_books\..+"', f'r"{re.escape(topic)}"')
-    sound, changed = changed, _replace(changed, *BUG)  # 3
+    sound = changed  # 3
+    changed = _replace(changed, *BUG)
     (scratch.folder / SOURCE).write_text(changed)
     lines = zip(sound.splitlines(), changed.splitlines(), strict=True)
     return next(SeededBug(at, *both) for at, both in enumerate(lines, 1) if both[0] != both[1])
@@ -124,9 +125,11 @@ def catch_bug(scratch: LocalPlatform) -> CaughtBug:
     command = ["dagster", "asset", "materialize", "--select", f"{COPY}/table", "-m", "definitions"]
     scratch.run("seeded-bug", [*command, "--config-json", json.dumps(NOW)])
     folders = StreamFolders(COPY, scratch.tables)
-    last, recorded = read_last_check(folders), read_check_record(scratch.dagster_home, COPY, RULE)
+    last = read_last_check(folders)
+    recorded = read_check_record(scratch.dagster_home, COPY, RULE)
     results = {result.rule: result for result in last.checked.results} if last is not None else {}
-    found, report = results.get(RULE), make_report_path(folders)
+    found = results.get(RULE)
+    report = make_report_path(folders)
     if found is None or found.outcome is not RuleOutcome.FAILED:
         raise scratch.failed("seeded-bug", f"rule {RULE} has not caught the bug: {found and found.outcome.value}")
     if recorded is None or recorded.passed:

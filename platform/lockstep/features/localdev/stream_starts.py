@@ -13,7 +13,8 @@ from lockstep.time_limit import SLOW, describe_silence
 
 PATIENCE_SECONDS = 600.0
 """Without any progress: a stream writes after half a minute, and ten times as late on a machine full of other work."""
-POLL_SECONDS, PROGRESS_SECONDS = 2.0, 15.0
+POLL_SECONDS = 2.0
+PROGRESS_SECONDS = 15.0
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -81,7 +82,8 @@ def await_streams(
     Raises:
         LockstepError: Some did not write within a time without progress. Nothing is ended.
     """
-    waits, began = StreamWaits(names), clock()
+    waits = StreamWaits(names)
+    began = clock()
     reported = moved = began
     while waits.left:
         check()

@@ -218,7 +218,9 @@ def _name_places(rows: DataFrame, found: Sequence[MeasuredPartition]) -> list[Me
 
 
 def _name_place(measured: MeasuredPartition, names: Row) -> MeasuredPartition:
-    topic_id, topic, partition = names["_topic_id"], names["_topic"], names["_partition"]
+    topic_id = names["_topic_id"]
+    topic = names["_topic"]
+    partition = names["_partition"]
     summary = msgspec.structs.replace(measured.summary, topic_id=topic_id, topic=topic, partition=partition)
     ends = tuple(msgspec.structs.replace(end, topic_id=topic_id, partition=partition) for end in measured.ends)
     return MeasuredPartition(measured.place, summary, ends)
@@ -235,7 +237,8 @@ def _join_references(
     for rule in rules:
         if not isinstance(rule, References):
             continue
-        found, name = _name_reference(rule), f"`{rule.column}`"
+        found = _name_reference(rule)
+        name = f"`{rule.column}`"
         try:
             keys = _load(session, root / rule.table).select(col(f"`{rule.key_column}`").alias(f"{found}_key"))
         except (PySparkException, Py4JError) as error:
@@ -283,7 +286,9 @@ def _describe(error: Exception) -> str:
 
 def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> DataFrame:
     """Rows, ledger ranges, and facts from earlier checks."""
-    session, versions, increment = events.session, events.versions, events.increment
+    session = events.session
+    versions = events.versions
+    increment = events.increment
     ledger = _load_ledger(session, events.folders.ledger, versions, increment)
     retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
     values = ", ".join(f"coalesce({name}, 0L)" for name in RANGE_VALUES)
@@ -503,7 +508,8 @@ def _make_bound(bound: Bound, kind: DataType, rounding: str) -> Column:
     from pyspark.sql.types import DecimalType, DoubleType
 
     if isinstance(kind, DecimalType) and isinstance(bound, int | Decimal):
-        given, top = Decimal(bound), Decimal((0, (9,) * kind.precision, -kind.scale))
+        given = Decimal(bound)
+        top = Decimal((0, (9,) * kind.precision, -kind.scale))
         clamped = min(max(given, top.copy_negate()), top)
         if clamped != given and (clamped < given) == (rounding == ROUND_CEILING):
             return lit(None).cast(kind)
@@ -585,7 +591,8 @@ def _load_files(session: SparkSession, table: Path, version: int, actions: Itera
 
     jvm: Any = session._jvm  # noqa: SLF001  # Delta offers this in Scala only
     jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  # the session of the frame
-    none, files = jvm.scala.Option.empty(), jvm.java.util.ArrayList()
+    none = jvm.scala.Option.empty()
+    files = jvm.java.util.ArrayList()
     for action in actions:
         files.add(jvm.org.apache.spark.sql.delta.actions.Action.fromJson(action))
     listed = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()

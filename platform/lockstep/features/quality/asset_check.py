@@ -47,13 +47,15 @@ PATIENCE_SECONDS = 5.0
 """Stop patience, short because a check changes nothing."""
 VERSION = "table_version"
 LEADING = ("lag_messages", "freshness_p50_seconds", "freshness_p99_seconds")
-WINDOW_SECONDS_MAX, LEDGER_SECONDS_MAX = 2 * REPORT_SECONDS, 2 * SWEEP_SECONDS
+WINDOW_SECONDS_MAX = 2 * REPORT_SECONDS
+LEDGER_SECONDS_MAX = 2 * SWEEP_SECONDS
 """Older metadata of the table and of the ledger is ignored."""
 
 
 def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefinition:
     """The checks of `<stream>/table`, one per rule; they may run in parallel with a writing stream."""
-    folders, table = StreamFolders(stream.name, settings.table_root), make_table_key(stream)
+    folders = StreamFolders(stream.name, settings.table_root)
+    table = make_table_key(stream)
     names = list_checks(stream)
 
     @multi_asset_check(name=name_checks_step(stream), specs=_make_specs(stream), can_subset=True)
@@ -114,7 +116,8 @@ def find_checked_version(
     """
     if not checked.coverage.full and not checked.coverage.files:
         return None  # results of an earlier run stay visible
-    instance, run = context.instance, context.run.run_id
+    instance = context.instance
+    run = context.run.run_id
     event = instance.get_latest_materialization_event(make_table_key(stream))
     if event is not None and event.run_id == run:
         return None  # the bounded run of this check materializes

@@ -257,7 +257,8 @@ def _judge_rules(  # the parts of a check
     reason: str | None,
 ) -> list[Judged]:
     """The user's rules, judged by the rows that were read, in their order; all counted ones by one validation."""
-    count, found = sum(partition.rows for partition in measured.partitions), dict[str, Judged]()
+    count = sum(partition.rows for partition in measured.partitions)
+    found = dict[str, Judged]()
     reasons = {rule.name: reason or measured.uncompiled.get(rule.name) for rule in rules}
     judgeable = [rule for rule in rules if reasons[rule.name] is None]
     expected = [rule for rule in judgeable if isinstance(rule, Expectation) and count]
@@ -430,14 +431,17 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
        the last writer has read all.
     3. Delete the files of points that have been in results for long.
     """
-    path, point = make_result_path(folders), _make_point(folders, checked)
-    storage, points = find_storage(path), path.parent / POINTS_FOLDER
+    path = make_result_path(folders)
+    point = _make_point(folders, checked)
+    storage = find_storage(path)
+    points = path.parent / POINTS_FOLDER
     raw = tuple(part.raw for part in judged if part.raw is not None)
     storage.replace(points / f"{uuid.uuid4().hex}.json", msgspec.json.encode(point))  # 1
     seen: list[Path] = []
     listed = storage.find_files(points, "*.json")
     while seen != listed:  # 2
-        seen, before = listed, read_last_check(folders)
+        seen = listed
+        before = read_last_check(folders)
         history = _join_history(before.history if before else (), seen)
         others = tuple(each for each in history if each != point)
         kept = LastCheck(checked, (*others[1 - HISTORY_MAX :], point), raw)
@@ -452,7 +456,8 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
 def forget_sessions(folders: StreamFolders) -> None:
     """Remove all names of sessions from the stored result, and make the next check read the whole table."""
     find_storage(folders.root).delete(make_state_path(folders))
-    path, last = make_result_path(folders), read_last_check(folders)
+    path = make_result_path(folders)
+    last = read_last_check(folders)
     if last is None:
         find_storage(path).delete(path)
         return

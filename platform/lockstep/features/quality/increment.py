@@ -70,7 +70,8 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
         TableError: The tables are further apart, or the table has a foreign writer.
     """
     log = OutputLog(folders.table)
-    base, ledger = log.base(), delta_log.open_delta_table(folders.ledger)
+    base = log.base()
+    ledger = delta_log.open_delta_table(folders.ledger)
     held = ledger.transaction_version(transactions.BATCH) or 0
     head = base.head
     if held >= head.batch:
@@ -217,7 +218,8 @@ class _Line(msgspec.Struct, rename="camel"):
 
 def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] | str:
     """The data files that some versions added; or why that is not all that they changed."""
-    added, removed = dict[str, AddedFile](), set[str]()
+    added = dict[str, AddedFile]()
+    removed = set[str]()
     for version in range(first, last + 1):
         lines = _read_lines(table, version)
         if lines is None:

@@ -142,11 +142,16 @@ class _Partition:
 
     def __init__(self, place: int, rules: Sequence[str]) -> None:
         self.place = place
-        self._topic_id, self._topic, self._partition = "", "", 0
+        self._topic_id = ""
+        self._topic = ""
+        self._partition = 0
         self._times = list[int]()
-        self._counts, self._violations = Counter[str](), dict.fromkeys(rules, 0)
-        self._messages, self._last = 0, _Events.before_all()
-        self._ranges, self._sessions = _Ranges(), _Sessions()
+        self._counts = Counter[str]()
+        self._violations = dict.fromkeys(rules, 0)
+        self._messages = 0
+        self._last = _Events.before_all()
+        self._ranges = _Ranges()
+        self._sessions = _Sessions()
 
     def add(self, part: pa.RecordBatch) -> None:
         """Measure the events that follow."""
@@ -164,7 +169,8 @@ class _Partition:
         self._ranges.place(events.at[is_row], is_new_row[is_row], is_new_message[is_row])
         self._ranges.close(int(events.at[-1]))
         self._sessions.add(events, part, numbers)
-        self._messages, self._last = int(numbers[-1]), events.last
+        self._messages = int(numbers[-1])
+        self._last = events.last
         self._add_values(part)
 
     def _add_values(self, part: pa.RecordBatch) -> None:
@@ -254,7 +260,9 @@ class _Ranges:
 
     def __init__(self) -> None:
         self.until: int | None = None
-        self._counts, self._reached, self._batch = Counter[str](), -1, -1
+        self._counts = Counter[str]()
+        self._reached = -1
+        self._batch = -1
         self._open = np.zeros((len(_COVER), 0), np.int64)
 
     def add(self, events: _Events, values: pa.Array[Any]) -> None:
@@ -270,9 +278,11 @@ class _Ranges:
                     self._add(events.at[chosen], dict(zip(RANGE_VALUES, columns, strict=True)))
 
     def _add(self, start: Integers, ledger: dict[str, Integers]) -> None:
-        until, before = ledger["until"], int(start[0]) if self._reached < 0 else self._reached
+        until = ledger["until"]
+        before = int(start[0]) if self._reached < 0 else self._reached
         reached = np.maximum.accumulate(np.concatenate([[before], until]))
-        self._reached, reached = int(reached[-1]), reached[:-1]
+        self._reached = int(reached[-1])
+        reached = reached[:-1]
         self.until = max(int(until.max()), -1 if self.until is None else self.until)
         ledger |= {
             "offsets_read": until - start,
@@ -285,7 +295,8 @@ class _Ranges:
         for name in ledger.keys() - {"batch", "until", "with_rows"}:
             self._counts[name] += int(ledger[name].sum())
         expected = sum(ledger[name] for name in _ARRIVED) - sum(ledger[name] for name in _WITHOUT_ROWS)
-        begin, none = np.maximum(start, reached), np.zeros_like(start)
+        begin = np.maximum(start, reached)
+        none = np.zeros_like(start)
         each = np.stack([begin, until, ledger["ledger_rows"], ledger["with_rows"], expected, none, none])
         covers = until > begin
         self._open = np.concatenate([self._open, each[:, covers]], axis=1)
@@ -360,7 +371,8 @@ class _Sessions:
         self._index = dict[str, int]()
         self._counts = Counter[str]()
         self._newest = np.zeros((4, 0), np.int64)
-        self._is_numbered, self._has_rows = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+        self._is_numbered = np.zeros(0, np.bool_)
+        self._has_rows = np.zeros(0, np.bool_)
 
     def add(self, events: _Events, part: pa.RecordBatch, numbers: Integers) -> None:
         """Compare rows that follow; those before the increment are first."""
@@ -368,7 +380,8 @@ class _Sessions:
         if not chosen.any():
             return
         session, sequence, values = (part[name].filter(pa.array(chosen)) for name in ("session", "sequence", "values"))
-        ids, is_row = self._find_ids(session), events.kind[chosen] == ROW
+        ids = self._find_ids(session)
+        is_row = events.kind[chosen] == ROW
         self._has_rows[ids[is_row]] = True
         number = numbers[chosen]
         number[~is_row] = pc.list_flatten(values).to_numpy()
@@ -380,7 +393,8 @@ class _Sessions:
         self._compare(ids[is_numbered], facts[:, is_numbered], is_compared[is_numbered])
 
     def _find_ids(self, session: pa.Array[Any]) -> Integers:
-        encoded, index = session.dictionary_encode(), self._index
+        encoded = session.dictionary_encode()
+        index = self._index
         ids = np.array([index.setdefault(str(name), len(index)) for name in encoded.dictionary.to_pylist()], np.int64)
         more = len(index) - len(self._has_rows)
         self._newest = np.pad(self._newest, [(0, 0), (0, more)])
@@ -392,7 +406,9 @@ class _Sessions:
         if not len(ids):
             return
         order = np.argsort(ids, kind="stable")
-        ids, facts, compared = ids[order], facts[:, order], is_compared[order]
+        ids = ids[order]
+        facts = facts[:, order]
+        compared = is_compared[order]
         begins = np.flatnonzero(np.diff(ids, prepend=-1))
         before = np.roll(facts, 1, axis=1)
         before[:, begins] = self._newest[:, ids[begins]]
@@ -400,7 +416,8 @@ class _Sessions:
         sequence, at, number, _ = facts
         sequence_before, at_before, number_before, is_own_before = before
         may_restart = (is_own_before == 0) | (at - at_before > number - number_before)
-        falls, repeats = compared & (sequence < sequence_before), compared & (sequence == sequence_before)
+        falls = compared & (sequence < sequence_before)
+        repeats = compared & (sequence == sequence_before)
         self._counts["sequence_falls"] += int((falls & ~may_restart).sum())
         self._counts["sequence_repeats"] += int((repeats & ~may_restart & (at > at_before)).sum())
         self._counts["sequence_restarts"] += int(((falls | repeats) & may_restart).sum())
@@ -415,7 +432,8 @@ class _Sessions:
         """The last numbers of sessions with rows, the newest first."""
         found = np.flatnonzero(self._has_rows & self._is_numbered)
         found = found[np.argsort(-self._newest[1, found], kind="stable")][:ends_max]
-        names, facts = list(self._index), self._newest[:, found].T.tolist()
+        names = list(self._index)
+        facts = self._newest[:, found].T.tolist()
         key = summary.topic_id, summary.partition
         return tuple(
             SessionEnd(*key, names[session], sequence, at, number - summary.new_messages, bool(is_own))

@@ -114,7 +114,8 @@ def build_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) ->
     Raises:
         NoTable: The stream has never run.
     """
-    head, last = open_table(folders).base().head, read_last_check(folders)
+    head = open_table(folders).base().head
+    last = read_last_check(folders)
     causes = Counter[str]()
     for group in list_quarantine(folders, QuarantineFilter()).groups:
         causes[group.cause] += group.messages
@@ -247,7 +248,8 @@ def _make_equation(equation: Equation) -> TableOf:
 
 
 def _make_rules(results: Sequence[RuleResult], history: Sequence[CheckHistoryEntry]) -> TableOf:
-    shown, bad = history[-MARKS_MAX:], (RuleOutcome.FAILED, RuleOutcome.CRASHED)
+    shown = history[-MARKS_MAX:]
+    bad = (RuleOutcome.FAILED, RuleOutcome.CRASHED)
     rows = [
         (
             result.rule,

@@ -344,7 +344,8 @@ def merge_forgotten(
         living: Partitions that the stream knows, by (topic id, partition).
         rules: The rules; no sum of partitions that keep them breaks one.
     """
-    kept, gone = list[PartitionSummary](), list[PartitionSummary]()
+    kept = list[PartitionSummary]()
+    gone = list[PartitionSummary]()
     for each in partitions:
         is_kept = each.place in living or any(rule.breaks(each) for rule in rules)
         (kept if is_kept else gone).append(each)

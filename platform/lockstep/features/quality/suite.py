@@ -220,7 +220,8 @@ def _judge_expectation(rule: Expectation, batch: Batch, count: int) -> Judged:
     crash = _find_exception(found)
     if crash is not None:
         return Judged((_crashed(summary, crash),))
-    details, failed = found.get("result") or {}, found["success"] is not True
+    details = found.get("result") or {}
+    failed = found["success"] is not True
     observed = f"observed {details['observed_value']}" if "observed_value" in details else ""
     result = _without_verdict(summary, RuleOutcome.FAILED if failed else RuleOutcome.PASSED, int(failed), observed)
     result = msgspec.structs.replace(result, unexpected=int(failed), checked=1, rows=count)

@@ -37,13 +37,15 @@ from lockstep.time_limit import SLOW, describe_silence
 
 PREFIX = "lockstep.loadtest"
 """Topics of load tests start with it, and the stream's name."""
-SAMPLE_MESSAGES, SAMPLE_BYTES = 100_000, 64_000_000
+SAMPLE_MESSAGES = 100_000
+SAMPLE_BYTES = 64_000_000
 """Of all partitions together; the producer keeps them in memory."""
 TOPIC_NAME_MAX = 249
 """Kafka's limit."""
 BATCH_BYTES_MAX = 1_048_588
 """Kafka's default limit of a batch (`max.message.bytes`)."""
-GONE_SECONDS_MAX, POLL_SECONDS = 60.0, 0.2
+GONE_SECONDS_MAX = 60.0
+POLL_SECONDS = 0.2
 
 
 class PartitionSample(msgspec.Struct, frozen=True):
@@ -186,7 +188,8 @@ def _refuse_empty(stream: str, cut: Sequence[_ReadPart]) -> Refused:
 def _explain_left_out(read: _ReadPart) -> str:
     if not read.unread_bytes:
         return "no session starts in its newest or its oldest messages"
-    room, message = f"{read.room_bytes / 1e6:.1f} MB", f"{read.unread_bytes / 1e6:.1f} MB"
+    room = f"{read.room_bytes / 1e6:.1f} MB"
+    message = f"{read.unread_bytes / 1e6:.1f} MB"
     return f"no session starts in its share of the sample, {room}, which ends before a message of {message}"
 
 
@@ -222,7 +225,8 @@ def _read_whole(
     compiled = compile_stream(handle.stream, registry)
     found: dict[TopicNamePartition, list[CopiedMessage]] = {place: [] for place in ranges}
     room_bytes = SAMPLE_BYTES // max(1, len(ranges))
-    room, unread = dict.fromkeys(ranges, room_bytes), dict.fromkeys(ranges, 0)
+    room = dict.fromkeys(ranges, room_bytes)
+    unread = dict.fromkeys(ranges, 0)
     wanted = [each for each in ranges.values() if each.until > each.start]
     missing = {TopicNamePartition(each.topic, each.partition): each.until for each in wanted}
     for run in KafkaSource(make_reader_configuration(handle.settings.kafka)).read(wanted) if wanted else ():
@@ -344,7 +348,8 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
         except KafkaException as error:
             if error.args[0].code() != ClientError.UNKNOWN_TOPIC_OR_PART:
                 raise admin.explain_failure(f"the deletion of topic {name}", error.args[0]) from error
-    cluster, deadline = ClusterAdmin(admin, timeout_seconds), time.monotonic() + GONE_SECONDS_MAX
+    cluster = ClusterAdmin(admin, timeout_seconds)
+    deadline = time.monotonic() + GONE_SECONDS_MAX
     while left := cluster.topic_names() & set(names):
         if time.monotonic() > deadline:
             silence = describe_silence(

@@ -32,7 +32,9 @@ from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 from lockstep.time_limit import SLOW, describe_silence, run_command
 
-COMMAND_SECONDS_MAX, PATIENCE_SECONDS, POLL_SECONDS = 300.0, 120.0, 0.5
+COMMAND_SECONDS_MAX = 300.0
+PATIENCE_SECONDS = 120.0
+POLL_SECONDS = 0.5
 NEW_TOPIC_MESSAGES = 200
 POISON = b"\x00 a message that no decoder accepts"
 

@@ -64,7 +64,8 @@ def plan_faults(seed: int, streams: Sequence[str]) -> Iterator[PlannedFault]:
         seed: The same seed has the same faults.
         streams: Names of the streams.
     """
-    chance, number = random.Random(seed), 0  # noqa: S311  # no secret
+    chance = random.Random(seed)  # noqa: S311  # no secret
+    number = 0
     while True:
         kinds = list(FaultKind)
         chance.shuffle(kinds)

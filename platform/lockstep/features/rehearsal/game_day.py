@@ -51,10 +51,13 @@ from lockstep.table.ledger import LedgerRow
 from lockstep.time_limit import SLOW, describe_silence
 from lockstep.verify.report import VerifyReport
 
-FOLDER, PLATFORM, REPORT = ".gameday", "platform", "report.html"
+FOLDER = ".gameday"
+PLATFORM = "platform"
+REPORT = "report.html"
 SPEED = 60.0
 """Messages a second of the feed, of all topics together."""
-DRAIN_SECONDS_MAX, POLL_SECONDS = 180.0, 1.0
+DRAIN_SECONDS_MAX = 180.0
+POLL_SECONDS = 1.0
 SHOWN_MAX = 5
 """Violations of a stream on the page."""
 SAY = Console(highlight=False, soft_wrap=True)
@@ -117,10 +120,13 @@ class GameDay:
         at = self._passed()
         SAY.print(f"[bold]{at:5.0f} s[/bold] {fault.kind.value} ({fault.stream})")
         try:
-            what, problem = self.injector.inject(fault), ""
+            what = self.injector.inject(fault)
+            problem = ""
         except LockstepError as error:
-            what, problem = "failed", error.problem
-        lasted, recovered = self._passed() - at, dict[str, float]()
+            what = "failed"
+            problem = error.problem
+        lasted = self._passed() - at
+        recovered = dict[str, float]()
         if not problem:
             try:
                 recovered = self._await_commits(time.time())
@@ -136,7 +142,8 @@ class GameDay:
         Raises:
             LockstepError: One has halted, or did not in time.
         """
-        began, found = time.monotonic(), dict[str, float]()
+        began = time.monotonic()
+        found = dict[str, float]()
         while len(found) < len(self.injector.streams):
             for name, stream in self.injector.streams.items():
                 handle = StreamHandle(stream, self.injector.settings)

@@ -13,7 +13,8 @@ import msgspec
 from lockstep.model.position import TopicNamePartition
 from lockstep.operations.plan_frame import Obstacle, Refused
 
-SLICE_SECONDS, SLICES = 60, 30
+SLICE_SECONDS = 60
+SLICES = 30
 """The present load is that of the busiest minute of the last half hour: a mean over day and night understates it."""
 STAGE_BYTES_MAX = 2_000_000_000
 """Message bytes of a stage. Kafka keeps them for each replica, table and state need at most as much again."""
@@ -21,13 +22,18 @@ STAGE_SECONDS_MIN = 8.0
 """Shorter than this a stage has too few batches to judge."""
 STAGE_MESSAGES_MIN = 50
 """With fewer a single message, this side or that of a commit, is more than the tolerance of `KEEPS_UP`."""
-WARM_SHARE, WARM_SECONDS_MAX = 0.2, 10.0
+WARM_SHARE = 0.2
+WARM_SECONDS_MAX = 10.0
 """First part of a stage, which is not measured: workers load the stream, Java compiles."""
 KEEPS_UP = 0.95
 """Share of the rate that a stream commits, and the producer sends, when it keeps up; batches cut the edges."""
-PRODUCER_BUSY, MACHINE_BUSY, CORE_BUSY = 0.85, 0.92, 0.8
+PRODUCER_BUSY = 0.85
+MACHINE_BUSY = 0.92
+CORE_BUSY = 0.8
 """Shares of a core, of all cores, and of the cores of the tasks from which on they count as exhausted."""
-COMMIT_SHARE, HOT_SHARE, FULL_SHARE = 0.4, 0.5, 0.5
+COMMIT_SHARE = 0.4
+HOT_SHARE = 0.5
+FULL_SHARE = 0.5
 """Shares of batch time, of task CPU, and of batches, from which on commit, one partition or batch size limits."""
 
 
@@ -341,11 +347,14 @@ def find_sustainable(loads: Sequence[tuple[str, Load]], present_per_second: floa
         sentence = f"{_name_rate(best, present_per_second)} is sustained, {tried}; {end}"
         return Sustainable(best, is_bound=False, limit=Limit.NONE, sentence=sentence)
     label, load = missed
-    limit, lower = find_limit(load), max(kept, default=0.0)
+    limit = find_limit(load)
+    lower = max(kept, default=0.0)
     if limit in {Limit.HALT, Limit.PRODUCER, Limit.KAFKA_WRITES}:
-        best, how = lower, "is the highest rate proven"
+        best = lower
+        how = "is the highest rate proven"
     else:
-        best, how = max(lower, load.committed_per_second), "is sustainable"
+        best = max(lower, load.committed_per_second)
+        how = "is sustainable"
     sentence = f"{_name_rate(best, present_per_second)} {how}; at {label} the limit is {limit.value}"
     return Sustainable(best, is_bound=True, limit=limit, sentence=sentence)
 

@@ -39,13 +39,16 @@ from lockstep.time_limit import SLOW, describe_silence, end_process
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
 
-PATIENCE_SECONDS, POLL_SECONDS = 180.0, 0.2
+PATIENCE_SECONDS = 180.0
+POLL_SECONDS = 0.2
 """A stream starts within some ten seconds on an idle machine, and ten times as long on a busy one."""
-DRAIN_SECONDS_MIN, DRAIN_SHARE = 30.0, 2.0
+DRAIN_SECONDS_MIN = 30.0
+DRAIN_SHARE = 2.0
 """A backlog is waited for as long, or for so many times the duration of the sending."""
 END_SECONDS = 10.0
 FULL_BATCH = 0.95
-SEEN, LOG = "seen", "stage.log"
+SEEN = "seen"
+LOG = "stage.log"
 LOG_TAIL_LINES = 15
 
 Times = npt.NDArray[np.int64]
@@ -212,16 +215,19 @@ class Stage:
         Raises:
             LockstepError: The producer failed, or Kafka took no message.
         """
-        meter, before_ns = TreeMeter(stream.pid), time.time_ns()  # now: a stream may end in the first seconds
+        meter = TreeMeter(stream.pid)  # now: a stream may end in the first seconds
+        before_ns = time.time_ns()
         (self.folder / GO).touch()
         self._sleep_while_running(stream, self.plan.warm_seconds)
         meter.restart()
-        from_ns, machine = time.time_ns(), _read_machine_cpu()
+        from_ns = time.time_ns()
+        machine = _read_machine_cpu()
         while producer.poll() is None:
             if stream.poll() is not None:
                 producer.terminate()
             time.sleep(POLL_SECONDS)
-        until_ns, used = time.time_ns(), _read_machine_cpu()
+        until_ns = time.time_ns()
+        used = _read_machine_cpu()
         usage = meter.finish()
         if not (self.folder / SENT).exists():
             raise self._failed("the producer")
@@ -248,22 +254,22 @@ class Stage:
 
     def _result(self, measured: Measured, drained: bool) -> StageResult:  # noqa: FBT001  # one fact of the stage
         proof = self._prove()
-        failure, reports = read_failure(self.folder), read_reports(self.folder)
+        failure = read_failure(self.folder)
+        reports = read_reports(self.folder)
         ledger = [row for row in read_ledger(self.folders.ledger) if row.until > row.start]
         seen = read_seen(self.folders.table, self.folder / SEEN)
         times = read_times(self.folder)
         delays = compute_delays(ledger, seen, times, measured.from_ns)
-        committed, sizes = sum(report.counts.messages for report in reports), self._file_sizes()
+        committed = sum(report.counts.messages for report in reports)
+        sizes = self._file_sizes()
         last_ns = max(seen.values(), default=measured.until_ns)
         committed_per_second = compute_commit_rate(ledger, seen, measured)
         if not is_local(self.settings.spark.master):
             measured = add_reported_tasks(measured, reports, committed_per_second)
         proven = proof.is_proven and failure is None
         load = self._judged(measured, reports, ledger, committed_per_second, proven=proven)
-        cpu_seconds, paced = (
-            sum(measured.usage.cpu_seconds.values()),
-            committed_per_second * measured.usage.wall_seconds,
-        )
+        cpu_seconds = sum(measured.usage.cpu_seconds.values())
+        paced = committed_per_second * measured.usage.wall_seconds
         return StageResult(
             label=self.plan.label,
             load=load,
@@ -308,7 +314,8 @@ class Stage:
         *,
         proven: bool,
     ) -> Load:
-        wall, cpu = measured.usage.wall_seconds, measured.usage.cpu_seconds
+        wall = measured.usage.wall_seconds
+        cpu = measured.usage.cpu_seconds
         by_partition: dict[tuple[str, int], float] = {}
         for row in ledger:
             by_partition[row.topic, row.partition] = by_partition.get((row.topic, row.partition), 0.0) + row.cpu_seconds
@@ -396,7 +403,8 @@ def add_reported_tasks(measured: Measured, reports: list[BatchReport], committed
         reports: Of all batches; each has the CPU time that its tasks measured.
         committed_per_second: The stream's rate in the measured part.
     """
-    usage, messages = measured.usage, sum(report.counts.messages for report in reports)
+    usage = measured.usage
+    messages = sum(report.counts.messages for report in reports)
     by_message = sum(report.cpu_seconds for report in reports) / messages if messages else 0.0
     cpu_seconds = {**usage.cpu_seconds, WORKERS: by_message * committed_per_second * usage.wall_seconds}
     return msgspec.structs.replace(measured, usage=msgspec.structs.replace(usage, cpu_seconds=cpu_seconds))
@@ -491,9 +499,11 @@ def make_backlog(
     by_batch: dict[int, int] = {}
     for row in ledger:
         by_batch[row.batch] = by_batch.get(row.batch, 0) + row.messages
-    committed, points = 0, [(0.0, 0)]
+    committed = 0
+    points = [(0.0, 0)]
     for batch, at in sorted(seen.items(), key=lambda each: each[1]):
-        sent, seconds = int(np.searchsorted(every, at // 1_000_000)), (at - began_ns) / 1e9
+        sent = int(np.searchsorted(every, at // 1_000_000))
+        seconds = (at - began_ns) / 1e9
         if batch not in by_batch or seconds < 0:
             continue
         points.append((seconds, max(0, sent - committed)))

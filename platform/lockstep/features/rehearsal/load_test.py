@@ -61,7 +61,8 @@ from lockstep.storage import find_storage, require_file_system
 FOLDER = ".loadtest"
 """Below the table root and the local root: the same disks as the stream's own."""
 STREAM_PREFIX = "loadtest_"
-TRIGGER_SECONDS, TRIGGER_SECONDS_MAX = 5.0, 10.0
+TRIGGER_SECONDS = 5.0
+TRIGGER_SECONDS_MAX = 10.0
 """A stream with a rarer batch, or none by time, is tested with a batch every 5 s: others would end after the test."""
 BATCHES_MIN = 4
 """Fewer batches prove nothing about a steady rate."""
@@ -146,7 +147,8 @@ class LoadTest:
     @property
     def stream(self) -> AnyStream:
         """The declaration under test, over no topics yet; its lookups are the tables of the stream itself."""
-        stream, root = make_tested(self.handle.stream), self.handle.settings.table_root
+        stream = make_tested(self.handle.stream)
+        root = self.handle.settings.table_root
         return replace(stream, lookups=tuple(replace(each, path=str(each.find_table(root))) for each in stream.lookups))
 
     @property
@@ -161,7 +163,8 @@ class LoadTest:
             Refused: Kafka forbids the topics, or another load test of the stream runs.
             LockstepError: A part of the first stage failed.
         """
-        stages, created = list[StageResult](), set[str]()
+        stages = list[StageResult]()
+        created = set[str]()
         with hold_test_lock(self.handle), interrupt_by_signals():
             delete_folders(self.handle)  # of a killed test: its topics may be gone, with the Kafka that held them
             try:
@@ -198,7 +201,8 @@ class LoadTest:
         2. Run it.
         3. Delete all of it.
         """
-        handle, folder = self.handle, self.scratch / f"stage-{number}"
+        handle = self.handle
+        folder = self.scratch / f"stage-{number}"
         names = name_copies(handle.stream, number, {part.topic for part in self.sampled.samples})
         counts = {copy: self.partition_counts[topic] for topic, copy in names.items()}
         settings = handle.settings.model_copy(
@@ -279,7 +283,8 @@ def prepare_load_test(
         NeedsFileSystem: The tables are in an object store.
         KafkaError: The cluster did not answer.
     """
-    stream, wanted = handle.stream, parse_rates(handle.stream.name, rates)
+    stream = handle.stream
+    wanted = parse_rates(handle.stream.name, rates)
     require_file_system(handle.settings.table_root, "be watched for commits 200 times a second, as a load test does")
     _check_alone(handle)
     chosen = _choose_topics(handle, topics_max)

@@ -21,7 +21,10 @@ from lockstep.errors import LockstepError
 from lockstep.operations.foreground import run_in_foreground
 from lockstep.settings import Settings
 
-STREAM, SETTINGS, BATCHES, FAILURE = "stream.pickle", "settings.json", "batches.jsonl", "failure.json"
+STREAM = "stream.pickle"
+SETTINGS = "settings.json"
+BATCHES = "batches.jsonl"
+FAILURE = "failure.json"
 
 
 class StreamFailure(msgspec.Struct, frozen=True):

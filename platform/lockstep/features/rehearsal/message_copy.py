@@ -118,7 +118,8 @@ def keep_whole_sessions(compiled: CompiledStream, topic: str, messages: Sequence
     for message, judged in zip(messages, _judge_laps(compiled, topic, messages, laps=1, joined=True), strict=True):
         if judged is None:
             continue  # undecodable: which sessions it belongs to is unknown
-        judgement, session = judged.verdict.judgement, judged.envelope.session
+        judgement = judged.verdict.judgement
+        session = judged.envelope.session
         if judgement in _BROKEN:
             broken.add(session)
         if judgement in _READ and session not in broken:
@@ -145,13 +146,15 @@ _READ = (Judgement.ACCEPT, Judgement.BUFFER, Judgement.DUPLICATE, Judgement.LATE
 
 def _is_repeatable(compiled: CompiledStream, topic: str, messages: Sequence[CopiedMessage], *, renames: bool) -> bool:
     judged = list(_judge_laps(compiled, topic, messages, laps=2, renames=renames))
-    first, second = judged[: len(messages)], judged[len(messages) :]
+    first = judged[: len(messages)]
+    second = judged[len(messages) :]
     sessions: dict[str, str] = {}
     behind_us = max((each.behind_us for each in first if each is not None), default=0)
     for before, after in zip(first, second, strict=True):
         if before is None or after is None:
             return False
-        envelope, again = before.envelope, after.envelope
+        envelope = before.envelope
+        again = after.envelope
         if compiled.arms_timers and after.behind_us > behind_us:
             return False  # its timers would be due at once
         if (

@@ -36,7 +36,11 @@ SETTINGS = {
     "queue.buffering.max.messages": 200_000,
     "message.max.bytes": 128_000_000,  # the copied topic has taken it already
 }
-ORDER, READY, GO, SENT, TIMES = "send.msgpack", "ready", "go", "sent.json", "times.npz"
+ORDER = "send.msgpack"
+READY = "ready"
+GO = "go"
+SENT = "sent.json"
+TIMES = "times.npz"
 
 
 class PartitionOrder(msgspec.Struct, frozen=True):
@@ -101,9 +105,12 @@ class Lane:
             renames_keys: Whether each lap has another key.
             phase: How much earlier than at the end of its interval a message is due, in intervals.
         """
-        self.order, self.sent, self._phase = order, 0, phase
+        self.order = order
+        self.sent = 0
+        self._phase = phase
         self.times_ms: npt.NDArray[np.int64] = np.zeros(order.count, dtype=np.int64)
-        self._pace, self._renames = order.count / seconds, renames_keys
+        self._pace = order.count / seconds
+        self._renames = renames_keys
 
     def count_due(self, passed_seconds: float) -> int:
         """Messages that should have been sent by now."""
@@ -163,7 +170,9 @@ def send(producer: Producer, lanes: list[Lane], seconds: float, done: threading.
         if error is not None:
             failures.append(error.str())
 
-    began, behind, cpu = time.monotonic(), 0.0, time.process_time()
+    began = time.monotonic()
+    behind = 0.0
+    cpu = time.process_time()
     while any(lane.sent < lane.order.count for lane in lanes) and not done.is_set() and not failures:
         passed = time.monotonic() - began
         behind = max(behind, *(lane.get_behind_seconds(min(passed, seconds)) for lane in lanes))
@@ -183,7 +192,8 @@ def send(producer: Producer, lanes: list[Lane], seconds: float, done: threading.
 
 def main() -> None:
     """Run the command line."""
-    folder, done = Path(sys.argv[1]), threading.Event()
+    folder = Path(sys.argv[1])
+    done = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())
     order = msgspec.msgpack.decode((folder / ORDER).read_bytes(), type=SendOrder)
     lanes = make_lanes(order)

@@ -12,7 +12,9 @@ import psutil
 SAMPLE_SECONDS = 0.25
 SAMPLES_A_MEMORY = 8
 """The proportional set size of a JVM takes milliseconds to read."""
-DRIVER, JVM, WORKERS = "driver", "jvm", "workers"
+DRIVER = "driver"
+JVM = "jvm"
+WORKERS = "workers"
 
 
 def find_role(process: psutil.Process) -> str:
@@ -50,11 +52,13 @@ class TreeMeter(threading.Thread):
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self._root, self._done = psutil.Process(pid), threading.Event()
+        self._root = psutil.Process(pid)
+        self._done = threading.Event()
         self._roles: dict[psutil.Process, str] = {}
         self._before: dict[psutil.Process, float] = {}
         self._now: dict[psutil.Process, float] = {}
-        self._memory_bytes_max, self._looks = 0, 0
+        self._memory_bytes_max = 0
+        self._looks = 0
         self._began = time.monotonic()
         self._look()
         self._before = dict(self._now)
@@ -68,7 +72,8 @@ class TreeMeter(threading.Thread):
     def restart(self) -> None:
         """Count CPU time and duration from now on."""
         self._look()
-        self._before, self._began = dict(self._now), time.monotonic()
+        self._before = dict(self._now)
+        self._began = time.monotonic()
 
     def finish(self) -> TreeUsage:
         """Take a last sample, and return the usage."""
@@ -81,7 +86,8 @@ class TreeMeter(threading.Thread):
         return TreeUsage(time.monotonic() - self._began, used, self._memory_bytes_max)
 
     def _look(self) -> None:
-        with_memory, memory_bytes = self._looks % SAMPLES_A_MEMORY == 0, 0
+        with_memory = self._looks % SAMPLES_A_MEMORY == 0
+        memory_bytes = 0
         self._looks += 1
         with suppress(psutil.NoSuchProcess):
             for process in (self._root, *self._root.children(recursive=True)):

@@ -46,7 +46,8 @@ LOG = logging.getLogger("lockstep")
 
 RECENT_SECONDS = 3600.0
 """A younger log checkpoint stays: a reader may have just found it. So does a younger draft of an entry."""
-CHECKPOINTS_KEPT, CHECKPOINTS_BETWEEN = 2, 4
+CHECKPOINTS_KEPT = 2
+CHECKPOINTS_BETWEEN = 4
 """The newest checkpoints stay at any age, and some between the oldest needed one and these: entries are kept
 back to a checkpoint; without any in between the oldest one would always be needed (seen after ten simulated days)."""
 BEFORE_ALL = -1
@@ -339,7 +340,8 @@ def _needed_from(table: Path, head: Head, pinned: frozenset[int]) -> int:
 
 def _recent(side: Path) -> int:
     """The oldest version of a side table that an active reader may load: the newest one holds its rows as well."""
-    since, versions = time.time() - REPLACED_SECONDS, delta_log.list_versions(side)
+    since = time.time() - REPLACED_SECONDS
+    versions = delta_log.list_versions(side)
     first = bisect_left(versions, since, key=lambda version: _modified(delta_log.make_entry_path(side, version)))
     return versions[min(first, len(versions) - 1)]
 
@@ -354,7 +356,8 @@ def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[
     """
     recent = time.time() - RECENT_SECONDS
     yield from (draft for draft in delta_log.list_drafts(table) if _modified(draft) < recent)
-    made, oldest = delta_log.list_checkpoints(table), needed_from()
+    made = delta_log.list_checkpoints(table)
+    oldest = needed_from()
     if not made:
         return
     base = max((version for version in made if version <= oldest), default=BEFORE_ALL)
@@ -373,7 +376,8 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
         versions: Versions with a checkpoint, in order; at least one.
         base: The oldest one that is needed; `BEFORE_ALL` while every entry is.
     """
-    distance, last = (versions[-1] - base) // CHECKPOINTS_BETWEEN, base
+    distance = (versions[-1] - base) // CHECKPOINTS_BETWEEN
+    last = base
     needed = {base, *(version for version in versions[-CHECKPOINTS_KEPT:] if version > base)}
     for version, after in pairwise(version for version in versions if version > base):
         if after - last > distance:
@@ -384,7 +388,8 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
 
 def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
     """Heartbeat and request files of old epochs, named <what>-<epoch>.json, and of runs that were killed long ago."""
-    storage, before = find_storage(folders.control), time.time() - DEAD_SECONDS
+    storage = find_storage(folders.control)
+    before = time.time() - DEAD_SECONDS
     for path in storage.find_files(folders.control, "*-*.json"):
         epoch = path.stem.rpartition("-")[2]
         if epoch.isdigit() and int(epoch) < head.epoch - EPOCHS_KEPT:
@@ -394,7 +399,8 @@ def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
 
 def _unfinished_files(folders: StreamFolders) -> Iterator[Path]:
     """Drafts of small files that killed processes left."""
-    storage, recent = find_storage(folders.root), time.time() - RECENT_SECONDS
+    storage = find_storage(folders.root)
+    recent = time.time() - RECENT_SECONDS
     small = (folders.control, folders.quality)
     found = [path for folder in small for path in storage.find_files(folder, "*.tmp")]
     yield from (path for path in found if _modified(path) < recent)
@@ -417,7 +423,8 @@ def _attempt(
         while paths := list(islice(left, DELETED_AT_ONCE)):
             found = _count_bytes(paths) if plan_only else find_storage(paths[0]).delete_files(paths)
             sizes = [each for each in found if each is not None]
-            files, size = files + len(sizes), size + sum(sizes)
+            files = files + len(sizes)
+            size = size + sum(sizes)
         if after is not None and not plan_only:
             after()
     except (LockstepError, DeltaError, OSError) as error:

@@ -327,7 +327,8 @@ def _propose(plan: QuarantineRetentionPlan, seen: Head, unknown_up_to: int, caus
 
 def _count_new(plan: QuarantineRetentionPlan, head: Head) -> Mapping[str, int]:
     """The messages that count and that no retention has dropped before, by table."""
-    valid, since = head.valid_batches, head.quarantine_dropped_up_to
+    valid = head.valid_batches
+    since = head.quarantine_dropped_up_to
     return {
         each.table: sum(
             file.rows

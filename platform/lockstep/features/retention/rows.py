@@ -163,7 +163,8 @@ def drop_old_rows(
         NoTable: The stream has never run.
         TableError: The table does not match its head, or a file is damaged.
     """
-    output, live = open_table(folders), LiveFiles(folders.table)
+    output = open_table(folders)
+    live = LiveFiles(folders.table)
     for _ in range(PLANS_MAX):
         base = output.base()
         if shown is None:
@@ -186,7 +187,8 @@ def drop_old_rows(
 def _plan(
     folders: StreamFolders, base: Base, live: LiveFiles, keep: timedelta, exported: frozenset[str] | None
 ) -> RetentionPlan:
-    found, oldest = live.at(base.version), find_oldest_hour(base.head, find_current_hour(), keep)
+    found = live.at(base.version)
+    oldest = find_oldest_hour(base.head, find_current_hour(), keep)
     needed = _list_hours(found) - exported if exported is not None else ()
     return _plan_before(folders.stream, base, found, min(oldest, *needed) if needed else oldest)
 
@@ -216,7 +218,8 @@ def _propose(
     generation: int,
     find_exported: Callable[[], frozenset[str]] | None,
 ) -> Proposal:
-    planned, hours = {file.path for file in plan.files}, _list_hours(plan.files)
+    planned = {file.path for file in plan.files}
+    hours = _list_hours(plan.files)
 
     def next_head(base: Base) -> Head:
         found = {file.path for file in live.at(base.version) if file.commit_hour < dropped.hour}
@@ -253,7 +256,8 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
 def _read_counting(folders: StreamFolders, head: Head) -> Iterator[dict[str, Any]]:
     """The ledger rows that count, some batches at a time, after those of which retention has dropped the rows."""
     columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
-    begin, counts = head.retention.batch + 1 if head.retention is not None else 0, head.valid_batches
+    begin = head.retention.batch + 1 if head.retention is not None else 0
+    counts = head.valid_batches
     for first in range(begin, head.batch + 1, BATCHES_A_READ):
         rows = ledger.read_columns(
             folders.ledger, columns, first_batch=first, last_batch=min(first + BATCHES_A_READ - 1, head.batch)

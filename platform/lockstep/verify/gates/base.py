@@ -167,7 +167,8 @@ def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Re
     if ruling.what is not Action.ACCEPT:
         return ruling
     if cause is not None:
-        ruling, parts = ruling._replace(cause=cause, freed=tuple(parts)), []
+        ruling = ruling._replace(cause=cause, freed=tuple(parts))
+        parts = []
     if envelope.kind is Kind.SNAPSHOT_PART or parts:
         if envelope.kind is Kind.SNAPSHOT:
             return ruling._replace(before=tuple(parts))
@@ -283,7 +284,8 @@ def _fate(
         record: Its record.
         suspension: The suspended sessions.
     """
-    offset, from_offset = record.offset, suspension.of(envelope.session)
+    offset = record.offset
+    from_offset = suspension.of(envelope.session)
     waits = known is not None and is_waiting(known, from_offset)
     held = () if known is None or known.waits else find_buffered(known.memory)
     at_first = rules.at_first and envelope.kind is Kind.UPDATE and (known is None or waits)
@@ -295,7 +297,8 @@ def _fate(
         return SessionOutcome(Action.WAIT, known, "suspended")
     before = None if known is None or waits else known.memory
     ruling = make_ruling(rules, before, envelope, record)
-    what, cause = ruling.what, ruling.cause
+    what = ruling.what
+    cause = ruling.cause
     if what in _GOES_ON:
         opened_at = offset if known is None or begins else known.opened_at
         going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=held if waits else ())
@@ -305,7 +308,8 @@ def _fate(
         fresh = make_ruling(rules, None, envelope, record)
         if fresh.what in _GOES_ON and not fresh.cause:
             return SessionOutcome(fresh.what, SessionMemory(offset, fresh.memory), cause, freed=held)
-        what, cause = fresh.what, fresh.cause
+        what = fresh.what
+        cause = fresh.cause
     may_have_begun_before = known is None and not begins and suspension.before != 0
     if what in _NOTHING_ELSE or (
         what is Action.REFUSE and not rules.tolerates_violations and not may_have_begun_before
@@ -383,7 +387,8 @@ class ReplayWatermark:
     __slots__ = ("at_us", "latest_us")
 
     def __init__(self) -> None:
-        self.at_us, self.latest_us = UNKNOWN_US, LATEST_US
+        self.at_us = UNKNOWN_US
+        self.latest_us = LATEST_US
 
     def is_implausible(self, time_us: int) -> bool:
         """Whether no clock can have shown it."""
@@ -400,7 +405,8 @@ def find_event_time(envelope: Envelope, record: Record) -> int:
     return require_int(record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us)
 
 
-FIRST_TIME_US, LAST_TIME_US = -62_135_424_000_000_000, 253_402_300_799_999_999
+FIRST_TIME_US = -62_135_424_000_000_000
+LAST_TIME_US = 253_402_300_799_999_999
 """0001-01-03 and the end of 9999 in UTC: not every reader of the table can return an earlier or later time."""
 VALUE_NOT_STORABLE = "value not storable"
 """The quarantine's cause of a message with a value that the columns of the table cannot hold."""

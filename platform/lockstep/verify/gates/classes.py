@@ -163,7 +163,8 @@ def make_strict_rules(integrity: Any, *, tolerates_violations: bool, restarts_on
 
 
 def _rule(integrity: Any) -> GateRule:
-    evidence, repeats = integrity.evidence, integrity.repeats
+    evidence = integrity.evidence
+    repeats = integrity.repeats
     name = type(evidence).__name__
     if name not in _RULES:
         raise_not_provable(f"Strict by {name}")
@@ -180,7 +181,8 @@ def _rule(integrity: Any) -> GateRule:
 def rule_by_sequence(memory: Memory, envelope: Envelope, record: Record, wraps_at: int | None = None) -> Ruling:
     """Each number is one more than the last; a snapshot may repeat the last number, or restart the numbering."""
     del record
-    number, is_snapshot = envelope.sequence, envelope.kind is Kind.SNAPSHOT
+    number = envelope.sequence
+    is_snapshot = envelope.kind is Kind.SNAPSHOT
     if number is None:
         return refuse_proof("no evidence")
     if memory is None or (is_snapshot and _resets(envelope)):
@@ -200,7 +202,8 @@ def rule_by_sequence(memory: Memory, envelope: Envelope, record: Record, wraps_a
 def rule_by_link(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """Each message names its predecessor, or ids that follow on; memory is [last id, 1 before any update]."""
     del record
-    link, is_snapshot = envelope.link, envelope.kind is Kind.SNAPSHOT
+    link = envelope.link
+    is_snapshot = envelope.kind is Kind.SNAPSHOT
     if link is None:
         return refuse_proof("no evidence")
     if not isinstance(memory, list) or (is_snapshot and _resets(envelope)):
@@ -230,7 +233,8 @@ def rule_by_count(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
         return Ruling(Action.ACCEPT, [1]) if envelope.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
     if not isinstance(memory, list):
         return Ruling(Action.ACCEPT, memory=True)
-    seen, said = memory[0] + 1, envelope.count if envelope.kind is Kind.END else None
+    seen = memory[0] + 1
+    said = envelope.count if envelope.kind is Kind.END else None
     return refuse_proof("count") if said not in {None, seen} else Ruling(Action.ACCEPT, [seen])
 
 
@@ -260,7 +264,8 @@ def rule_until_snapshot(
     number, "g": the rule's} up to the next message that it does not cover, and the rule's from there on.
     """
     parts: dict[str, Any] = memory if isinstance(memory, dict) else {}
-    early, known = parts.get("e", []), memory if not parts else parts.get("g")
+    early = parts.get("e", [])
+    known = memory if not parts else parts.get("g")
     number = envelope.sequence if envelope.link is None else envelope.link.last
     is_snapshot = envelope.kind is Kind.SNAPSHOT
     if number is None or envelope.kind is Kind.END:
@@ -301,7 +306,9 @@ def _begun_with_early(
     number = envelope.sequence if envelope.link is None else envelope.link.last
     if begun.what is not Action.ACCEPT or number is None:
         return begun
-    memory, stale, after = begun.memory, list[int](), list[int]()
+    memory = begun.memory
+    stale = list[int]()
+    after = list[int]()
     for offset, each, first, previous in early:
         if count_on(each, number, wraps_at) <= number:
             stale.append(offset)
@@ -462,7 +469,8 @@ def _find_late_or_waiting(rules: GateRules, memory: Memory, envelope: Envelope, 
 
 
 def _find_policy(integrity: Any) -> ViolationPolicy:
-    name, policy = type(integrity).__name__, type(getattr(integrity, "on_violation", None)).__name__
+    name = type(integrity).__name__
+    policy = type(getattr(integrity, "on_violation", None)).__name__
     if policy not in {"Halt", "Suspend"}:
         raise_not_provable(f"{name}(on_violation={policy})")
     growth = getattr(getattr(integrity, "on_growth", None), "name", "VIOLATION")
@@ -470,7 +478,9 @@ def _find_policy(integrity: Any) -> ViolationPolicy:
 
 
 def _rules_of(integrity: Any, moment: ReplayWatermark, policy: ViolationPolicy) -> GateRules:
-    name, tolerates_violations, restarts = type(integrity).__name__, policy.suspends, policy.restarts_on_growth
+    name = type(integrity).__name__
+    tolerates_violations = policy.suspends
+    restarts = policy.restarts_on_growth
     if name == "Strict":
         return make_strict_rules(integrity, tolerates_violations=tolerates_violations, restarts_on_growth=restarts)
     if name == "Ordered":

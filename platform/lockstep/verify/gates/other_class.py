@@ -27,7 +27,8 @@ def find_first_judged(
         integrity: Today's class.
     """
     for index in range(len(ranges), 0, -1):
-        row, before = ranges[index - 1], ranges[index - 2] if index > 1 else None
+        row = ranges[index - 1]
+        before = ranges[index - 2] if index > 1 else None
         count = bisect_right(changes, row.batch, key=lambda each: each.first_batch)
         then = changes[count - 1].integrity if count else ""
         if then not in {"", integrity} and may_fold(row, before):
@@ -45,7 +46,8 @@ class OtherClass:
             integrity: Today's class.
             suspends: Whether a session of no use to it is suspended until its next snapshot, or unknown.
         """
-        self._integrity, self._suspends = integrity, suspends
+        self._integrity = integrity
+        self._suspends = suspends
         self._at_first = getattr(getattr(integrity, "session_start", None), "name", "") == "FIRST_MESSAGE"
 
     def take_over(self, gate: StoredGate | None) -> StoredGate | None:

@@ -61,7 +61,8 @@ def accept_in_order(
     memory: Memory, envelope: Envelope, record: Record, moment: ReplayWatermark, bound_us: int
 ) -> Ruling:
     """Messages of a session with numbers are ordered by number, others by time."""
-    at_us, number = find_event_time(envelope, record), envelope.sequence
+    at_us = find_event_time(envelope, record)
+    number = envelope.sequence
     if moment.is_implausible(at_us):
         return Ruling(Action.ASIDE, memory, name_absurd_time(envelope))
     if number is not None and not is_64_bit(number):
@@ -98,7 +99,9 @@ def _by_number(
     memory: dict[str, Any], number: int, envelope: Envelope, record: Record, times: tuple[int, int, int]
 ) -> Ruling:
     at_us, floor_us, until_us = times
-    is_snapshot, waiting, last = envelope.kind is Kind.SNAPSHOT, memory["h"], memory["n"]
+    is_snapshot = envelope.kind is Kind.SNAPSHOT
+    waiting = memory["h"]
+    last = memory["n"]
     if is_snapshot and envelope.restarts_sequence:  # buffered messages are applied before it, never after
         opened = {"h": [], "w": remember_message({}, number, record, at_us, floor_us), "n": number}
         return Ruling(Action.ACCEPT, opened, before=tuple(each[1] for each in waiting))
@@ -176,7 +179,8 @@ def accept_in_any_order(
     memory: Memory, envelope: Envelope, record: Record, moment: ReplayWatermark, bound_us: int
 ) -> Ruling:
     """Every message within the bound, once."""
-    at_us, floor_us = find_event_time(envelope, record), moment.at_us - bound_us
+    at_us = find_event_time(envelope, record)
+    floor_us = moment.at_us - bound_us
     if moment.is_implausible(at_us):
         return Ruling(Action.ASIDE, memory, name_absurd_time(envelope))
     if envelope.sequence is not None and not is_64_bit(envelope.sequence):
