@@ -12,7 +12,7 @@ import time
 
 TURNS_MIN = 2
 """A start waits for the previous writer and for Kafka, while another one computes."""
-TURN_SECONDS_MAX = 10.0
+TURN_SECONDS_MAX = 30.0
 """A stream whose start takes longer, for example because the last batch of the previous writer is long, delays the
 others no more."""
 POLL_SECONDS = 0.5
