@@ -40,7 +40,7 @@ from lockstep import (
 from lockstep.declare.transform import Transform
 from lockstep.decoders import Decoder
 from lockstep.delivery import Delivery, KafkaTopic, PostgresTable, Target, Webhook
-from lockstep.derived import Export, Watermark
+from lockstep.derived import Archive, Export, Watermark
 from lockstep.errors import DeclarationError
 from lockstep.integrity.base import IntegrityClass
 from lockstep.model.field_types import EXTENSION_POINTS, check_class
@@ -98,7 +98,7 @@ def list_streams() -> Iterator[AnyStream]:
     for integrity in CLASSES:
         yield replace(plain, integrity=integrity)
     yield replace(plain, rules=RULES, limits=Limits(), event_time=EventTime(), objectives=Objectives(), export=Export())
-    yield replace(plain, lookups=(UNITS,))
+    yield replace(plain, lookups=(UNITS,), archive=Archive())
     database = PostgresTable(table="moves", connection="env:DATABASE")
     for target in (KafkaTopic(topic="moves"), database, Webhook(url="env:URL")):
         yield replace(plain, deliveries=(Delivery(name="moves", target=target),))
