@@ -1712,6 +1712,48 @@ ARCHIVE = [
     ),
 ]
 
+WEBHOOKS = (
+    *list_mutants(
+        "features/delivery/webhook_target.py",
+        "features/delivery/test_webhook_delivery.py",
+        Change(
+            "accepted rows are kept with the position of a write that failed",
+            """            self._keep_accepted()
+            raise""",
+            "            raise",
+            "test_a_refused_row_halts_and_accepted_rows_are_not_sent_again",
+        ),
+        Change(
+            "a pause that the receiver asked for lasts for the next run",
+            "        self._require_pause_over()\n\n",
+            "\n",
+            "test_a_receiver_that_asks_for_a_pause_gets_it_in_the_next_run_too",
+        ),
+        Change(
+            "an overtaken run sends nothing",
+            """        self._claim.require_newest()
+        answer""",
+            "        answer",
+            "test_a_newer_claim_fences_an_earlier_one_and_keeps_the_position",
+        ),
+    ),
+    *list_mutants(
+        "http_request.py",
+        "features/delivery/test_webhook_delivery.py",
+        Change(
+            "no redirect is followed",
+            "build_opener(_NoRedirect, ",
+            "build_opener(",
+            "test_a_redirect_is_refused_and_no_other_address_gets_a_row",
+        ),
+        Change(
+            "the time limit ends the connection",
+            "        connections.end()\n",
+            "",
+            "test_a_receiver_that_fails_is_tried_again_and_loses_no_row",
+        ),
+    ),
+)
 MUTANTS = (
     *ARCHIVE,
     *COMMIT,
@@ -1760,4 +1802,5 @@ MUTANTS = (
     *POSTGRES,
     *CURRENT_ROWS,
     *CURRENT_FILES,
+    *WEBHOOKS,
 )
