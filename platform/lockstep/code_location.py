@@ -1,7 +1,7 @@
-"""Dagster's code location: the definitions of a copy of the working folder.
+"""Dagster's code location: the definitions of the current release, or of a copy of the working folder.
 
 A workspace names this module in place of `definitions`. Each process that loads it, of the code location or of a run,
-copies the code once, and imports it from this copy, which nothing changes.
+chooses its code once, and imports it from a copy, which nothing changes.
 """
 
 from __future__ import annotations

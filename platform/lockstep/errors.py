@@ -47,6 +47,7 @@ LockstepError                 base class; `next_step` names the remedy
 |- Fenced                     a newer writer holds the table: this run may not commit
 |  `- Overtaken               a command lost against a run or another command at the same moment
 |- NoTable                    the stream has never run with this table root (operations/stream_table.py)
+|- ReleaseUnusable            a release cannot be made or become current (features/deploy/releases.py)
 |- CodeUnusable               the code of a project cannot be copied (user_code/files.py)
 |  `- CopyChanged             the files of a copy were changed (user_code/copies.py)
 |- ModuleBroken               a file of assets/ cannot be imported (declare/discovery.py)

@@ -25,6 +25,7 @@ INSTALLED = (
     "copies",
     "current",
     "delivery",
+    "deploy",
     "derived",
     "erase",
     "export",
@@ -109,6 +110,9 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
             (streams by name, settings); each yields `Diagnosis` values (operations/doctor/diagnosis.py).
         metrics: References to functions that read further figures of a stream: (folders); each yields `StreamGauge`
             values (operations/stream_gauges.py).
+        code_finders: References to functions that find the chosen code of an installation: (code root); each returns
+            its folder and its `CodeVersion`, None for the working folder.
+        code_listers: References to functions that list digests of copies of code to keep: (code root).
         wiring: References that `lockstep.dagster` offers to jobs and sensors, by name.
     """
 
@@ -145,6 +149,8 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
     alarms: tuple[str, ...] = ()
     diagnoses: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    code_finders: tuple[str, ...] = ()
+    code_listers: tuple[str, ...] = ()
     wiring: Mapping[str, str] = {}
 
     def is_declared_by(self, stream: object) -> bool:

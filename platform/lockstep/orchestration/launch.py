@@ -35,7 +35,7 @@ from lockstep.table.layout import StreamFolders
 from lockstep.time_limit import SLOW, describe_silence, run_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from dagster import DagsterEvent
@@ -131,8 +131,7 @@ def start_stream(
         run_id = find_start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
         with run_heartbeat(folders.control, run_id):
             if instance.get_run_by_id(run_id) is None:
-                command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
-                _launch([*command, "--run-id", run_id, "--tags", json.dumps(tags)], folder, stream)  # 3
+                start_job(stream, job, run_id, tags, folder)  # 3
             say(f"{stream.name}: run {run_id} is launched; waiting until it writes")
             epoch = await_writer(stream.name, folders, instance, run_id, say=say)  # 4
     return Launched(stream.name, job, run_id, home, epoch)
@@ -374,7 +373,22 @@ def explain_refusal(stream: AnyStream, said: str) -> EnvironmentProblem:
     )
 
 
-def _launch(command: list[str], folder: Path, stream: AnyStream) -> None:
+def start_job(stream: AnyStream, job: str, run_id: str, tags: Mapping[str, str], folder: Path) -> None:
+    """Launch a job of Dagster.
+
+    Args:
+        stream: The stream that it runs, or one of them.
+        job: Name of the job.
+        run_id: Id of the new run.
+        tags: Its tags.
+        folder: The folder that holds the workspace.
+
+    Raises:
+        EnvironmentProblem: No Dagster instance can store the run, or Dagster refused it.
+    """
+    _home(stream.name, folder)
+    command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
+    command += ["--run-id", run_id, "--tags", json.dumps(tags)]
     try:
         said = run_command(command, "dagster job launch", LAUNCH_SECONDS_MAX, folder=folder)
     except TimeoutError as late:

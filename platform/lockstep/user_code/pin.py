@@ -1,4 +1,4 @@
-"""Chooses the code of a process once, at its start: a copy of the working folder.
+"""Chooses the code of a process once, at its start: the current release, or a copy of the working folder.
 
 Workers import the user's modules later than the driver. From a folder that somebody edits, or a link that moves, a run
 would mix two versions.
@@ -10,9 +10,11 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
+from lockstep.feature import load_parts
 from lockstep.model.code_version import CodeVersion, remember_code
 from lockstep.settings import Settings
 from lockstep.user_code.copies import make_copy
@@ -35,6 +37,11 @@ def pin_code(folder: Path, settings: Settings) -> Path:
     """
     if not settings.has_shared_code:
         return folder
+    for find in load_parts("code_finders"):
+        found: tuple[Path, CodeVersion] | None = find(settings.find_code_root())
+        if found is not None:
+            remember_code(*found)
+            return found[0]
     copy, version = copy_code(folder, settings.find_code_root())
     remember_code(copy, version)
     return copy
@@ -48,7 +55,8 @@ def copy_code(folder: Path, root: Path) -> tuple[Path, CodeVersion]:
     """
     code = read_code(folder)
     commit, is_modified = find_commit(folder, list_top_names(code))
-    return make_copy(root, code), CodeVersion(digest=code.digest, commit=commit, is_modified=is_modified)
+    named = chain.from_iterable(list_digests(root) for list_digests in load_parts("code_listers"))
+    return make_copy(root, code, set(named)), CodeVersion(digest=code.digest, commit=commit, is_modified=is_modified)
 
 
 def list_top_names(code: CodeFiles) -> list[str]:

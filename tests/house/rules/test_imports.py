@@ -117,7 +117,6 @@ ONE_IMPORTER = {
     "storage.object_store": "an extra, which only tables in an object store need",
     "engine.driver.halted_topics": "topics that a violation has halted, apart from the loop",
     "operations.lost_batch": "what a lost entry of the table leaves in the side tables, apart from the other checks",
-    "user_code.copies": "copies and their locks, apart from the choice of the code of a process",
     "user_code.version_control": "questions to git, apart from the copies",
     "table.descriptions": "pure rules about a commit of others, apart from the log in which it is found",
     "table.decimal_column": "the bytes of decimals, apart from the other columns of rows",

@@ -22,6 +22,7 @@ OTHER_FILES = {
     "feature": "the settings file",
     "html_page": "tries a file that the user names",
     "kafka.secrets": "a password file",
+    "features.deploy": "looks at copies of code, outside of the table root",
     "features.current.view": "a temporary folder of a query",
     "features.inference": "writes the files of a stream into a project",
     "features.localdev": "brokers, recordings and processes of a local platform",

@@ -35,6 +35,7 @@ from lockstep.features.copies.copied_files import CopyDamaged, CopyInProgress
 from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.deliver import UnknownDelivery
 from lockstep.features.delivery.position import DeliveryHalted
+from lockstep.features.deploy.releases import ReleaseUnusable
 from lockstep.features.derived.derive import DeriveFailed, DeriveInProgress, UnknownDerived
 from lockstep.features.erase.commit import ErasureOvertaken
 from lockstep.features.export.dataset import ExportMismatch
@@ -163,6 +164,7 @@ EVERY: tuple[LockstepError, ...] = (
     TableRootMissing(Path("/data/tables")),
     make_topics_without_ids(["trades.eth", "trades.btc"], 9),
     ExtensionBroken("my_platform.costs", "NameError: name 'x' is not defined"),
+    ReleaseUnusable("v1", "release v2 became current meanwhile, by ann", "see lockstep deploy --list"),
     CodeUnusable(Path("assets/pipe"), "is neither a file nor a folder", "copy the file into the project, or remove it"),
     CopyChanged(Path("code/copies/3f2a")),
     ModuleBroken("assets/books.py", "NameError: name 'x' is not defined (line 3)", next_step="correct assets/books.py"),

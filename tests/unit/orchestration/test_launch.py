@@ -368,7 +368,7 @@ def test_the_request_of_a_first_start_is_recorded_before_anything_can_fail(
     def refuse(*_: object) -> None:
         raise EnvironmentProblem("Dagster is away", next_step="wait")
 
-    monkeypatch.setattr("lockstep.orchestration.launch._launch", refuse)
+    monkeypatch.setattr("lockstep.orchestration.launch.start_job", refuse)
     monkeypatch.setattr("lockstep.orchestration.launch.DagsterInstance.get", DagsterInstance.ephemeral)
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=tmp_path / "tables")
     with pytest.raises(EnvironmentProblem, match="Dagster is away"):
