@@ -478,8 +478,8 @@ FUZZY_WINDOW = list_mutants(
     ),
     Change(
         "an implausible time moves nothing",
-        "record), envelope.sequence\n        if self._time.is_implausible(happened_us):",
-        "record), envelope.sequence\n        if False:",
+        "number = envelope.sequence\n        if self._time.is_implausible(happened_us):",
+        "number = envelope.sequence\n        if False:",
         "test_the_order_of_the_producer",
     ),
     Change(
@@ -820,14 +820,14 @@ REWIND = list_mutants(
     ),
     Change(
         "a generation ends at the target",
-        "lineage=(*target.lineage, Lineage(target.generation, target.batch)),",
-        "lineage=(*head.lineage, Lineage(target.generation, target.batch)),",
+        "lineage=make_lineage(target),\n        epoch=",
+        "lineage=make_lineage(head),\n        epoch=",
         "test_a_rewind_forgets_the_generations_that_its_target_did_not_know",
     ),
     Change(
         "retention goes back with a rewind",
-        "        retention=target.retention,\n",
-        "",
+        "        retention=target.retention,\n        promotion",
+        "        promotion",
         "test_what_retention_dropped_after_the_target_comes_back_with_a_rewind",
     ),
     Change(
@@ -920,8 +920,8 @@ PROMOTION = list_mutants(
     ),
     Change(
         "a generation ends at the target of a promotion",
-        "lineage=(*target.lineage, Lineage(target.generation, target.batch)),",
-        "lineage=(*target.lineage, Lineage(target.generation, head.batch)),",
+        "lineage=make_lineage(target),",
+        "lineage=make_lineage(head),",
         "test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow",
     ),
     Change(
