@@ -30,7 +30,7 @@ from lockstep.table.follower_positions import (
 from tests.support.every_commit import EveryCommit
 from tests.support.examples import scale_examples
 
-TEXTS = st.text(max_size=9).filter(lambda text: text.isprintable())
+TEXTS = st.text(st.characters(exclude_categories=("C", "Z"), include_characters=" "), max_size=9)  # printable
 NUMBERS = st.integers(0, 2**53)
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 NAMES = st.from_regex(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*", fullmatch=True).filter(lambda name: len(name) < 64)
