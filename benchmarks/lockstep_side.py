@@ -16,6 +16,7 @@ from benchmarks.sensors import sensors
 from benchmarks.systems import parse_task, wait_for_turn
 from lockstep import AvailableNow, Limits
 from lockstep.declare.stream import AnyStream
+from lockstep.engine.driver.context import RunReports
 from lockstep.engine.driver.run import run_stream
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.spark.session import start_context
@@ -37,7 +38,7 @@ def main(make_stream: Callable[[str], AnyStream] = sensors) -> None:
         spark=lambda: start_context(settings.spark, "benchmark", import_roots=roots),
         stop=threading.Event(),
         trigger=AvailableNow(),
-        report=lambda batch: wait_for_turn(batch.counts.messages) if task.turns else None,
+        reports=RunReports(lambda batch: wait_for_turn(batch.counts.messages) if task.turns else None),
     )
     # Everything is committed and the JVM ends with its parent; nothing is left to wait for.
     sys.stdout.flush()
