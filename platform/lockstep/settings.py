@@ -508,8 +508,8 @@ class Settings(_Refusing, BaseSettings):
         local_root: Folder of an executor for the local stores; may be lost at any time. For machines whose fast disk is
             elsewhere.
         code_root: Folder with the copies of the user's code that runs import. The workers of a cluster must see it;
-            on a cluster without this setting runs import the working folder itself. By default `code` next to
-            `table_root`, and `var/code` for tables in an object store. For clusters.
+            on a cluster without this setting runs import the working folder itself. By default next to
+            `table_root`, with `.code` after its name; `var/tables.code` for tables in an object store. For clusters.
         rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour. The
             log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours. For rewinds
             and slow readers that go further back, or little disk.
@@ -553,7 +553,12 @@ class Settings(_Refusing, BaseSettings):
         if self.code_root is not None:
             return self.code_root.absolute()
         tables = DEFAULT_TABLE_ROOT if is_in_object_store(self.table_root) else self.table_root
-        return tables.absolute().with_name("code")
+        tables = tables.absolute()
+        return tables.with_name(f"{tables.name}.code")
+
+    def list_data_folders(self) -> tuple[Path, ...]:
+        """Folders of this machine that hold tables and state, and not code."""
+        return (self.table_root.absolute(), self.local_root.absolute(), self.find_code_root())
 
     @property
     def has_shared_code(self) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import lockstep
 from lockstep.addresses import is_in_object_store
 from lockstep.errors import EnvironmentProblem
+from lockstep.model.code_version import list_code_folders
 from lockstep.settings import SparkSettings
 from lockstep.spark.class_archive import find_spark_archive, make_use_options
 from lockstep.spark.gateway import start_gateway
@@ -67,6 +68,7 @@ ON_A_CLUSTER = {
 }
 """For all other masters; `[spark.options]` of the settings takes precedence (docs/cluster.md)."""
 
+PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
 SOCKET_FILES = "spark.python.unix.domain.socket.enabled"
 SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
 SOCKET_PATH_BYTES_MAX = 107
@@ -126,7 +128,10 @@ def make_spark_properties(
         tables: Table root that Spark itself reads; None for streams, whose tasks read in Python.
     """
     in_object_store = tables is not None and is_in_object_store(tables)
-    python_path = ":".join(str(root) for root in (Path(lockstep.__file__).parents[1], *import_roots))
+    own = settings.options.get(PYTHON_PATH)
+    # Copies that the driver imports come first in any case: workers of another folder would fold with other code.
+    roots = (*import_roots, Path(lockstep.__file__).parents[1]) if own is None else (*list_code_folders(), own)
+    python_path = ":".join(map(str, roots))
     return {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
@@ -138,7 +143,6 @@ def make_spark_properties(
         "spark.sql.shuffle.partitions": "4",
         # Delta reads its log in 50 tasks by default; a stream's log is small.
         "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.executorEnv.PYTHONPATH": python_path,
         "spark.python.daemon.module": "lockstep.spark.worker_daemon",
         # Halves the fixed cost of a Python task (measured).
         SOCKET_FILES: str(may_use_socket_files(settings.master, settings.options)).lower(),
@@ -153,6 +157,7 @@ def make_spark_properties(
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
         **(_make_object_store_properties() if in_object_store else {}),
         **settings.options,
+        PYTHON_PATH: python_path,
     }
 
 

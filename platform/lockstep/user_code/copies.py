@@ -9,6 +9,7 @@ shared lock on its folder until it ends. Copies that no process and no release u
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import uuid
@@ -16,9 +17,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lockstep.user_code.files import CodeFiles, CodeUnusable, digest_contents, list_code
+from lockstep.user_code.files import CodeFiles, CodeUnusable, digest_contents
 
 FOLDER = "copies"
+NAMES = ".files.json"
+"""The names of the files of a copy; other files there, such as caches that code writes next to itself, do not count."""
 DRAFT = ".new-"
 """Start of the name of a copy that is not whole, or that is being deleted."""
 KEPT = 5
@@ -56,7 +59,8 @@ def hold_copy(root: Path, digest: str) -> Path | None:
     else:
         _HELD[folder] = descriptor
     _check(folder, digest)
-    os.utime(folder)  # its age counts from its last use
+    with suppress(OSError):  # of another user, or on a disk that is read-only
+        os.utime(folder)  # its age counts from its last use
     return folder
 
 
@@ -76,7 +80,11 @@ def _lock(folder: Path) -> int | None:
 
 
 def _check(folder: Path, digest: str) -> None:
-    contents = {name: (folder / name).read_bytes() for name in list_code(folder)}
+    try:
+        names: list[str] = json.loads((folder / NAMES).read_text(errors="surrogateescape"))
+        contents = {name: (folder / name).read_bytes() for name in names}
+    except (FileNotFoundError, ValueError):
+        raise CopyChanged(folder) from None
     if digest_contents(contents) != digest:
         raise CopyChanged(folder)
 
@@ -122,14 +130,15 @@ def _draft(copies: Path) -> Iterator[Path]:
 
 
 def _write(draft: Path, code: CodeFiles) -> None:
-    for name, content in code.contents.items():
+    names = json.dumps(list(code.contents)).encode()
+    for name, content in ((NAMES, names), *code.contents.items()):
         path = draft / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o444)
+            os.fchmod(file.fileno(), code.modes.get(name, 0o444) & 0o555)  # as readable as the original
 
 
 def prune_copies(root: Path, named: Collection[str]) -> None:

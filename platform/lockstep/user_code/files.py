@@ -1,7 +1,8 @@
 """The files of a project that belong to its code, and their digest.
 
 Code is each Python file in the project's folder, each folder there that holds Python files, with everything in it, and
-`pyproject.toml`. Settings, tables, tests, hidden files and caches are not.
+`pyproject.toml`. Settings, tables, tests, hidden files and caches are not. Of all else in the project's folder, such as
+links to data and folders of other users, nothing is read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,7 +27,10 @@ COMPILED = (".pyc", ".pyo")
 FILES_MAX = 20_000
 BYTES_MAX = 256_000_000
 READS_MAX = 5
-"""Attempts to read files that change meanwhile: an editor or a checkout writes for less than a second."""
+PAUSE_SECONDS = 0.3
+"""Pause before files that changed meanwhile are read again: a checkout writes for about a second."""
+PYTHON_LEVELS = 3
+"""Levels of folders, from that of the project's folder, in which Python files make a folder code."""
 
 
 class CodeUnusable(LockstepError):
@@ -48,12 +53,14 @@ class FileStamp(msgspec.Struct, frozen=True):
         modified_ns: Time of the last change of its bytes, in nanoseconds since 1970.
         changed_ns: Time of the last change of its bytes, name or mode.
         inode: Its number in the file system.
+        mode: Its permissions.
     """
 
     size: int
     modified_ns: int
     changed_ns: int
     inode: int
+    mode: int
 
 
 class CodeFiles(msgspec.Struct, frozen=True):
@@ -62,30 +69,41 @@ class CodeFiles(msgspec.Struct, frozen=True):
     Attributes:
         contents: The bytes of each file, by its path from the folder, with `/`.
         digest: SHA-256 of paths and bytes.
+        modes: The permissions of each file; by default all may read it.
     """
 
     contents: Mapping[str, bytes]
     digest: str
+    modes: Mapping[str, int] = {}
 
 
-def read_code(folder: Path) -> CodeFiles:
+def read_code(folder: Path, excluded: Collection[Path] = ()) -> CodeFiles:
     """Read the code of a project as it was at one moment.
+
+    Args:
+        folder: The project's folder.
+        excluded: Folders that are not read, such as those of tables.
 
     Raises:
         CodeUnusable: There is none, or too much of it; a link leads out of the folder; a file is neither file nor
             folder, or changes while it is read.
     """
     last = ""
-    for _ in range(READS_MAX):
+    for attempt in range(READS_MAX):
+        time.sleep(PAUSE_SECONDS if attempt else 0)
         try:
-            before = list_code(folder)
+            before = list_code(folder, excluded)
             contents = {name: (folder / name).read_bytes() for name in before}
-            after = list_code(folder)
+            after = list_code(folder, excluded)
+        except PermissionError as error:
+            step = "let this user read it, or move it out of the folders with Python files"
+            raise CodeUnusable(error.filename, "may not be read by this user", step) from error
         except FileNotFoundError as gone:
             last = str(gone.filename)
             continue
         if before == after:
-            return CodeFiles(contents, digest_contents(contents))
+            modes = {name: stamp.mode for name, stamp in before.items()}
+            return CodeFiles(contents, digest_contents(contents), modes)
         last = next(name for name in {**before, **after} if before.get(name) != after.get(name))
     raise CodeUnusable(folder / last, "changes while it is read", "repeat the command when nothing writes there")
 
@@ -100,16 +118,21 @@ def digest_contents(contents: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def list_code(folder: Path) -> dict[str, FileStamp]:
+def list_code(folder: Path, excluded: Collection[Path] = ()) -> dict[str, FileStamp]:
     """The files of the code with their stamps, by their path from the folder.
+
+    Args:
+        folder: The project's folder.
+        excluded: Folders that are not read.
 
     Raises:
         CodeUnusable: As `read_code`.
     """
     found: dict[str, FileStamp] = {}
     size = 0
-    for name, status in _walk(folder.resolve(), folder):
-        found[name] = FileStamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    for name, status in _Walk(folder, excluded).iterate():
+        mode = stat.S_IMODE(status.st_mode)
+        found[name] = FileStamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, mode)
         size += status.st_size
         if len(found) > FILES_MAX or size > BYTES_MAX:
             limit = f"{FILES_MAX:,} files or {BYTES_MAX // 1_000_000} MB"
@@ -121,25 +144,48 @@ def list_code(folder: Path) -> dict[str, FileStamp]:
     return found
 
 
-def _walk(root: Path, folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for entry in _scan(folder):
-        status = _examine(root, entry)
-        if not stat.S_ISDIR(status.st_mode):
-            if entry.name == PROJECT_FILE or entry.name.endswith(".py"):
-                yield entry.name, status
-        elif _holds_python(Path(entry.path)):
-            yield from _walk_folder(root, Path(entry.path), entry.name)
+class _Walk:
+    """A walk through the code of a project's folder."""
 
+    def __init__(self, folder: Path, excluded: Collection[Path]) -> None:
+        self._folder = folder
+        self._root = folder.resolve()
+        self._excluded = {os.path.realpath(path) for path in excluded}
 
-def _walk_folder(root: Path, folder: Path, name: str) -> Iterator[tuple[str, os.stat_result]]:
-    """All files below a folder of code."""
-    for entry in _scan(folder):
-        status = _examine(root, entry)
-        below = f"{name}/{entry.name}"
-        if not stat.S_ISDIR(status.st_mode):
-            yield below, status
-        elif not (Path(entry.path) / ENVIRONMENT).exists():
-            yield from _walk_folder(root, Path(entry.path), below)
+    def iterate(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Each file of the code, by its path from the folder.
+
+        Raises:
+            CodeUnusable: A file of the code is not a file of the project.
+        """
+        for entry in _scan(self._folder):
+            is_python = entry.name == PROJECT_FILE or entry.name.endswith(".py")
+            if entry.is_dir():
+                yield from self._iterate_folder_of_project(entry)
+            elif is_python:
+                yield entry.name, _examine(self._root, entry)
+
+    def _iterate_folder_of_project(self, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
+        folder = Path(entry.path)
+        if self._is_excluded(folder) or not _holds_python(folder, 1 if entry.is_symlink() else PYTHON_LEVELS):
+            return
+        _examine(self._root, entry)  # refuses a link to code
+        yield from self._iterate_code(folder, entry.name)
+
+    def _iterate_code(self, folder: Path, name: str) -> Iterator[tuple[str, os.stat_result]]:
+        """All files below a folder of code."""
+        for entry in _scan(folder):
+            if self._is_excluded(Path(entry.path)):
+                continue
+            status = _examine(self._root, entry)
+            below = f"{name}/{entry.name}"
+            if not stat.S_ISDIR(status.st_mode):
+                yield below, status
+            elif not (Path(entry.path) / ENVIRONMENT).exists():
+                yield from self._iterate_code(Path(entry.path), below)
+
+    def _is_excluded(self, folder: Path) -> bool:
+        return bool(self._excluded) and os.path.realpath(folder) in self._excluded
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -156,11 +202,21 @@ def _is_derived(name: str) -> bool:
     return name in NOT_CODE or name.endswith(COMPILED)
 
 
-def _holds_python(folder: Path) -> bool:
-    """Whether a folder of the project is code: a Python file is directly in it, and it is not an environment."""
-    if (folder / ENVIRONMENT).exists():
+def _holds_python(folder: Path, levels: int) -> bool:
+    """Whether a folder of the project is code: it is not an environment, and has a Python file within some levels.
+
+    A folder that this user may not read is not code.
+    """
+    try:
+        if (folder / ENVIRONMENT).exists():
+            return False
+        entries = _scan(folder)
+    except PermissionError:
         return False
-    return any(entry.name.endswith(".py") for entry in _scan(folder))
+    if any(entry.name.endswith(".py") and not entry.is_dir(follow_symlinks=False) for entry in entries):
+        return True
+    folders = (Path(entry.path) for entry in entries if levels > 1 and entry.is_dir(follow_symlinks=False))
+    return any(_holds_python(each, levels - 1) for each in folders)
 
 
 def _examine(root: Path, entry: os.DirEntry[str]) -> os.stat_result:

@@ -7,7 +7,8 @@ would mix two versions.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Collection, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import chain
@@ -18,7 +19,7 @@ from lockstep.feature import load_parts
 from lockstep.model.code_version import CodeVersion, remember_code
 from lockstep.settings import Settings
 from lockstep.user_code.copies import make_copy
-from lockstep.user_code.files import CodeFiles, list_code, read_code
+from lockstep.user_code.files import CodeFiles, CodeUnusable, list_code, read_code
 from lockstep.user_code.version_control import find_commit
 
 
@@ -33,27 +34,44 @@ def pin_code(folder: Path, settings: Settings) -> Path:
 
     Raises:
         CodeUnusable: The code cannot be copied, or the copy has changed.
-        OSError: The copy cannot be written.
     """
     if not settings.has_shared_code:
         return folder
+    root = settings.find_code_root()
     for find in load_parts("code_finders"):
-        found: tuple[Path, CodeVersion] | None = find(settings.find_code_root())
+        found: tuple[Path, CodeVersion] | None = find(root)
         if found is not None:
             remember_code(*found)
             return found[0]
-    copy, version = copy_code(folder, settings.find_code_root())
+    copy, version = _copy_for_run(folder, root, settings)
     remember_code(copy, version)
     return copy
 
 
-def copy_code(folder: Path, root: Path) -> tuple[Path, CodeVersion]:
+def _copy_for_run(folder: Path, root: Path, settings: Settings) -> tuple[Path, CodeVersion]:
+    """Copy the code into the code root; next to the state if it has its default, and cannot be written."""
+    excluded = settings.list_data_folders()
+    try:
+        return copy_code(folder, root, excluded)
+    except OSError as error:
+        if settings.code_root is not None:
+            step = "let this user write there, or set code_root to another folder"
+            raise CodeUnusable(root, f"cannot be written: {error}", step) from error
+        return copy_code(folder, settings.local_root.absolute() / "code", excluded)
+
+
+def copy_code(folder: Path, root: Path, excluded: Collection[Path] = ()) -> tuple[Path, CodeVersion]:
     """Copy the code of a folder, and name its version.
+
+    Args:
+        folder: The project's folder.
+        root: The code root.
+        excluded: Folders that are not code, such as those of tables.
 
     Raises:
         CodeUnusable, OSError: As `pin_code`.
     """
-    code = read_code(folder)
+    code = read_code(folder, (*excluded, root))
     commit, is_modified = find_commit(folder, list_top_names(code))
     named = chain.from_iterable(list_digests(root) for list_digests in load_parts("code_listers"))
     return make_copy(root, code, set(named)), CodeVersion(digest=code.digest, commit=commit, is_modified=is_modified)
@@ -62,6 +80,9 @@ def copy_code(folder: Path, root: Path) -> tuple[Path, CodeVersion]:
 def list_top_names(code: CodeFiles) -> list[str]:
     """The files and folders of the code that are directly in its folder."""
     return sorted({name.partition("/")[0] for name in code.contents})
+
+
+_LIBRARIES = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 class _CodeFinder(MetaPathFinder):
@@ -74,7 +95,16 @@ class _CodeFinder(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if path is not None or name not in self._names:
             return None
-        return PathFinder.find_spec(name, self._path, target)
+        spec = PathFinder.find_spec(name, self._path, target)
+        if spec is None or spec.loader is not None:
+            return spec
+        # A folder without __init__.py: an installed module of this name is meant, as on Python's own path.
+        installed = PathFinder.find_spec(name, _LIBRARIES, target)
+        if installed is not None and installed.loader is not None:
+            return None
+        # A list: Python would search its own kind of list on the import path again when that changes.
+        spec.submodule_search_locations = list(spec.submodule_search_locations or ())
+        return spec
 
 
 def import_from(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -41,7 +42,7 @@ def list_names(root: Path) -> list[str]:
 def test_a_copy_has_the_bytes_of_its_digest_and_is_made_once(tmp_path: Path) -> None:
     code = make_code("one")
     copy = make_copy(tmp_path, code)
-    assert read_code(copy) == code
+    assert read_code(copy).contents == code.contents
     assert copy.name == code.digest
     assert (copy / "definitions.py").stat().st_mode & 0o777 == 0o444
     inode = copy.stat().st_ino
@@ -60,7 +61,7 @@ def _change(copy: Path) -> None:
     [
         _change,
         lambda copy: (copy / "assets" / "orders.py").unlink(),
-        lambda copy: (copy / "assets" / "more.py").write_text(""),
+        lambda copy: (copy / copies.NAMES).unlink(),
     ],
 )
 def test_a_copy_that_was_changed_is_refused(tmp_path: Path, change: Callable[[Path], object]) -> None:
@@ -70,6 +71,28 @@ def test_a_copy_that_was_changed_is_refused(tmp_path: Path, change: Callable[[Pa
         hold_copy(tmp_path, code.digest)
     with pytest.raises(CopyChanged):
         make_copy(tmp_path, code)
+
+
+def test_files_that_code_writes_next_to_itself_do_not_count(tmp_path: Path) -> None:
+    code = make_code("one")
+    copy = make_copy(tmp_path, code)
+    for name in ("assets/cache.sqlite-wal", "assets/more.py"):
+        (copy / name).write_text("")
+    (copy / "data.py").mkdir()
+    assert hold_copy(tmp_path, code.digest) == copy
+    assert make_copy(tmp_path, code) == copy
+
+
+def test_a_copy_is_as_readable_as_the_code(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "assets").mkdir(parents=True)
+    for name, mode in (("definitions.py", 0o644), ("assets/key.pem", 0o600), ("assets/decode.py", 0o750)):
+        (project / name).write_text("")
+        (project / name).chmod(mode)
+    copy = make_copy(tmp_path / "code", read_code(project))
+    modes = [stat.S_IMODE((copy / name).stat().st_mode) for name in ("definitions.py", "assets/key.pem")]
+    assert modes == [0o444, 0o400]
+    assert stat.S_IMODE((copy / "assets" / "decode.py").stat().st_mode) == 0o550
 
 
 def test_many_at_once_make_one_copy(tmp_path: Path) -> None:
@@ -109,7 +132,7 @@ def test_a_kill_at_any_step_leaves_no_half_copy(tmp_path: Path) -> None:
     for step in itertools.count():
         root = tmp_path / str(step)
         ended = make_copy_until(root, code, step)
-        assert read_code(make_copy(root, code)) == code
+        assert read_code(make_copy(root, code)).contents == code.contents
         assert list_names(root) == [code.digest], "the draft of the killed process is deleted"
         if ended == 0:
             break

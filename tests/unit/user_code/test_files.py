@@ -16,7 +16,7 @@ from lockstep.user_code import files
 from lockstep.user_code.files import CodeUnusable, digest_contents, list_code, read_code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 PROJECT = {
     "definitions.py": b"defs = 1\n",
@@ -106,6 +106,38 @@ def test_a_link_to_anything_but_a_file_of_the_project_is_refused(tmp_path: Path,
         read_code(folder)
 
 
+def test_what_is_no_code_in_the_folder_of_the_project_stops_nothing(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "project", PROJECT)
+    write_files(tmp_path, {"disk/part.parquet": b"rows", "README.md": b""})
+    (folder / "var").symlink_to(tmp_path / "disk")
+    (folder / "README.md").symlink_to("../README.md")
+    (folder / "gone").symlink_to("missing")
+    os.mkfifo(folder / "pipe")
+    (folder / "lost+found").mkdir(mode=0)
+    (folder / "data" / "empty.py").mkdir(parents=True)
+    assert read_code(folder).contents == PROJECT
+
+
+def test_a_link_to_a_folder_of_code_is_refused(tmp_path: Path) -> None:
+    """A run could not keep it as it was."""
+    folder = write_files(tmp_path / "project", PROJECT)
+    write_files(tmp_path, {"common/shared.py": b""})
+    (folder / "common").symlink_to(tmp_path / "common")
+    with pytest.raises(CodeUnusable, match=r"common' is a link to"):
+        read_code(folder)
+
+
+def test_a_folder_of_folders_with_code_is_code(tmp_path: Path) -> None:
+    write_files(tmp_path, {**PROJECT, "common/parsing/json/b.py": b"", "deep/1/2/3/4/c.py": b""})
+    assert set(read_code(tmp_path).contents) == {*PROJECT, "common/parsing/json/b.py"}
+
+
+def test_excluded_folders_are_not_read(tmp_path: Path) -> None:
+    write_files(tmp_path, {**PROJECT, "data/load.py": b"", "data/tables/rows.py": b""})
+    (tmp_path / "by_link").symlink_to(tmp_path / "data" / "tables")
+    assert set(read_code(tmp_path, (tmp_path / "by_link",)).contents) == {*PROJECT, "data/load.py"}
+
+
 def test_a_link_to_a_file_of_the_project_is_copied_as_a_file(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "project", PROJECT)
     (folder / "assets" / "linked.py").symlink_to("orders.py")
@@ -143,8 +175,8 @@ def test_files_that_change_meanwhile_are_read_again(tmp_path: Path, monkeypatch:
     edits = list(range(2))
     plain = list_code
 
-    def edit_then_list(folder: Path) -> object:
-        found = plain(folder)
+    def edit_then_list(folder: Path, excluded: Collection[Path]) -> object:
+        found = plain(folder, excluded)
         if edits:
             number = edits.pop()
             for name in ("assets/orders.py", "definitions.py"):

@@ -31,6 +31,7 @@ from assets import orders
 
 print(json.dumps([orders.__file__, orders.VERSION, code_location.defs]), flush=True)
 sys.stdin.readline()
+sys.path.insert(1, "/")  # as Spark does: Python searches folders without __init__.py again
 from assets import later
 import shared
 print(json.dumps([later.__file__, later.VERSION, shared.VERSION]), flush=True)
@@ -81,7 +82,7 @@ def test_an_edit_reaches_the_next_run_and_no_worker_of_a_living_run(project: Pat
         assert started.stdout is not None
         file, version, definitions = json.loads(started.stdout.readline())
         copy = Path(file).parents[1]
-        assert (version, definitions, copy.parent) == (1, 2, project.parent / "code" / "copies")
+        assert (version, definitions, copy.parent) == (1, 2, project.parent / "tables.code" / "copies")
         write_project(project, 2)
         # Without -P the working folder would be the first; the worker daemon moves it to the end.
         late = [sys.executable, "-P", "-c", WORKER]
@@ -108,7 +109,8 @@ def test_on_a_cluster_without_a_shared_code_root_files_are_imported_in_place(
 
 
 @pytest.mark.parametrize(
-    ("tables", "root"), [("var/tables", "var/code"), ("/data/t", "/data/code"), ("s3://bucket/tables", "var/code")]
+    ("tables", "root"),
+    [("var/tables", "var/tables.code"), ("/data/t", "/data/t.code"), ("s3://bucket/tables", "var/tables.code")],
 )
 def test_copies_are_next_to_the_tables(tables: str, root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
@@ -167,3 +169,47 @@ def test_the_version_is_that_of_the_copy_of_the_transform(tmp_path: Path, monkey
     for installed in (import_roots.LIBRARY_ROOT, Path("/opt/venv/lib/python3.11/site-packages")):
         monkeypatch.setattr(import_roots, "find_module_root", lambda _, root=installed: (root,))
         assert find_code_version(stream) == version
+
+
+def import_in(project: Path, text: str, **environment: str) -> str:
+    """The output of a text that imports from the code location of a project."""
+    variables = {**os.environ, "PYTHONPATH": LIBRARY, "LOCKSTEP_TABLE_ROOT": str(project.parent / "tables")}
+    command = [sys.executable, "-c", f"import lockstep.code_location\n{text}"]
+    said = subprocess.run(
+        command, cwd=project, env={**variables, **environment}, capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stderr
+    return said.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["secrets", "msgspec"])
+def test_a_folder_of_scripts_hides_no_installed_module(project: Path, name: str) -> None:
+    (project / name).mkdir()
+    (project / name / "rotate.py").write_text("")
+    assert import_in(project, f"import {name}; print({name}.__file__)").endswith(f"{name}/__init__.py") or (
+        import_in(project, f"import {name}; print({name}.__file__)").endswith(f"{name}.py")
+    )
+
+
+def test_without_the_right_to_write_next_to_the_tables_copies_are_next_to_the_state(project: Path) -> None:
+    blocked = project.parent / "tables.code"
+    blocked.write_text("a file")
+    local = project.parent / "local"
+    found = import_in(project, "from assets import orders; print(orders.__file__)", LOCKSTEP_LOCAL_ROOT=str(local))
+    assert Path(found).is_relative_to(local / "code" / "copies")
+    with pytest.raises(AssertionError, match=r"(?s)cannot be written.*next: let this user write there"):
+        import_in(project, "", LOCKSTEP_CODE_ROOT=str(blocked))
+
+
+def test_tables_within_the_project_are_not_copied(project: Path) -> None:
+    tables = project / "assets" / "tables"
+    for _ in range(2):
+        text = "from assets import orders; print(orders.__file__)"
+        copy = Path(import_in(project, text, LOCKSTEP_TABLE_ROOT=str(tables))).parents[1]
+        tables.mkdir(exist_ok=True)
+        (tables / "rows.py").write_text("")
+    assert copy.parent == project / "assets" / "tables.code" / "copies"
+    assert sorted(path.name for path in (copy / "assets").iterdir() if path.name != "__pycache__") == [
+        "later.py",
+        "orders.py",
+    ]

@@ -171,7 +171,7 @@ def prepare_release(folder: Path, settings: Settings, name: str) -> Deployment:
     _require_shared(settings)
     root = settings.find_code_root()
     seen = read_current(root)
-    copy, version = copy_code(folder, root)
+    copy, version = copy_code(folder, root, settings.list_data_folders())
     version = msgspec.structs.replace(version, release=name)
     return _plan(copy, version, seen, settings, folder)
 
@@ -306,7 +306,7 @@ class _Handover:
         folders = StreamFolders(stream.name, self._settings.table_root)
         head = try_read_head(folders)
         if head is None or find_writer(folders.control, head.epoch) is not WriterState.WRITING:
-            return StreamTakeover(stream.name, TakeoverKind.NOT_RUNNING, "its next run has this code")
+            return StreamTakeover(stream.name, TakeoverKind.NOT_RUNNING, self._describe_next(stream))
         if head.code_version is not None and head.code_version.digest == self._code.digest:
             return StreamTakeover(stream.name, TakeoverKind.SAME_CODE, f"epoch {head.epoch}")
         last = read_heartbeat(folders.control, head.epoch)
@@ -316,6 +316,11 @@ class _Handover:
             return self._launch(stream, folders, head.epoch, last.run_id)
         except LockstepError as error:
             return StreamTakeover(stream.name, TakeoverKind.FAILED, f"{error.problem}; next: {error.next_step}")
+
+    def _describe_next(self, stream: AnyStream) -> str:
+        if stream.host_group in self._settings.dagster.hosts:  # a host that lives starts it with the code of the host
+            return f"its next host has this code: launch host_{stream.host_group} if that runs, then resume or start it"
+        return "its next run has this code; if a run is about to write, repeat the command"
 
     def _launch(self, stream: AnyStream, folders: StreamFolders, epoch: int, run_id: str) -> StreamTakeover:
         from lockstep.features.deploy.handover import await_successor, find_run_job  # loads Dagster
