@@ -46,6 +46,7 @@ class _Connections:
 
     def __init__(self) -> None:
         self._opened = list[HTTPConnection]()
+        self._has_ended = False
 
     def open_plain(self, host: str, **options: Any) -> HTTPConnection:
         """A connection without TLS."""
@@ -56,12 +57,22 @@ class _Connections:
         return self._keep(HTTPSConnection(host, **options))
 
     def end(self) -> None:
-        """End all: a thread that waits for one ends, too."""
+        """End all: a thread that waits for one ends, too, and a thread that still connects sends nothing."""
+        self._has_ended = True
         for each in self._opened:
             with suppress(OSError, AttributeError):  # not connected yet, or closed
                 each.sock.shutdown(SHUT_RDWR)
 
     def _keep(self, connection: HTTPConnection) -> HTTPConnection:
+        connect = connection.connect
+
+        def connect_in_time() -> None:
+            connect()
+            if self._has_ended:
+                connection.close()
+                raise TimeoutError
+
+        connection.connect = connect_in_time  # type: ignore[method-assign]
         self._opened.append(connection)
         return connection
 

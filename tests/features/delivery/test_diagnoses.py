@@ -148,6 +148,7 @@ def test_a_role_without_rights_is_told_each_one_until_it_has_them(
         ("", "nothing on this machine"),
         (f"ftp://{CANARY}", "no http:// or https:// address"),
         (f"https:///{CANARY}", "has no host"),
+        (f"https://[{CANARY}]/", "has no host"),
         (f"https://127.0.0.1:{CANARY}/", "has no host, another port than a number"),
         (f"https://{CANARY}@127.0.0.1/", "has no host, another port than a number, or credentials"),
         (f"https://{CANARY}.invalid/", "has no address"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from lockstep.declare.delivery import refuse_shared
 from lockstep.delivery import (
     Delivery,
     DeliveryFenced,
+    FirstRows,
     RowSource,
     TargetInterrupted,
     TargetRefused,
@@ -44,6 +46,7 @@ from lockstep.features.delivery.webhook_request import (
     make_request_key,
     split_rows,
 )
+from lockstep.http_request import send_json
 from lockstep.operations.stream_table import open_table
 from lockstep.rules import InRange, InSet, NotNull, Unique, list_violated
 from lockstep.settings import Settings
@@ -339,6 +342,35 @@ def test_a_newer_claim_fences_an_earlier_one_and_keeps_the_position(receiver: Re
         first.write([make_row(Row("x", 1, 1), 1)], token)
     assert len(receiver.arrivals) == 1
     assert deliver(offline, declared).rows == 0
+
+
+def test_a_request_that_connects_after_its_time_limit_sends_nothing(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for its answer: the rows would be sent again at each attempt."""
+    connect = socket.create_connection
+
+    def connect_late(*arguments: Any, **options: Any) -> socket.socket:
+        time.sleep(0.5)
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(socket, "create_connection", connect_late)
+    assert send_json(receiver.url, b"{}", 0.1).problem
+    time.sleep(1.0)
+    assert receiver.arrivals == []
+    assert send_json(receiver.url, b'{"rows": []}', 30.0).status == 204
+
+
+def test_a_lost_position_of_new_rows_goes_back_to_the_first_start(receiver: Receiver, offline: Offline) -> None:
+    declared = declare(offline, first_rows=FirstRows.NEW)
+    assert deliver(offline, declared).rows == 0
+    offline.run(*script())
+    sent = deliver(offline, declared).rows
+    assert sent > 0
+    for path in (offline.folders.root / "_deliveries" / "alerts.claims").iterdir():
+        path.unlink()
+    assert deliver(offline, declared).rows == sent
+    assert len(set(receiver.list_ids())) == sent
 
 
 def test_a_lost_position_sends_all_rows_again_by_their_ids_and_notes_it(receiver: Receiver, offline: Offline) -> None:

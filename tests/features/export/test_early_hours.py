@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from lockstep.features.export.dataset import (
     take_back_hour,
 )
 from lockstep.features.export.export import WaitReason, export_stream, list_proven_hours, plan_export
+from lockstep.features.export.publish import STAGING
 from lockstep.features.export.undone import UNDONE, find_undone_rows
 from lockstep.features.history.promote import prepare_promotion
 from lockstep.features.history.rewind import prepare_rewind, rewind_stream
@@ -170,6 +172,18 @@ def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Pa
     assert left == list(first[: 3 - WITHDRAWAL_STEPS.index(step)])
     assert read_dataset(made) <= before
     assert export(made)[0] == first[1]
+    assert_exact(made)
+
+
+def test_an_hour_is_withdrawn_from_a_dataset_without_its_staging_folder(tmp_path: Path) -> None:
+    """A copy of a dataset may lack empty folders."""
+    made = begin(tmp_path)
+    export(made)
+    made.rewind(5)
+    made.hours(2)
+    compact_stream(made.run.folders)
+    shutil.rmtree(made.run.folders.export / STAGING)
+    export(made)
     assert_exact(made)
 
 

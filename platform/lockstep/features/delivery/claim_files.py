@@ -83,8 +83,8 @@ class ClaimFiles:
                 content = self._storage.read(path)
                 if content:
                     return decode_json(content, DeliveryToken)
-            except FileNotFoundError:
-                continue
+            except FileNotFoundError as error:  # deleted by a claim that wrote its token meanwhile
+                raise DeliveryFenced(self._delivery) from error
             except msgspec.DecodeError as error:
                 problem = f"its position {path} cannot be decoded: {error}"
                 step = (

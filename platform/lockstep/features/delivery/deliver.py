@@ -231,8 +231,11 @@ class _Run:
     def _find_start(self, claim: Claim, read: VersionRead, *, accepts: bool) -> DeliveryToken:
         """Compare the position with the table, and accept a halt. Raises DeliveryHalted."""
         known = claim.connection.token
-        token = make_first_token(self._delivery, self._folders.stream, read) if known is None else known
-        token = token if known is None else claim.take_erasures(token, read)
+        if known is None:
+            started_after = read_history(self._root, self._delivery.name).started_after
+            token = make_first_token(self._delivery, self._folders.stream, read, started_after)
+        else:
+            token = claim.take_erasures(known, read)
         self.result = msgspec.structs.replace(self.result, claims=self.result.claims + 1, batch=token.batch)
         halt = None if known is None else claim.find_halt(token, read)
         detail = "" if known is not None else f"first start, after batch {token.batch}"

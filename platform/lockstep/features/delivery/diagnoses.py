@@ -126,13 +126,15 @@ def _read_rights(client: ClusterClient, topic: str, seconds: float) -> frozenset
 
 def _check_webhook(check: str, delivery: str, target: Webhook) -> Diagnosis:
     """Whether the address and the credentials are there, and the host has an address. Nothing is sent."""
-    parts = urlsplit(fetch_address(delivery, target))
+    address = fetch_address(delivery, target)
     headers = fetch_headers(delivery, target)
     field = f"Webhook.url, of {target.url},"
     try:
+        parts = urlsplit(address)
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
+    except ValueError:  # its text has a part of the address
+        parts = urlsplit("")
         host = ""
         port = 0
     if not host or "@" in parts.netloc:

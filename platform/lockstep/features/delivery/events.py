@@ -51,6 +51,11 @@ class DeliveryHistory(msgspec.Struct, frozen=True):
     events: tuple[DeliveryEvent, ...] = ()
     claim: int = 0
 
+    @property
+    def started_after(self) -> int | None:
+        """The batch of the oldest event, if rows were delivered before: a target without a position has lost it."""
+        return self.events[-1].batch if self.claim and self.events else None
+
     def describe(self) -> Description:
         """Return its description."""
         return Description(

@@ -55,11 +55,21 @@ class VersionRead(msgspec.Struct, frozen=True):
     entry: str
 
 
-def make_first_token(delivery: Delivery, stream: str, read: VersionRead) -> DeliveryToken:
-    """The position of a delivery that starts. Pure."""
+def make_first_token(
+    delivery: Delivery, stream: str, read: VersionRead, started_after: int | None = None
+) -> DeliveryToken:
+    """The position of a delivery that starts. Pure.
+
+    Args:
+        delivery: The delivery.
+        stream: Name of the stream.
+        read: The version that is read.
+        started_after: The batch after which it started before its position was lost; None at its first start.
+    """
     head = read.base.head
     dropped = 0 if head.retention is None else head.retention.batch
-    batch = head.batch if delivery.first_rows is FirstRows.NEW else dropped
+    newest = head.batch if started_after is None else min(head.batch, max(dropped, started_after))
+    batch = newest if delivery.first_rows is FirstRows.NEW else dropped
     return move_token(
         DeliveryToken(
             delivery=delivery.name,

@@ -86,6 +86,7 @@ def take_back_folder(folder: Path, target: Path, last: str) -> None:
         _delete_published(target, last)
         storage.delete_folder(staged)
         return
+    storage.make_folder(staged.parent)
     try:
         storage.move(target, staged)
     except FileNotFoundError:
