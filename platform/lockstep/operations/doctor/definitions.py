@@ -31,10 +31,10 @@ def check_definitions(folder: Path) -> Iterator[Diagnosis]:
         return
     command = [sys.executable, "-m", "dagster", "definitions", "validate"]
     with tempfile.TemporaryDirectory(prefix="lockstep-doctor-") as home:
+        # The code of the working folder, as the other checks read it; its copy is deleted.
+        environment = {**os.environ, "DAGSTER_HOME": home, "LOCKSTEP_CODE_ROOT": f"{home}/code"}
         try:
-            done = run_command(
-                command, "Dagster", LOAD_SECONDS, folder=folder, environment={**os.environ, "DAGSTER_HOME": home}
-            )
+            done = run_command(command, "Dagster", LOAD_SECONDS, folder=folder, environment=environment)
         except TimeoutError as late:
             yield make_warning(
                 CHECK, str(late), f"{SLOW}: repeat it; until then it is unknown whether {WORKSPACE} loads"
