@@ -46,7 +46,7 @@ def test_the_process_looks_after_all_its_folders(tmp_path: Path) -> None:
         try:
             wait_until(lambda: all(log.stat().st_size == 0 for log in logs), "the rotation")
         finally:
-            process.terminate()
+            process.kill()  # earlier tests of this process may have left SIGTERM ignored
     assert all(log.with_name(f"{log.name}.1").stat().st_size == LIMIT_BYTES + 1 for log in logs)
 
 

@@ -55,12 +55,12 @@ def make_settings(address: str) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=address, timeout_seconds=TIMEOUT_SECONDS)
 
 
-def publish_at_last(group: ConsumerGroup, place: TopicNamePartition) -> None:
-    """Publish offset 2; an earlier publication may still wait for an answer to its first request."""
+def publish_at_last(group: ConsumerGroup, place: TopicNamePartition, offset: int = 2) -> None:
+    """Publish an offset; an earlier publication may still wait for an answer to its first request."""
     deadline = time.monotonic() + REPEATED_SECONDS_MAX
     while True:
         try:
-            group.publish({place: 2})
+            group.publish({place: offset})
         except KafkaError:
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -87,7 +87,7 @@ def test_a_request_without_an_answer_ends(older: Older, asks: str, unanswered: i
     broker, proxy, address = older
     topic = Feed(broker.bootstrap_servers, f"{asks}{unanswered}").create("values")
     group, place = ConsumerGroup(make_settings(address), "g"), TopicNamePartition(topic, 0)
-    group.publish({place: 0})
+    publish_at_last(group, place, 0)
     proxy.unanswered = frozenset({unanswered})
     began = time.monotonic()
     with pytest.raises(KafkaError, match="group g") as silent:

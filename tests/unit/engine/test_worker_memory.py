@@ -14,8 +14,9 @@ from lockstep.engine.executor.limits import EngineLimit, LimitKind, WorkerMemory
 from lockstep.engine.executor.worker_memory import MemoryWatch, find_default_limit, read_memory_bytes
 
 SPARE_BYTES = 150_000_000
-BLOCK_BYTES = 10_000_000
-BLOCKS = 40
+BLOCK_BYTES = 40_000_000
+"""Above the largest threshold of malloc (32 MB): smaller blocks may reuse memory that earlier tests have freed."""
+BLOCKS = 10
 SECONDS_MAX = 20.0
 
 Work = Callable[[list[bytes]], None]
