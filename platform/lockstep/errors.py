@@ -255,7 +255,9 @@ class Overtaken(Fenced):
             f"{what} of stream {stream}: a run or another command claimed the table meanwhile; nothing was changed",
             next_step=f"lockstep history {stream} shows the faster change; then repeat the request, if still needed",
         )
-        self.stream, self.mine, self.holder = stream, fenced.mine, fenced.holder
+        self.stream = stream
+        self.mine = fenced.mine
+        self.holder = fenced.holder
 
 
 class StreamHeld(LockstepError):

@@ -159,9 +159,17 @@ svg .dim { fill: var(--dim); } svg .grid { stroke: var(--line); } footer { margi
 </html>
 """
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 800, 260, 80, 40, 26
-BAR_HEIGHT, BAR_LEFT, BAR_RIGHT = 24, 190, 90
-LEGEND_GAP, LEGEND_HEIGHT, LETTER_WIDTH = 40, 20, 7
+WIDTH = 800
+HEIGHT = 260
+LEFT = 80
+BOTTOM = 40
+TOP = 26
+BAR_HEIGHT = 24
+BAR_LEFT = 190
+BAR_RIGHT = 90
+LEGEND_GAP = 40
+LEGEND_HEIGHT = 20
+LETTER_WIDTH = 7
 COLORS = 6
 TICKS = 4
 LONG = 40
@@ -209,10 +217,13 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
     legend = _place_legend([line.name for line in lines])
     top = TOP + LEGEND_HEIGHT * max((row for row, _ in legend), default=0)
     height = HEIGHT - TOP + top
-    bottom, wide, high = height - BOTTOM, WIDTH - LEFT - 20, height - BOTTOM - top
+    bottom = height - BOTTOM
+    wide = WIDTH - LEFT - 20
+    high = height - BOTTOM - top
     parts = [_open_svg(height, f"{', '.join(line.name for line in lines) or y_label} over {x_label}")]
     for tick in range(TICKS + 1):
-        y, x = bottom - high * tick / TICKS, LEFT + wide * tick / TICKS
+        y = bottom - high * tick / TICKS
+        x = LEFT + wide * tick / TICKS
         at = _number(x_max * tick / TICKS)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{LEFT + wide}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
@@ -234,11 +245,14 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
 
 def _place_legend(names: Sequence[str]) -> list[tuple[int, int]]:
     """The row and x of each name: a name that does not fit into its row starts the next."""
-    places, row, x = list[tuple[int, int]](), 0, LEFT
+    places = list[tuple[int, int]]()
+    row = 0
+    x = LEFT
     for name in names:
         width = LEGEND_GAP + LETTER_WIDTH * len(name)
         if x > LEFT and x + width > WIDTH:
-            row, x = row + 1, LEFT
+            row = row + 1
+            x = LEFT
         places.append((row, x))
         x += width
     return places
@@ -251,7 +265,8 @@ def draw_bars(bars: Sequence[Bar], unit: str) -> str:
         bars: The bars, from top to bottom.
         unit: Unit of all values.
     """
-    longest, wide = max((bar.value for bar in bars), default=0.0) or 1.0, WIDTH - BAR_LEFT - BAR_RIGHT
+    longest = max((bar.value for bar in bars), default=0.0) or 1.0
+    wide = WIDTH - BAR_LEFT - BAR_RIGHT
     parts = [_open_svg(BAR_HEIGHT * len(bars) + 8, unit)]
     for number, bar in enumerate(bars):
         y = number * BAR_HEIGHT + 4

@@ -421,7 +421,8 @@ def _origin(value: str) -> str:
         parts = urlsplit(value.lower())
         port = parts.port
     except ValueError:
-        parts, port = urlsplit(""), None
+        parts = urlsplit("")
+        port = None
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname or value.lower() != f"{parts.scheme}://{parts.netloc}":
         raise ValueError(f"{value!r} is not an origin: write http:// or https://, a host and its port, and no path")
     if "@" in parts.netloc or "*" in parts.netloc:
@@ -636,7 +637,8 @@ def _refuse_mistyped_origins() -> None:
 
 def _problem(item: ErrorDetails) -> str:
     """One wrong key. Values of options and of unknown keys may be secrets, and are hidden."""
-    key, value = ".".join(map(str, item["loc"])), item["input"]
+    key = ".".join(map(str, item["loc"]))
+    value = item["input"]
     if item["type"] == "extra_forbidden":
         return f"{key} is not a setting{_name_known(item['loc'])}"
     hidden = any(part in key for part in (".options", ".secrets")) or _WITH_SECRET.search(str(value)) is not None

@@ -188,14 +188,17 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
     withdrawn: a writer that has not seen it continues.
     """
     find_storage(control).replace(_handover_request(control, epoch), b"{}")
-    before, asked = read_heartbeat(control, epoch), time.monotonic()
+    before = read_heartbeat(control, epoch)
+    asked = time.monotonic()
     counted = asked
     while not cancelled():
-        now, clock = read_heartbeat(control, epoch), time.monotonic()
+        now = read_heartbeat(control, epoch)
+        clock = time.monotonic()
         if now is None or now.phase is Phase.ENDED:
             return Takeover.HANDOVER
         if now != before:
-            before, counted = now, clock
+            before = now
+            counted = clock
         if now.phase is Phase.WRITING and clock - asked > timeout_seconds:
             return Takeover.SILENT
         if now.phase is Phase.DRAINING and clock - counted > POLLS * compute_poll_seconds(control):
@@ -306,7 +309,8 @@ def reserve_start(control: Path, epoch: int, attempt: int) -> int | None:
     A caller that asks for a number below the last has forgotten the starts since, as a sensor with a reset cursor:
     it gets the next one.
     """
-    storage, taken = find_storage(control), list[int]()
+    storage = find_storage(control)
+    taken = list[int]()
     storage.make_folder(control)
     for path in storage.find_files(control, "start*-*.json"):
         number, of_epoch = map(int, path.stem.removeprefix("start").split("-"))

@@ -203,8 +203,12 @@ class Heartbeat:
     """
 
     def __init__(self, control: Path, epoch: int, *, never_ending: bool = False, run_id: str = "") -> None:
-        self.control, self.epoch, self._path = control, epoch, _liveness(control, epoch)
-        self._never_ending, self._run_id, self._phase = never_ending, run_id, Phase.WRITING
+        self.control = control
+        self.epoch = epoch
+        self._path = _liveness(control, epoch)
+        self._never_ending = never_ending
+        self._run_id = run_id
+        self._phase = Phase.WRITING
         self._written: Phase | None = None
         self._counting = _Counting(control, run_id, self._write)
 
@@ -238,7 +242,8 @@ class Heartbeat:
 @contextmanager
 def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
     """Heartbeat of a run while the block lasts; a killed run leaves its file behind."""
-    path, process = _run_liveness(control, run_id), read_this_process()
+    path = _run_liveness(control, run_id)
+    process = read_this_process()
     counting = _Counting(
         control,
         run_id,
@@ -300,7 +305,8 @@ def forget_run(control: Path, run_id: str) -> None:
 def read_this_process() -> ProcessIdentity | None:
     """This process; None without /proc."""
     pid = os.getpid()
-    started, place = _started(pid), _place()
+    started = _started(pid)
+    place = _place()
     return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
 
 

@@ -297,7 +297,8 @@ def _make_degraded_alarm(facts: HealthFacts) -> Alarm:
     topics = {each.topic for each in facts.halted_topics}
     waiting = [each for each in facts.partitions if each.topic in topics]
     behind = "" if facts.kafka else f"; {format_count(sum(each.lag_messages for each in waiting), 'message')} wait"
-    first, more = facts.halted_topics[0], len(facts.halted_topics) - 1
+    first = facts.halted_topics[0]
+    more = len(facts.halted_topics) - 1
     others = f" ({more + 1} topics in all)" if more else ""
     problem = f"topic {first.topic} is halted, the others are read{others}: {first.reason}{behind}"
     return _alarm(AlarmKind.DEGRADED, problem, facts.next_step)
@@ -323,7 +324,8 @@ def _judge_loss(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     since = (
         f"batch {lost.first_batch}" if lost.first_batch == lost.last_batch else f"batches from {lost.first_batch} on"
     )
-    sessions, messages = format_count(lost.open.sessions, "session"), format_count(lost.open.messages, "message")
+    sessions = format_count(lost.open.sessions, "session")
+    messages = format_count(lost.open.messages, "message")
     what = (
         f"{sessions} lost their states, and with them {messages}" if lost.open.messages else f"{sessions} lost states"
     )
@@ -343,7 +345,8 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     A topic without new messages is never stale. A stream that catches up misses its objective, too, but commits: that
     is a warning.
     """
-    patience, since = compute_patience_seconds(stream), facts.progress_seconds
+    patience = compute_patience_seconds(stream)
+    since = facts.progress_seconds
     stands = since is not None and since > patience
     halted = {each.topic for each in facts.halted_topics}
     read = [each for each in facts.partitions if each.topic not in halted]
@@ -385,7 +388,8 @@ def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
         yield _alarm(AlarmKind.HEADROOM, problem, _start_or_plan(facts), severity)
     lost = [each for each in facts.partitions if each.expired_messages]
     if lost:
-        total, worst = sum(each.expired_messages for each in lost), max(lost, key=lambda each: each.expired_messages)
+        total = sum(each.expired_messages for each in lost)
+        worst = max(lost, key=lambda each: each.expired_messages)
         problem = (
             f"retention has deleted {format_count(total, 'unread offset')}, most of {_place(worst)}{_in_all(lost)}"
         )

@@ -23,8 +23,10 @@ from lockstep.table import delta_log
 from lockstep.table.layout import StreamFolders
 
 SAMPLES_FILE = "growth.json"
-HOUR_SECONDS, DAY_SECONDS = 3_600.0, 86_400.0
-RECENT_SECONDS, OLDEST_SECONDS = 2 * DAY_SECONDS, 35 * DAY_SECONDS
+HOUR_SECONDS = 3_600.0
+DAY_SECONDS = 86_400.0
+RECENT_SECONDS = 2 * DAY_SECONDS
+OLDEST_SECONDS = 35 * DAY_SECONDS
 """Each recent sample is kept, of older ones the first of a day: some 80 samples, 40 kB."""
 RATE_SECONDS = 7 * DAY_SECONDS
 """The rate is that of a week, which has the same days in it as any other."""
@@ -137,7 +139,8 @@ def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
 
     The last one given is the newest; samples with a later time are of a wrong clock.
     """
-    newest, days = samples[-1].at, set[float]()
+    newest = samples[-1].at
+    days = set[float]()
     kept = []
     for sample in sorted(samples, key=lambda each: each.at):
         day = sample.at // DAY_SECONDS

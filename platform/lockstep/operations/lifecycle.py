@@ -166,7 +166,8 @@ def check_startable(folders: StreamFolders) -> StartCheck:
         return StartCheck(None, lives=False, epoch=0)
     if head.desired is Desired.HALTED:
         raise StreamHalted(head.stream, head.findings)
-    lives, last = is_writer_alive(folders.control, head.epoch), read_heartbeat(folders.control, head.epoch)
+    lives = is_writer_alive(folders.control, head.epoch)
+    last = read_heartbeat(folders.control, head.epoch)
     never_ending = lives and last is not None and last.never_ending
     return StartCheck(
         head.desired.value,

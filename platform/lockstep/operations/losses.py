@@ -118,7 +118,8 @@ def _read_open(folders: StreamFolders, head: Head) -> Iterator[LossShown]:
     Raises:
         TableError: A ledger file is missing or damaged.
     """
-    lost, valid = head.lost, head.valid_batches
+    lost = head.lost
+    valid = head.valid_batches
     for rows in ledger.iterate_columns(folders.ledger, COLUMNS, first_batch=lost.first_batch, last_batch=head.batch):
         found = rows.filter(pc.list_value_length(pc.field("losses")) > 0)
         for row in found.to_pylist():

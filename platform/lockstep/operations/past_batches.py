@@ -68,7 +68,8 @@ class NotRewindable(TableError):
 
     def __init__(self, stream: str, batch: int, problem: str, *, next_step: str) -> None:
         super().__init__(f"stream {stream} cannot be rewound to batch {batch}: {problem}", next_step=next_step)
-        self.stream, self.batch = stream, batch
+        self.stream = stream
+        self.batch = batch
 
 
 def check_rewindable(head: Head, batch: int) -> None:

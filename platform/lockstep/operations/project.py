@@ -18,7 +18,9 @@ FILES = Path(__file__).parent / "project_files"
 TEMPLATE = Path(__file__).parents[1] / "template"
 """In an installed package; a checkout is its own template."""
 CHECKOUT = Path(__file__).parents[3]
-DEFINITIONS, SETTINGS, DAGSTER_HOME = "definitions.py", "lockstep.toml", "dagster_home"
+DEFINITIONS = "definitions.py"
+SETTINGS = "lockstep.toml"
+DAGSTER_HOME = "dagster_home"
 STARTERS = {
     "pyproject.toml": "pyproject.toml.txt",
     ".gitignore": "gitignore.txt",
@@ -116,7 +118,9 @@ def renew_project(folder: Path) -> RenewedProject:
         raise LockstepError(
             f"{folder} has no {DEFINITIONS}: it is not a project", next_step="create a project: lockstep init FOLDER"
         )
-    added, replaced, kept = list[str](), dict[str, str](), list[str]()
+    added = list[str]()
+    replaced = dict[str, str]()
+    kept = list[str]()
     for name, text in _make_wiring("", name_location(folder)).items():
         path = folder / name
         before = path.read_text() if path.exists() else None

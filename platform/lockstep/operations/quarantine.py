@@ -143,7 +143,9 @@ class NotInQuarantine(LockstepError):
             f"{problem}; retention has dropped the {dropped}" if dropped else problem,
             next_step=f"lockstep quarantine list {stream} --topic {place.topic}",
         )
-        self.topic, self.partition, self.offset = place.topic, place.partition, place.offset
+        self.topic = place.topic
+        self.partition = place.partition
+        self.offset = place.offset
 
 
 class ExportRefused(LockstepError):
@@ -203,7 +205,8 @@ def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRo
         NoTable: The stream has never run.
         NotInQuarantine: There is none.
     """
-    table, here = _table(folders), [pc.field(name) == value for name, value in msgspec.structs.asdict(place).items()]
+    table = _table(folders)
+    here = [pc.field(name) == value for name, value in msgspec.structs.asdict(place).items()]
     rows = table.to_table(filter=reduce(and_, here, _make_lineage_filter(folders))).sort_by("batch").to_pylist()
     if not rows:
         raise NotInQuarantine(folders.stream, place, dropped=describe_dropped(folders))
@@ -224,7 +227,8 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         ExportRefused: The file exists, or cannot be written.
     """
     before = open_table(folders).base().head.erasure
-    table, write = _table(folders), _write_parquet if file.suffix == ".parquet" else _write_lines
+    table = _table(folders)
+    write = _write_parquet if file.suffix == ".parquet" else _write_lines
     batches = _read_in_turn(table, _filter(folders, wanted))
     try:
         with file.open("xb") as out:

@@ -154,7 +154,8 @@ def query_sql(
             "a version belongs to one table, and SQL may name several",
             next_step="lockstep query TABLE --version N, or SQL with --at TIME",
         )
-    declared, parts = list(streams), dict[str, _Tables]()
+    declared = list(streams)
+    parts = dict[str, _Tables]()
     further = chain.from_iterable(list_tables(declared, root) for list_tables in load_parts("table_listers"))
     for stream in [*declared, *further]:
         if as_of.time is not None and stream not in sql:
@@ -239,7 +240,9 @@ def _add_further(found: _Tables, further: Iterable[QueriedTable]) -> _Tables:
 def _join(parts: Mapping[str, _Tables], derived: Mapping[str, DeltaTable], sql: str) -> _Tables:
     """All tables by name: of a stream `a_ledger` and the ledger of a stream `a` it is that of the stream."""
     own = {stream: part.tables[stream] for stream, part in parts.items() if part.tables} | dict(derived)
-    tables, until, notes = dict[str, DeltaTable](), dict[str, Valid](), list[str]()
+    tables = dict[str, DeltaTable]()
+    until = dict[str, Valid]()
+    notes = list[str]()
     for stream, part in parts.items():
         tables |= part.tables
         until |= {name: valid for name, valid in part.until.items() if name not in own}

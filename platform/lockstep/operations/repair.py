@@ -187,7 +187,8 @@ def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Ch
         return Check(name, Condition.BROKEN.value, "there is no log", f"restore {table} from a copy")
     if version is None:
         return Check(name, Condition.OK.value, f"version {torn_entry.find_newest_version(table)} is whole")
-    path, found = delta_log.make_entry_path(table, version), make_unreadable(table, version).problem
+    path = delta_log.make_entry_path(table, version)
+    found = make_unreadable(table, version).problem
     if wrong := _find_needed(folders, table, version):
         step = f"it was whole once, and later entries build on it ({wrong}): restore {path} from a copy"
         return Check(name, Condition.BROKEN.value, found, step)
@@ -244,7 +245,8 @@ def _foreign_commits(folders: StreamFolders, agreed: _Agreement) -> Iterator[Che
 
 def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], agreed: _Agreement) -> Check:
     """Moving it away restores the earlier table: its files must exist, and no log checkpoint may hold the commit."""
-    name, found = f"commits to {table.name}", find_foreign_commit(table, versions[-1]).problem
+    name = f"commits to {table.name}"
+    found = find_foreign_commit(table, versions[-1]).problem
     whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
     if torn_entry.is_in_checkpoint(table, versions[-1]):
         return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
@@ -272,7 +274,8 @@ def _unreadable(error: Exception) -> Check:
 
 def _ledger(folders: StreamFolders, head: Head, agreed: _Agreement) -> Check:
     """Check the ledger; restored from an older copy, it may be behind by more than one batch."""
-    name, held = "ledger", _held(folders.ledger)
+    name = "ledger"
+    held = _held(folders.ledger)
     found = f"it holds batch {held}, the head is at {head.batch}"
     if held == head.batch:
         return Check(name, Condition.OK.value, found)
@@ -327,7 +330,8 @@ class _Addition(NamedTuple):
 
 def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Addition]:
     """The additions that the ledger lacks after its last batch, by entries of the output table, oldest first."""
-    found, version = list[_Addition](), head.batch_version
+    found = list[_Addition]()
+    version = head.batch_version
     while version > 0 and (not found or found[0].after > held):
         at = delta_log.read_head(folders.table, version)
         if at is None or at.batch <= held:
@@ -354,7 +358,8 @@ def _data_files(table: Path) -> Check:
 
 def _state(folders: StreamFolders, head: Head) -> Check:
     rows = ledger.read_positions(folders, head).values()
-    segments, wrong = 0, []
+    segments = 0
+    wrong = []
     for row in rows:
         try:
             segments += sum(1 for _ in read_segments(find_state_version(row), folders.state))

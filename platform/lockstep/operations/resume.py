@@ -113,7 +113,8 @@ class ResumePreview(msgspec.Struct, frozen=True, kw_only=True):
     costs: tuple[OptionCost, ...] = ()
 
 
-ANSWER_SECONDS, POLL_SECONDS = 120.0, 0.2
+ANSWER_SECONDS = 120.0
+POLL_SECONDS = 0.2
 """Time for a run to reach a resumption: a batch may be under way."""
 
 
@@ -128,7 +129,8 @@ class ResumptionUnanswered(LockstepError):
     def __init__(self, stream: str, topics: tuple[str, ...], why: str) -> None:
         problem = f"topics {format_some(topics)} of stream {stream} were not resumed: {why}"
         super().__init__(problem, next_step=f"{SLOW}: lockstep status {stream}, then try again")
-        self.stream, self.topics = stream, topics
+        self.stream = stream
+        self.topics = topics
 
 
 def plan_resume(
@@ -248,7 +250,8 @@ def _commit(
     folders: StreamFolders, output: OutputLog, before: Head, decision: ResumeDecision, topics: Collection[str]
 ) -> Head:
     """Claim, then commit the resume: a full set of positions."""
-    refuse, why_who = partial(find_open_findings, topics=topics), f"{decision.why} ({decision.who})"
+    refuse = partial(find_open_findings, topics=topics)
+    why_who = f"{decision.why} ({decision.who})"
     claimed = output.commit(commit_claim(before.epoch, output.table_id, refuse, cause="resume")).head
     side_tables.SideLogs(folders).catch_up(claimed)
     rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)
@@ -275,7 +278,9 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
     ids, names = ({getattr(each, name) for each in decision.findings} for name in ("topic_id", "topic"))
     encoded = encode_options(decision.accepted)
     request = ResumeRequest(tuple(sorted(ids)), encoded, who=decision.who, why=decision.why)
-    deadline, is_asked, head = time.monotonic() + ANSWER_SECONDS, False, before
+    deadline = time.monotonic() + ANSWER_SECONDS
+    is_asked = False
+    head = before
     try:
         while time.monotonic() < deadline and head.epoch == before.epoch:
             is_asked = is_asked or request_resumption(folders.control, before.epoch, request)

@@ -120,9 +120,11 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
 
 
 def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> None:
-    trigger, control = handle.stream.trigger, handle.folders.control
+    trigger = handle.stream.trigger
+    control = handle.folders.control
     seconds_max = ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
-    deadline, step = time.monotonic() + seconds_max, "try again; nothing was changed"
+    deadline = time.monotonic() + seconds_max
+    step = "try again; nothing was changed"
     is_asked = has_successor = False
     try:
         while time.monotonic() < deadline and not has_successor:
@@ -149,7 +151,8 @@ def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> Non
 
 def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) -> None:
     """A batch without messages, by a claim: a full set of positions, in which the topic is retired."""
-    folders, output = handle.folders, open_table(handle.folders)
+    folders = handle.folders
+    output = open_table(handle.folders)
     claimed = output.commit(commit_claim(head.epoch, output.table_id, check_not_halted, cause=f"retire {topic}")).head
     side_tables.SideLogs(folders).catch_up(claimed)
     stamp = LedgerStamp(
@@ -165,7 +168,8 @@ def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) ->
 
 
 def _make_row(stamp: LedgerStamp, row: LedgerRow, topic: str, who: str, why: str) -> LedgerRow:
-    position, retires = read_position(row), row.topic == topic and not row.retired
+    position = read_position(row)
+    retires = row.topic == topic and not row.retired
     kept = make_kept_row(stamp, position, retired=row.retired or retires)
     if not retires:
         return kept

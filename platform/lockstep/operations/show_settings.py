@@ -28,7 +28,8 @@ SECRET_NAMES = re.compile(r"(?i)secret|pass|token|credential|key|private|auth|ja
 """Spark properties whose values may hold secrets; wider than Spark's own list."""
 LOGIN = re.compile(r"://[^/@\s]*:[^/@\s]*@")
 """User and password in an address."""
-WHOLE, IN_FIELDS = ("integrity", "decoder", "trigger"), ("topics", "limits", "objectives")
+WHOLE = ("integrity", "decoder", "trigger")
+IN_FIELDS = ("topics", "limits", "objectives")
 """Parts of a stream chosen as a whole, and those whose fields are options; a transform's fields are its author's."""
 
 
@@ -82,7 +83,8 @@ def list_options(streams: Mapping[str, AnyStream]) -> AllOptions:
 def _settings(path: tuple[str, ...], model: BaseModel, given: Mapping[str, object]) -> Iterator[Option]:
     """The settings below one part, depth first."""
     for name, field in type(model).model_fields.items():
-        value, here = getattr(model, name), (*path, name)
+        value = getattr(model, name)
+        here = (*path, name)
         if isinstance(value, BaseModel):
             yield from _settings(here, value, given)
         elif isinstance(value, dict) and value:

@@ -42,8 +42,11 @@ class SharedCluster:
             kafka: Connection to Kafka.
             timeout_seconds: Timeout of a request, if less than the setting.
         """
-        self._kafka, self._timeout_seconds = kafka, min(kafka.timeout_seconds, timeout_seconds)
-        self._lock, self._asks, self._made_at = threading.Lock(), threading.Lock(), 0.0
+        self._kafka = kafka
+        self._timeout_seconds = min(kafka.timeout_seconds, timeout_seconds)
+        self._lock = threading.Lock()
+        self._asks = threading.Lock()
+        self._made_at = 0.0
         self._cluster: ClusterAdmin | None = None
         self._names: frozenset[str] | KafkaError | None = None
         self._was_away = False
@@ -114,7 +117,8 @@ class computed_once(Generic[V]):  # noqa: N801  # it is used as a decorator
 
     def __init__(self, compute: Callable[[Any], V]) -> None:
         """Decorate the method that computes the value."""
-        self._compute, self._name = compute, compute.__name__
+        self._compute = compute
+        self._name = compute.__name__
         self.__doc__ = compute.__doc__
 
     def __get__(self, instance: object, owner: type) -> V:
@@ -151,7 +155,9 @@ class StreamHandle:
             kafka_seconds_max: Timeout of a request to Kafka, if less than the setting.
             shared: A client for metadata that other snapshots share; by default a separate client.
         """
-        self.stream, self.settings, self._shared = stream, settings, shared
+        self.stream = stream
+        self.settings = settings
+        self._shared = shared
         self.folders = StreamFolders(stream.name, settings.table_root)
         self.timeout_seconds = min(settings.kafka.timeout_seconds, kafka_seconds_max)
 
@@ -259,7 +265,8 @@ class StreamHandle:
         begun = {topic_id for topic_id, _ in self.positions}
         new = [each for each in self.view.topics.values() if each.name in self.selected and each.topic_id not in begun]
         group = ConsumerGroup(self.settings.kafka, self.stream.name)
-        first, declared = self.head is None or not self.head.batch, self.stream.topics
+        first = self.head is None or not self.head.batch
+        declared = self.stream.topics
         return read_join_offsets(declared, new, self.view, self.cluster, group.committed_by, is_first_run=first)
 
 

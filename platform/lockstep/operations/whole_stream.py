@@ -42,7 +42,8 @@ def open_draft(folders: StreamFolders, mark: str) -> Iterator[StreamFolders]:
         folders: Folders of the stream.
         mark: Suffix of the draft's name after that of the stream.
     """
-    storage, begin = find_storage(folders.root), f"{folders.stream}{mark}"
+    storage = find_storage(folders.root)
+    begin = f"{folders.stream}{mark}"
     drafted = StreamFolders(folders.stream, folders.root / f"{begin}{uuid.uuid4().hex}")
     try:
         yield drafted
@@ -74,7 +75,8 @@ def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
     """
     if is_in_object_store(folders.root):
         return _copy_stream(drafted, folders)
-    storage, target = find_storage(folders.root), folders.table.parent
+    storage = find_storage(folders.root)
+    target = folders.table.parent
     try:
         storage.move(drafted.table.parent, target)
     except OSError:
@@ -150,7 +152,8 @@ def _delete_copied(drafted: StreamFolders, folders: StreamFolders) -> None:
 
     Does nothing if an operator has deleted `incoming`, taking this process for dead: a run may have started the stream.
     """
-    storage, target = find_storage(folders.root), folders.table.parent
+    storage = find_storage(folders.root)
+    target = folders.table.parent
     if not storage.exists(folders.incoming) or storage.read(folders.incoming) != drafted.root.name.encode():
         return
     copied = [target / name for name, _ in storage.walk_files(target)]
@@ -165,7 +168,8 @@ def delete_stream(folders: StreamFolders, dropped: Path) -> None:
         folders: Its folders.
         dropped: A name for the folder until it is deleted, if it can be renamed.
     """
-    storage, folder = find_storage(folders.root), folders.table.parent
+    storage = find_storage(folders.root)
+    folder = folders.table.parent
     if is_in_object_store(folders.root):
         storage.delete_files([folder / name for name, _ in storage.walk_files(folder) if _rank(name) >= NOTICED])
         storage.delete_folder(folder)

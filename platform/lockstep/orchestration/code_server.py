@@ -42,7 +42,8 @@ def serve(arguments: Sequence[str], wanted: threading.Event) -> int:
 
 def end_runs(server: psutil.Process, patience_seconds: float) -> None:
     """Ask each run of a code server once to end, and wait until none is left or the patience is over."""
-    deadline, asked = time.monotonic() + patience_seconds, set[psutil.Process]()
+    deadline = time.monotonic() + patience_seconds
+    asked = set[psutil.Process]()
     while (runs := _find_runs(server)) and time.monotonic() < deadline:
         for run in runs - asked:
             with suppress(psutil.NoSuchProcess):

@@ -38,7 +38,8 @@ def make_assets(
     streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Settings, *, owners: Sequence[str]
 ) -> list[AssetsDefinition | AssetSpec]:
     """All assets of a platform, with the lineage from the lookup tables of its streams."""
-    streams, derived = tuple(streams), tuple(derived)
+    streams = tuple(streams)
+    derived = tuple(derived)
     upstream = find_lookup_assets(streams, derived, settings.table_root)
     return [
         *(
@@ -104,7 +105,9 @@ def find_lookup_assets(
         derived: The derived tables.
         root: The table root.
     """
-    streams, derived, root = tuple(streams), tuple(derived), make_absolute(root)
+    streams = tuple(streams)
+    derived = tuple(derived)
+    root = make_absolute(root)
     owners = {each.name: make_derived_key(each) for each in derived}
     owners |= {each.name: make_table_key(each) for each in streams}
     ledgers = {StreamFolders(each.name, root).ledger: make_ledger_key(each) for each in streams}
@@ -137,7 +140,8 @@ def _make_external_key(table: Path, root: Path) -> AssetKey:
 
 def _find_upstream(name: str, reads: Mapping[str, set[str]]) -> set[str]:
     """The tables of which a table is made, itself included."""
-    found, left = set[str](), [name]
+    found = set[str]()
+    left = [name]
     while left:
         if (each := left.pop()) not in found:
             found.add(each)

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 WORKSPACE = "workspace.yaml"
 LAUNCH_SECONDS_MAX = 600
 """A code location loads in seconds; an overloaded machine took four minutes (measured)."""
-CLI_ERROR, CAUSED_BY = "\nError: ", "The above exception was caused by the following exception:\n"
+CLI_ERROR = "\nError: "
+CAUSED_BY = "The above exception was caused by the following exception:\n"
 FRAMES = "\nStack Trace:"
 """What Dagster's command line writes before an error, between it and its cause, and after each of them."""
 QUEUE_DAEMON = "QUEUED_RUN_COORDINATOR"
@@ -57,7 +58,9 @@ ENDS = (DagsterEventType.STEP_FAILURE, DagsterEventType.ENGINE_EVENT, DagsterEve
 EVENTS_MAX = 20
 DAEMON_SECONDS_MAX = 300.0
 """Dagster's daemons beat every 30 seconds, and every two minutes on a machine full of other work."""
-QUEUE_SECONDS_MAX, WRITE_SECONDS_MAX, POLL_SECONDS = 30.0, 600.0, 0.5
+QUEUE_SECONDS_MAX = 30.0
+WRITE_SECONDS_MAX = 600.0
+POLL_SECONDS = 0.5
 """A daemon polls the queue every five seconds; a start takes half a minute, ten times as long on a busy machine."""
 
 
@@ -91,7 +94,9 @@ class StartFailed(LockstepError):
     def __init__(self, stream: str, run_id: str, reason: str, step: str = "") -> None:
         step = step or f"see /runs/{run_id} of the web UI; lockstep stop {stream}, if nothing is to start it again"
         super().__init__(f"stream {stream} was not started: {reason}", next_step=step)
-        self.stream, self.run_id, self.reason = stream, run_id, reason
+        self.stream = stream
+        self.run_id = run_id
+        self.reason = reason
 
 
 def start_stream(
@@ -117,7 +122,8 @@ def start_stream(
         StartFailed: Its run ended, or does not start.
         EnvironmentProblem: No Dagster instance can store the run, or Dagster refused it.
     """
-    home, job = _home(stream.name, folder), name_stream_job(stream)
+    home = _home(stream.name, folder)
+    job = name_stream_job(stream)
     folders = StreamFolders(stream.name, settings.table_root)
     found = check_startable(folders)  # 1
     if found.never_ending:
@@ -223,7 +229,8 @@ def await_writer(
         StreamHalted: It halted instead.
         StartFailed: It ended, is not taken from the queue, has no slot there, or takes too long.
     """
-    began, note = time.monotonic(), ""
+    began = time.monotonic()
+    note = ""
     while True:
         run = instance.get_run_by_id(run_id)
         if (epoch := find_epoch_written_by(folders.control, run_id)) is not None:
@@ -232,7 +239,8 @@ def await_writer(
         if run is None or run.is_finished:
             return _instead_of(stream, folders, instance, run_id)
         if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX:
-            before, note = note, _check_queue(stream, instance, run_id, waited)
+            before = note
+            note = _check_queue(stream, instance, run_id, waited)
             if note and not before:
                 say(note)
         if waited > seconds_max:
@@ -326,7 +334,8 @@ def _read_events(instance: DagsterInstance, run_id: str, kind: DagsterEventType)
 def _describe_end(event: DagsterEvent) -> str:
     """The reason in an event for the end of a run; empty without one."""
     data = event.event_specific_data
-    by_user, error = getattr(data, "user_failure_data", None), getattr(data, "error", None)
+    by_user = getattr(data, "user_failure_data", None)
+    error = getattr(data, "error", None)
     if by_user is not None and by_user.description:
         return str(by_user.description)
     if error is not None:
@@ -360,7 +369,8 @@ def explain_refusal(stream: AnyStream, said: str) -> EnvironmentProblem:
         stream: The stream.
         said: The error stream of `dagster job launch`.
     """
-    job, here = name_stream_job(stream), f"or run it in this process: lockstep run {stream.name}"
+    job = name_stream_job(stream)
+    here = f"or run it in this process: lockstep run {stream.name}"
     cause = said.rpartition(CLI_ERROR)[2].split(CAUSED_BY)[-1].partition(FRAMES)[0].strip()
     if f'Job "{job}" not found' in cause:
         return EnvironmentProblem(

@@ -46,7 +46,9 @@ CHANGES_A_LOOK = 10
 """Topic state changes that one observation records; the next observation continues. An event costs some 25 ms."""
 ASKED_AT_ONCE = 500
 """Events read from Dagster's storage by id; SQLite limits their number."""
-STATE, FIRST_SEEN, BATCH = "state", "first_seen", "batch"
+STATE = "state"
+FIRST_SEEN = "first_seen"
+BATCH = "batch"
 UNBOUNDED = "unlimited"
 
 
@@ -115,7 +117,9 @@ def observe_topics(handle: StreamHandle, instance: DagsterInstance, *, shows_all
         KafkaError: Kafka does not answer.
         TableError: The table does not match its head.
     """
-    stream, found, now = handle.stream, read_topics(handle), time.time()
+    stream = handle.stream
+    found = read_topics(handle)
+    now = time.time()
     before = _last_observations(instance, stream)
     changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
     events = list[TopicEvent]()
@@ -144,11 +148,14 @@ def observe_ledger(
     Raises:
         TableError: The table does not match its head.
     """
-    stream, head, rows = handle.stream, handle.head, handle.positions.values()
+    stream = handle.stream
+    head = handle.head
+    rows = handle.positions.values()
     if head is None or not rows:
         return []
     newest = max(row.committed_at for row in rows).timestamp()
-    key, batch = names.make_ledger_key(stream), f"{head.generation}.{head.batch}"
+    key = names.make_ledger_key(stream)
+    batch = f"{head.generation}.{head.batch}"
     metadata: dict[str, RawMetadataValue] = {
         "lag_messages": lag_messages,
         "newest_batch_at": MetadataValue.timestamp(newest),

@@ -79,7 +79,9 @@ class PruningScope(msgspec.Struct, frozen=True):
             derived: The derived tables.
             hosts: Groups of streams that Dagster runs in one run each.
         """
-        listed, tables, groups = list(streams), list(derived), list(hosts)
+        listed = list(streams)
+        tables = list(derived)
+        groups = list(hosts)
         of_tables = [names.name_derived_job(table) for table in tables]
         jobs = (name for stream in listed for name in names.list_all_jobs(stream))
         schedules = (name for stream in listed for name in names.list_all_schedules(stream))
@@ -187,7 +189,8 @@ def _prune_job(
 
 def _list_ended(instance: DagsterInstance, scope: PruningScope, job: str) -> Iterator[str]:
     """Ended runs of a job, the newest first; all code locations have the same job for assets without a job."""
-    of_job, last = RunsFilter(job_name=job, statuses=OVER), None
+    of_job = RunsFilter(job_name=job, statuses=OVER)
+    last = None
     while runs := instance.get_runs(of_job, cursor=last, limit=AT_ONCE):
         yield from (run.run_id for run in runs if scope.holds(run))
         last = runs[-1].run_id
@@ -204,7 +207,9 @@ def _prune_ticks(instance: DagsterInstance, scope: PruningScope, before: float) 
 
 def _list_tick_logs(instance: DagsterInstance, state: InstigatorState, before: float) -> Iterator[Sequence[str]]:
     """The logs of ticks that did nothing: those that warned of something have one."""
-    nothing, origin, selector = [TickStatus.SKIPPED], state.instigator_origin_id, state.selector_id
+    nothing = [TickStatus.SKIPPED]
+    origin = state.instigator_origin_id
+    selector = state.selector_id
     while ticks := instance.get_ticks(origin, selector, before=before, limit=AT_ONCE, statuses=nothing):
         yield from (tick.log_key for tick in ticks if tick.log_key)
         before = ticks[-1].timestamp
@@ -230,7 +235,8 @@ def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope:
 
 def _prune_evaluations(connect: Connect, scope: PruningScope, before: datetime) -> int:
     """Delete evaluations of checks without a run, whose asset is in their text alone. Results of checks hold a copy."""
-    table, kind = SqlEventLogStorageTable, DagsterEventType.ASSET_CHECK_EVALUATION.value
+    table = SqlEventLogStorageTable
+    kind = DagsterEventType.ASSET_CHECK_EVALUATION.value
     of_kind = and_(table.c.run_id == RUNLESS_RUN_ID, table.c.dagster_event_type == kind)
     count = last = 0
     while True:
@@ -241,7 +247,8 @@ def _prune_evaluations(connect: Connect, scope: PruningScope, before: datetime) 
             connection.execute(delete(table).where(table.c.id.in_(ours)))
         if not rows:
             return count
-        count, last = count + len(ours), rows[-1].id
+        count = count + len(ours)
+        last = rows[-1].id
 
 
 def _find_checked_asset(text: str) -> AssetKey | None:

@@ -36,7 +36,11 @@ _OWN_SITES = ("same-origin", "none")
 """Values of `Sec-Fetch-Site` for a page of the web server itself, and for an address that the user typed."""
 _SHOWN_MAX = 80
 """Length of a value in an answer."""
-MISDIRECTED, METHOD, TYPE, FORBIDDEN, MALFORMED = 421, 405, 415, 403, 400
+MISDIRECTED = 421
+METHOD = 405
+TYPE = 415
+FORBIDDEN = 403
+MALFORMED = 400
 POLICY_VIOLATION = 1008
 """WebSocket close code; before the handshake the server answers 403 instead."""
 
@@ -159,7 +163,8 @@ class RequestGuard:
             application: Answers requests that are not refused.
             origins: Declared origins in addition to loopback.
         """
-        self._application, self._origins = application, frozenset(origins)
+        self._application = application
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -194,7 +199,8 @@ def _forbid_frames(send: Send) -> Send:
 
 async def _answer(send: Send, refusal: Refusal) -> None:
     body = f"refused: {refusal.problem}\nnext: {refusal.next_step}\n".encode("ascii")
-    kind, length = (b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))
+    kind = (b"content-type", b"text/plain; charset=utf-8")
+    length = (b"content-length", b"%d" % len(body))
     headers = [kind, length, (b"x-content-type-options", b"nosniff")]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -33,7 +33,8 @@ class RequestUser:
             application: Answers the requests.
             header: Name of the header.
         """
-        self._application, self._header = application, header.lower().encode("ascii")
+        self._application = application
+        self._header = header.lower().encode("ascii")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request as its user."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 30.0, 600.0
+PAUSE_SECONDS = 30.0
+PAUSE_SECONDS_MAX = 600.0
 """Longer than a start, so that a run has subscribed its topics before it is judged."""
 SUBSCRIBE_SECONDS = 60.0
 """A writer claims the table a few seconds before its first batch shows its subscription; on a machine

@@ -112,7 +112,8 @@ def interrupt_run(
 
     A stop by a signal alone would be a failure in Dagster.
     """
-    instance, run = context.instance, context.run
+    instance = context.instance
+    run = context.run
     if not was_terminated_by_user(instance, run.run_id):
         instance.add_run_tags(run.run_id, {INTERRUPTED_TAG: run.run_id})
         instance.report_run_canceling(run, "A signal stops the run; no person has terminated it.")
@@ -196,7 +197,9 @@ class RunStatusPoller:
     """Polls the run's status in Dagster. Never decides who may write: the epoch does."""
 
     def __init__(self, instance: DagsterInstance, run_id: str, *, interval_seconds: float = 5.0) -> None:
-        self._instance, self._run_id, self._interval_seconds = instance, run_id, interval_seconds
+        self._instance = instance
+        self._run_id = run_id
+        self._interval_seconds = interval_seconds
         self._asked = time.monotonic()
 
     def tick(self, stopping: StopSignal) -> None:
@@ -286,9 +289,12 @@ class RunProgress:
         key: AssetKey,
         every_seconds: float = REPORT_SECONDS,
     ) -> None:
-        self._context, self._key, self._every = context, key, every_seconds
+        self._context = context
+        self._key = key
+        self._every = every_seconds
         self._lock = threading.Lock()
-        self._window, self._reported = ReportWindow(), -math.inf  # the first batch is reported at once
+        self._window = ReportWindow()  # the first batch is reported at once
+        self._reported = -math.inf
         self._began = time.monotonic()
         self._batches = self._messages = self._rows = 0
 
@@ -338,7 +344,8 @@ class RunProgress:
 
     def _take(self) -> ReportWindow:
         with self._lock:
-            window, self._window = self._window, ReportWindow()
+            window = self._window
+            self._window = ReportWindow()
         return window
 
     def _put_back(self, window: ReportWindow) -> None:

@@ -79,8 +79,11 @@ def poll_streams(
     cursor, warning = SharedCursor.read(context.cursor)
     if warning:
         context.log.warning(warning)
-    until, first, starts = time.monotonic() + seconds_max, "", 0
-    results, before = dict[str, SensorResult | SkipReason](), cursor.streams
+    until = time.monotonic() + seconds_max
+    first = ""
+    starts = 0
+    results = dict[str, SensorResult | SkipReason]()
+    before = cursor.streams
     for stream in _order(streams, cursor.first):
         if first or starts >= starts_max or (results and time.monotonic() >= until):
             first, results[stream.name] = first or stream.name, SkipReason("waits for the next tick")

@@ -30,7 +30,8 @@ POLL_SECONDS_MIN = 2.0
 """Polls closer together count as one: a process that does not count for so short a time is not dead yet."""
 LIVED_SECONDS = 60.0
 """A writer that lived this long was a successful start: the next one after it is not delayed."""
-PAUSE_SECONDS, PAUSE_SECONDS_MAX = 10.0, 300.0
+PAUSE_SECONDS = 10.0
+PAUSE_SECONDS_MAX = 300.0
 """Each start costs some 20 CPU seconds: a stream that cannot run costs less than a tenth of a core."""
 LAUNCH_SECONDS_MAX = 300.0
 """A machine full of other work took four minutes from the launch of a run to its first step (measured)."""
@@ -253,7 +254,8 @@ def _start_or_wait(
     head = observation.head
     if not observation.is_wanted and (head is None or head.desired is not Desired.BOUNDED):
         return SupervisorDecision(cursor=seen, says=_left_alone(head, _on_its_way(observation, seen, now)))  # 2
-    writes, comes = _writer(observation, seen), _on_its_way(observation, seen, now)
+    writes = _writer(observation, seen)
+    comes = _on_its_way(observation, seen, now)
     if writes or comes:  # 2, 3
         is_unseen = bool(writes) and not seen.signs[_writer_name(observation)].moved
         after = msgspec.structs.replace(
@@ -317,7 +319,8 @@ class StartSlots:
             boot: Id of the boot: a stream that was not polled since may have written, and be due.
             others: Streams that start for other reasons, such as new topics.
         """
-        self._slots, self._others = slots, frozenset(others)
+        self._slots = slots
+        self._others = frozenset(others)
         unpolled = SupervisorCursor(due=True, has_written=True)
         self._cursors = {name: cursor if cursor.boot == boot else unpolled for name, cursor in cursors.items()}
 
@@ -349,16 +352,17 @@ def compute_pause_seconds(attempt: int) -> float:
 
 
 def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
-    head, request, attempt = observation.head, observation.request, seen.attempt
+    head = observation.head
+    request = observation.request
+    attempt = seen.attempt
     again = f", start {attempt + 1}" if attempt else ""
     if head is None or head.desired is not Desired.RUNNING:
         asked = "" if request is None else request.request_id[:8]
-        cause, series = (
-            f"supervisor: first start, wanted by {'' if request is None else request.cause}{again}",
-            f"request-{asked}",
-        )
+        cause = f"supervisor: first start, wanted by {'' if request is None else request.cause}{again}"
+        series = f"request-{asked}"
     else:
-        cause, request = f"supervisor: {_gone(head, observation)}{again}", None
+        cause = f"supervisor: {_gone(head, observation)}{again}"
+        request = None
         series = f"{head.stream}-{head.table_id[:8]}-{head.epoch}"
     return SupervisorDecision(
         cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now, starting=True),

@@ -110,7 +110,9 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     Raises:
         TableError: The table does not match its head.
     """
-    stream, head, control = handle.stream, handle.head, handle.folders.control
+    stream = handle.stream
+    head = handle.head
+    control = handle.folders.control
     runs = list_unfinished_runs(name_stream_job(stream), control, instance)
     request = read_start_request(handle.folders, head)
     if head is None:
@@ -174,7 +176,8 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
     Raises:
         TableError: The table does not match its head.
     """
-    stream, folders = handle.stream, handle.folders
+    stream = handle.stream
+    folders = handle.folders
     for run_id in decision.close:
         close_lost_run(instance, run_id)  # 1
     for run_id in decision.forget:
@@ -183,7 +186,8 @@ def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: Supervi
         forget_start_request(folders)
     if decision.stop is not None:
         stop_if_current(OutputLog(folders.table), decision.stop.epoch, decision.stop.reason)  # 2
-    start, cursor = decision.start, decision.cursor
+    start = decision.start
+    cursor = decision.cursor
     if start is None:
         return SensorResult(skip_reason=SkipReason(_with_closed(decision)), cursor=cursor.encode())
     attempt = reserve_start(folders.control, start.epoch, start.attempt)  # 3
@@ -227,7 +231,8 @@ def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: 
     """The run that a person terminated; see `SupervisorObservation`."""
     if head.desired not in {Desired.RUNNING, Desired.BOUNDED}:
         return ""
-    epoch, job = {EPOCH_TAG: str(head.epoch)}, name_stream_job(stream)
+    epoch = {EPOCH_TAG: str(head.epoch)}
+    job = name_stream_job(stream)
     asked_for = [
         run.run_id
         for asked_by in (SUPERVISOR, LOCKSTEP_START)

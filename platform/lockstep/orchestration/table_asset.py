@@ -166,9 +166,11 @@ def _documented(docstring: str) -> dict[str, str]:
     return {found["name"]: " ".join(found["text"].split()) for found in _ATTRIBUTE.finditer(section)}
 
 
-LEDGER_WARN, LEDGER_FAIL = timedelta(minutes=15), timedelta(minutes=30)
+LEDGER_WARN = timedelta(minutes=15)
+LEDGER_FAIL = timedelta(minutes=30)
 """The topics sensor observes the ledger every five minutes: two observations may be late or without Kafka."""
-TABLE_WARN, TABLE_FAIL = timedelta(hours=2, minutes=10), timedelta(hours=4)
+TABLE_WARN = timedelta(hours=2, minutes=10)
+TABLE_FAIL = timedelta(hours=4)
 """The table is checked each hour: one check may fail, or wait behind others."""
 
 
@@ -200,7 +202,8 @@ def _windows(stream: AnyStream, warn: timedelta, fail: timedelta) -> FreshnessPo
     objective = stream.objectives.freshness
     if isinstance(stream.trigger, AvailableNow):
         return None if objective is None else FreshnessPolicy.time_window(fail_window=max(objective, WINDOW_MIN))
-    longest, wanted = find_longest_wait(stream.trigger), objective or timedelta()
+    longest = find_longest_wait(stream.trigger)
+    wanted = objective or timedelta()
     return FreshnessPolicy.time_window(
         fail_window=max(fail + longest, wanted), warn_window=max(warn + longest, wanted / 2)
     )
@@ -302,7 +305,8 @@ def find_launch(run: DagsterRun) -> Launch:
     by = f", by {user}" if user else ""
     if _is_reexecuted_by_a_person(run):
         return Launch(cause=f"Dagster run {run.run_id}, a re-execution of {run.parent_run_id}{by}", run_id=run.run_id)
-    is_retry, requested = run.parent_run_id is not None, run.tags.get(DESIRED_VERSION_TAG, "")
+    is_retry = run.parent_run_id is not None
+    requested = run.tags.get(DESIRED_VERSION_TAG, "")
     is_noted = requested.isdecimal()
     of_parent = f", a retry of {run.parent_run_id}" if is_retry else ""
     return Launch(
@@ -349,7 +353,9 @@ class _TableRun:
     def __init__(
         self, context: AssetExecutionContext, stream: AnyStream, settings: Settings, config: TableConfig
     ) -> None:
-        self._context, self._stream, self._settings = context, stream, settings
+        self._context = context
+        self._stream = stream
+        self._settings = settings
         self._stopping = StopSignal()
         self._own_run = RunStatusPoller(context.instance, context.run.run_id)
         self._progress = RunProgress(context, make_table_key(stream), config.report_seconds)

@@ -114,7 +114,8 @@ def read_inputs(
         KafkaError: Kafka does not answer; that is never "no topics".
         TableError: The table does not match its head.
     """
-    wanted, job = handle.selected, name_stream_job(handle.stream)
+    wanted = handle.selected
+    job = name_stream_job(handle.stream)
     head = handle.head  # after Kafka: what a run subscribes meanwhile must not look new
     if head is None:
         return SensorObservation(head=None, wanted=wanted)
@@ -166,7 +167,8 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Rest
 
 def _register(partitions: str, shown: set[str], registered: set[str]) -> list[PartitionsRequest]:
     """One partition a topic that is read or will be; retired and deleted ones leave."""
-    new, left = sorted(shown - registered), sorted(registered - shown)
+    new = sorted(shown - registered)
+    left = sorted(registered - shown)
     requests: list[PartitionsRequest] = []
     if new:
         requests.append(AddDynamicPartitionsRequest(partitions, new))

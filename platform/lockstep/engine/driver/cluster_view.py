@@ -48,13 +48,14 @@ class ClusterMonitor:
         """
         self._archive = archive
         self.patience = patience
-        self._context, self._tuning, self._retired = context, context.launch.tuning, retired
-        self._names, self._listed_at = known_topics - retired, time.monotonic()
-        self._appeared, self._held, self._described_at = (
-            frozenset[tuple[str, str]](),
-            dict[TopicIdPartition, int](),
-            0.0,
-        )
+        self._context = context
+        self._tuning = context.launch.tuning
+        self._retired = retired
+        self._names = known_topics - retired
+        self._listed_at = time.monotonic()
+        self._appeared = frozenset[tuple[str, str]]()
+        self._held = dict[TopicIdPartition, int]()
+        self._described_at = 0.0
         self._warned = set[str]()
         self.view = self._view_first()
 
@@ -116,18 +117,21 @@ class ClusterMonitor:
         for name in sorted(unreadable):
             self._warn_once(f"new topic {name} is not read: Kafka shows it to this user, and does not let it read")
         appeared = {(name, topic.topic_id) for name, topic in described.items()}
-        before, self._appeared = self._appeared, frozenset(appeared)
+        before = self._appeared
+        self._appeared = frozenset(appeared)
         if lasting := frozenset(name for name, _ in before & self._appeared):
             self.follow(lasting)
 
     def follow(self, names: frozenset[str]) -> None:
         """Add topics to the view; two reads complete each other."""
-        self._names, self._retired = self._names | names, self._retired - names
+        self._names = self._names | names
+        self._retired = self._retired - names
         self.view = merge_views(self._read(), self._read())
 
     def leave(self, names: frozenset[str]) -> None:
         """Remove topics from the view: Kafka is no longer asked about them."""
-        self._names, self._retired = self._names - names, self._retired | names
+        self._names = self._names - names
+        self._retired = self._retired | names
         self.view = without_topics(self.view, names)
         self._context.history.leave(names)
 
@@ -172,7 +176,8 @@ class ClusterMonitor:
         positions: dict[str, dict[int, Position]] = {topic_id: {} for topic_id in ids}
         for (topic_id, partition), position in known.items() if ids else ():
             positions.get(topic_id, {})[partition] = position
-        history, age = self._context.history, self._tuning.end_seconds_max
+        history = self._context.history
+        age = self._tuning.end_seconds_max
         return {
             topic_id: judge_topic_end(history.find_gone(topic_id), of_topic, self._held, age)
             for topic_id, of_topic in positions.items()
@@ -209,7 +214,8 @@ class ClusterMonitor:
             pause = self._tuning.move_seconds / (self._tuning.confirm_looks - 1)
             if self._lacks(view) and self._context.stop.wait(pause):
                 break
-            before, view = view, merge_views(view, self._read())
+            before = view
+            view = merge_views(view, self._read())
             if not self._lacks(view) and not find_recreated_topics(before, view.topics):
                 break
         return view
@@ -267,7 +273,8 @@ def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
 def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
     """The union of two views: the newer value if both have one, with the lower log starts."""
     topics = before.topics | view.topics
-    ends, ids = before.ends | with_lowest_starts(before, view).ends, {topic.topic_id for topic in topics.values()}
+    ends = before.ends | with_lowest_starts(before, view).ends
+    ids = {topic.topic_id for topic in topics.values()}
     return msgspec.structs.replace(
         view, topics=topics, ends={key: each for key, each in ends.items() if key[0] in ids}, cut=before.cut | view.cut
     )

@@ -35,7 +35,8 @@ from lockstep.table.positions import LedgerStamp, advance_positions
 
 LOG = logging.getLogger("lockstep")
 
-FULL_LEDGER_BATCHES, FULL_LEDGER_SECONDS = 100, 600.0
+FULL_LEDGER_BATCHES = 100
+FULL_LEDGER_SECONDS = 600.0
 """Readers of positions read the ledger back to the newest full set; this bounds how far."""
 PUBLISH_SECONDS = 10.0
 """Lag monitors poll once a minute; a broker stores each publication as a message."""
@@ -94,8 +95,10 @@ class Committer:
             background_executor: Writes log checkpoints; no batch waits for it. It ends after the executor
                 of side tables.
         """
-        self._folders, self._claimed = folders, claimed
-        self._side_table_executor, self._background_executor = side_table_executor, background_executor
+        self._folders = folders
+        self._claimed = claimed
+        self._side_table_executor = side_table_executor
+        self._background_executor = background_executor
         self._side: Future[None] | None = None
         self._side_logs = side_tables.SideLogs(folders)
         self._full_rows = self._rows_since_full = 0
@@ -194,7 +197,8 @@ class Committer:
 
     def _count(self, rows: int, *, full: bool) -> None:
         if full:
-            self._full_rows, self._rows_since_full = rows, 0
+            self._full_rows = rows
+            self._rows_since_full = 0
         else:
             self._rows_since_full += rows
 
@@ -237,7 +241,8 @@ class Publisher:
     """
 
     def __init__(self, group: ConsumerGroup, background_executor: ThreadPoolExecutor) -> None:
-        self._group, self._background_executor = group, background_executor
+        self._group = group
+        self._background_executor = background_executor
         self._published = time.monotonic() - PUBLISH_SECONDS
         self._newest: dict[TopicNamePartition, int] = {}
         self._refused = ""

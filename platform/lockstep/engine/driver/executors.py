@@ -144,7 +144,9 @@ class ExecutorPresence:
             now: By the monotonic clock.
             seconds_max: How long a job may be without any.
         """
-        self._seen, self._looked, self._seconds_max = now, now, seconds_max
+        self._seen = now
+        self._looked = now
+        self._seconds_max = seconds_max
 
     def is_missed(self, now: float, has_executor: Callable[[], bool]) -> bool:
         """Whether there was none for too long; asks once in `LOOK_SECONDS`."""
@@ -158,7 +160,8 @@ class ExecutorPresence:
 
 def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
     """The error of a first task that did not end in time."""
-    settings, executors = context.getConf(), count_executors(context)
+    settings = context.getConf()
+    executors = count_executors(context)
     if executors:
         return EnvironmentProblem(
             f"{describe_silence(f'the first task on {context.master}', seconds, verb='end')}, with {executors} "

@@ -55,7 +55,9 @@ class HaltedTopics:
             writer: The writer.
             committer: Commits, and has the head.
         """
-        self._context, self._writer, self._committer = context, writer, committer
+        self._context = context
+        self._writer = writer
+        self._committer = committer
 
     @property
     def names(self) -> frozenset[str]:
@@ -126,7 +128,8 @@ class HaltedTopics:
         )
 
     def _resume(self, decision: ResumeDecision) -> None:
-        head, cause = self._committer.head, f"{decision.why} ({decision.who})"
+        head = self._committer.head
+        cause = f"{decision.why} ({decision.who})"
         self._committer.wait_for_side_tables()
         known = read_positions(self._context.folders, head)
         planned = make_batch_identity(self._writer, head)

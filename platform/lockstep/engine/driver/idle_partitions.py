@@ -95,7 +95,8 @@ class SilentPartitions:
         for result in results:
             if result.trouble is None and not self._silences:
                 continue  # mostly: a batch has thousands of ranges
-            position, trouble = result.range.position, result.trouble
+            position = result.range.position
+            trouble = result.trouble
             known = self._silences.pop(position.key, None) if self._silences else None
             if trouble is None:
                 continue
@@ -156,7 +157,8 @@ class IdlePartitions:
         """
         if self._advance_us is None:
             return {}
-        clock, moved = time.monotonic() if clock is None else clock, {}
+        clock = time.monotonic() if clock is None else clock
+        moved = {}
         if len(self._since) > len(positions):  # some were retired
             self._since = {key: since for key, since in self._since.items() if key in positions}
         for key, position in positions.items():

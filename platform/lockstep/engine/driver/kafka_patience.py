@@ -38,7 +38,9 @@ class KafkaPatience:
             is_endless: An outage of any length is waited for.
             gives_up: Whether the run is to end: then a question is not repeated.
         """
-        self._tuning, self._is_endless, self._gives_up = tuning, is_endless, gives_up
+        self._tuning = tuning
+        self._is_endless = is_endless
+        self._gives_up = gives_up
 
     def ask(self, question: Callable[[], T], *, refusal_seconds: float | None = None) -> T:
         """The answer, once there is one.
@@ -84,7 +86,9 @@ class _Outage:
     """The failures of one question so far, of which the log tells at growing intervals."""
 
     def __init__(self, since: float) -> None:
-        self.failures, self._since, self._report_at = 0, since, 0.0
+        self.failures = 0
+        self._since = since
+        self._report_at = 0.0
 
     @property
     def seconds(self) -> float:

@@ -30,7 +30,8 @@ def describe_hidden(stream: str, hidden: Sequence[OpenTransaction]) -> str:
         hidden: All partitions below their high watermarks, one at least.
     """
     worst = max(hidden, key=lambda each: each.hidden_offsets)
-    total, others = sum(each.hidden_offsets for each in hidden), f" ({len(hidden)} partitions in all)"
+    total = sum(each.hidden_offsets for each in hidden)
+    others = f" ({len(hidden)} partitions in all)"
     return (
         f"{total} offsets wait behind open transactions and are not read, {worst.hidden_offsets} of them in "
         f"{worst.topic}/{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; "
@@ -113,7 +114,8 @@ class BlockedPartitions:
             stuck_patience_seconds: How long a last stable offset may stay unchanged.
         """
         self.stalls: tuple[OpenTransaction, ...] = ()
-        self._stable_ends, self._leaderless = LastStableOffsets(), frozenset[TopicNamePartition]()
+        self._stable_ends = LastStableOffsets()
+        self._leaderless = frozenset[TopicNamePartition]()
         self._stuck_patience_seconds = stuck_patience_seconds
 
     def note(self, view: ClusterView, clock: float) -> list[str]:
@@ -121,7 +123,8 @@ class BlockedPartitions:
         warned = {stall.place for stall in self.stalls}
         self._stable_ends = self._stable_ends.update(view, clock)
         self.stalls = self._stable_ends.stalls(view, clock, self._stuck_patience_seconds)
-        before, self._leaderless = self._leaderless, frozenset(view.unavailable)
+        before = self._leaderless
+        self._leaderless = frozenset(view.unavailable)
         new = (stall for stall in self.stalls if stall.place not in warned)
         stuck = [f"{stall}; find it by: kafka-transactions.sh find-hanging" for stall in new]
         return stuck + _describe_leaderless(sorted(self._leaderless - before))

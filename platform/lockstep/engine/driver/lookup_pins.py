@@ -39,7 +39,8 @@ def find_newest_version(lookup: Lookup[Any], folders: StreamFolders) -> LookupVe
     Raises:
         LookupUnusable: As of `find_newest_versions`.
     """
-    table, own = lookup.find_table(folders.root), folders.table.parent
+    table = lookup.find_table(folders.root)
+    own = folders.table.parent
     if find_storage(table).resolve(table).is_relative_to(find_storage(own).resolve(own)):
         problem = "is a table of the stream itself, which a batch cannot read before it is committed"
         raise LookupUnusable(lookup.name, table, None, problem, "correct Lookup.path")
@@ -62,7 +63,8 @@ class LookupPins:
     """
 
     def __init__(self, lookups: Sequence[Lookup[Any]], root: Path) -> None:
-        self._lookups, self._root = lookups, root
+        self._lookups = lookups
+        self._root = root
         self._opened: dict[str, _OpenedTable] = {}
         self._number = -1
         self._pinned: tuple[LookupVersion, ...] = ()
@@ -103,7 +105,8 @@ class LookupPins:
 
     def _refresh(self, lookup: Lookup[Any], path: Path) -> DeltaTable:
         """The table at its newest version."""
-        held, storage = self._opened.get(lookup.name), find_storage(path)
+        held = self._opened.get(lookup.name)
+        storage = find_storage(path)
         if held is not None and storage.get_status(make_entry_path(path, held.table.version())) == held.entry:
             if storage.get_status(make_entry_path(path, held.table.version() + 1)) is None:
                 return held.table

@@ -83,9 +83,11 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     Raises:
         IntegrityLost: The integrity class is violated; earlier messages and the halt are committed.
     """
-    control, epoch = context.folders.control, claimed.writer.epoch
+    control = context.folders.control
+    epoch = claimed.writer.epoch
     heart = Heartbeat(control, epoch, never_ending=not context.is_bounded, run_id=context.launch.run_id)
-    background, side_tables = _thread("background"), _thread("side-tables")
+    background = _thread("background")
+    side_tables = _thread("side-tables")
     # The executor of side tables ends before the other one.
     with (
         accept_requests(control, epoch),
@@ -126,7 +128,8 @@ def _run_until_done(
 ) -> RunOutcome:
     is_settled = False
     while True:
-        began, bounded = time.monotonic(), context.is_bounded
+        began = time.monotonic()
+        bounded = context.is_bounded
         plan = batches.plan()  # 1
         if plan is None and bounded and batches.has_reached_stop_offsets():
             batches.warn_of_unread()
@@ -227,8 +230,11 @@ class MicroBatchLoop:
         Raises:
             LockstepError: The stream cannot run on these topics.
         """
-        stream, trigger, tuning = context.stream, context.trigger, context.launch.tuning
-        self._context, self._writer = context, claimed.writer
+        stream = context.stream
+        trigger = context.trigger
+        tuning = context.launch.tuning
+        self._context = context
+        self._writer = claimed.writer
         selected = stream.topics.select(row.topic for row in claimed.known.values())
         retired = find_retired_topics(claimed.known.values()) & selected
         patience = KafkaPatience(
@@ -236,7 +242,8 @@ class MicroBatchLoop:
         )
         self._archive = ArchivedLog(context.folders, claimed.head, claimed.known)
         self._monitor = ClusterMonitor(context, selected, retired, patience, self._archive)
-        self._claimed, self._selected = claimed, selected
+        self._claimed = claimed
+        self._selected = selected
         self._open(claimed)
         self._idle = IdlePartitions(stream.event_time)
         self._committer = Committer(context.folders, claimed, side_table_executor, background_executor)
@@ -251,7 +258,8 @@ class MicroBatchLoop:
         self._live = LiveReports(context.folders.control, self._begin_report())
         self._plan_seconds = self._task_seconds = 0.0
         self._session_partitions = SessionPartitions()
-        self._backlog, self._silent = BacklogClock(), SilentPartitions(tuning)
+        self._backlog = BacklogClock()
+        self._silent = SilentPartitions(tuning)
         self._blocked = BlockedPartitions(compute_stuck_patience_seconds(trigger, tuning))
 
     def _begin_report(self) -> LiveReport:
@@ -334,7 +342,8 @@ class MicroBatchLoop:
         if self._halt_for_batch(bins):  # 3
             return False
         batch = self._halted.contain(make_batch_commit(plan.batch, bins, accepts_burst=self._accepts_burst(bins)))
-        batch_seconds, full = time.monotonic() - began, self._partitions.is_unsaved
+        batch_seconds = time.monotonic() - began
+        full = self._partitions.is_unsaved
         try:
             commit_seconds = self._commit(batch, bins, batch_seconds=batch_seconds, planned=plan.batch, full=full)  # 4
         except HourClosed as lost:
@@ -400,7 +409,8 @@ class MicroBatchLoop:
         full: bool = False,
     ) -> float:
         """Commit and advance the positions; returns the seconds of the commit."""
-        results, ends = [item for group in bins for item in group.ranges], self._monitor.view.ends
+        results = [item for group in bins for item in group.ranges]
+        ends = self._monitor.view.ends
         _, seconds = self._committer.commit(
             batch,
             lambda stamp, full: self._partitions.ledger_rows(stamp, results, ends, full=full),
@@ -489,7 +499,8 @@ class MicroBatchLoop:
         self, findings: Iterable[Finding], known: Mapping[TopicIdPartition, Position]
     ) -> list[tuple[Finding, Judgement]]:
         """The verdict on each finding of an audit."""
-        findings, integrity = tuple(findings), self._context.stream.integrity
+        findings = tuple(findings)
+        integrity = self._context.stream.integrity
         ends = self._monitor.judge_ends(findings, known)
         return [(finding, judge_finding(finding, ends, integrity)) for finding in findings]
 
@@ -569,7 +580,8 @@ class MicroBatchLoop:
 
     def _goal(self) -> FileGoal | None:
         """Size and time targets of the next batch, under the file-size trigger."""
-        trigger, now = self._context.trigger, time.monotonic()
+        trigger = self._context.trigger
+        now = time.monotonic()
         if not isinstance(trigger, FileSize):
             return None
         self._backlog = self._backlog.note_poll(self._partitions.lag_messages(self._monitor.view.ends), now)

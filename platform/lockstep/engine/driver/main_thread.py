@@ -48,7 +48,8 @@ class StopSignal:
     def ask(self, reason: str) -> None:
         """Request a stop; the first reason stays."""
         if not self.wanted.is_set():
-            self.reason, self._since = reason, time.monotonic()
+            self.reason = reason
+            self._since = time.monotonic()
             self.wanted.set()
 
     def seconds(self) -> float:

@@ -27,7 +27,8 @@ average by more than this ratio."""
 UNEVEN_FILE_RATIO = 0.15
 """Several files in one batch are planned only if each is this close to the target size. The margin covers messages
 whose size differs from that of earlier batches."""
-TURN_MESSAGES, TURN_PARTITIONS_MIN = 2_000, 64
+TURN_MESSAGES = 2_000
+TURN_PARTITIONS_MIN = 64
 """A range has a fixed cost of about 1 ms of CPU time (its state is opened and saved, and the client fetches far beyond
 its end): with some 2,000 messages a range that is half a microsecond a message."""
 DEFAULT_SECONDS_A_MESSAGE = 5e-6
@@ -264,9 +265,11 @@ def _plan_full_files(lagging: Mapping[TopicIdPartition, int], positions: Positio
     several files have about equal sizes only while no partition is much larger than the others; otherwise one file is
     planned, with a share of all of them. A file of `FILE_BATCHES_MAX` times as many messages is full, too.
     """
-    goal, each = cast("FileGoal", given.goal), given.learned.bytes_a_message
+    goal = cast("FileGoal", given.goal)
+    each = given.learned.bytes_a_message
     usual = sum(each.values()) / len(each) if each else 0.0
-    waiting, waiting_bytes = sum(lagging.values()), sum(lag * each.get(key, usual) for key, lag in lagging.items())
+    waiting = sum(lagging.values())
+    waiting_bytes = sum(lag * each.get(key, usual) for key, lag in lagging.items())
     full = min(given.cores, int(waiting_bytes // goal.target_bytes))
     messages_max = FILE_BATCHES_MAX * given.range_max
     for count in range(full, 0, -1):

@@ -53,8 +53,11 @@ class RetryingRunner:
             lookups: Pins the versions of the lookup tables.
             stop: Set when the run is to end: then each failure is raised.
         """
-        self._runner, self._lookups, self._stop = runner, lookups, stop
-        self._failures, self._search = 0, PoisonMessageSearch()
+        self._runner = runner
+        self._lookups = lookups
+        self._stop = stop
+        self._failures = 0
+        self._search = PoisonMessageSearch()
 
     def is_searching(self, plan: BatchPlan) -> bool:
         """Whether a plan continues the search for a poison message."""

@@ -151,7 +151,8 @@ class _StartPatience:
     """
 
     def __init__(self, tuning: Tuning, *, is_endless: bool, stop: threading.Event) -> None:
-        self._patience, self._stop = KafkaPatience(tuning, is_endless=is_endless, gives_up=stop.is_set), stop
+        self._patience = KafkaPatience(tuning, is_endless=is_endless, gives_up=stop.is_set)
+        self._stop = stop
 
     def ask(self, question: Callable[[], T]) -> T:
         try:

@@ -86,7 +86,9 @@ def run_cancellable(context: SparkContext, find_reason: Callable[[], R | None], 
         find_reason: Asked ten times a second, on another thread; the jobs are cancelled once it returns a reason.
         work: Raises when its jobs are cancelled.
     """
-    tag, over, reasons = f"lockstep-{uuid.uuid4().hex}", threading.Event(), list[R]()
+    tag = f"lockstep-{uuid.uuid4().hex}"
+    over = threading.Event()
+    reasons = list[R]()
 
     def watch() -> None:
         while not over.wait(POLL_SECONDS):
@@ -192,13 +194,17 @@ class SparkRunner:
             job: Settings that the tasks share.
             seconds_max: Hard deadline of a batch; None for none.
         """
-        self._jobs, self._context = jobs, jobs.context
-        self._seconds_max, self._tuning = seconds_max, job.tuning
+        self._jobs = jobs
+        self._context = jobs.context
+        self._seconds_max = seconds_max
+        self._tuning = job.tuning
         self._is_local = is_local(str(self._context.master))
         self._work = partial(run_tasks if self._is_local else run_tasks_remote, job)
         concatenation = cast("AccumulatorParam[list[Arrived]]", _Concatenation())
         self._arrived = self._context.accumulator(list[Arrived](), concatenation)
-        self._job, self._given_up, self._late = 0, StragglerHistory(), frozenset[str]()
+        self._job = 0
+        self._given_up = StragglerHistory()
+        self._late = frozenset[str]()
 
     def __call__(self, plan: BatchPlan) -> Sequence[TaskResult]:
         """The results of the bins whose tasks ended: of all bins, unless stragglers were cancelled.
@@ -269,7 +275,8 @@ class SparkRunner:
 
     def _watch(self, tasks: int) -> Callable[[], CancelReason | None]:
         """A function that returns the reason to cancel the job that starts now."""
-        began, finished = time.monotonic(), list[float]()
+        began = time.monotonic()
+        finished = list[float]()
         patience_seconds = self._given_up.compute_patience_seconds(self._tuning, began)
         presence = ExecutorPresence(began, self._tuning.executors_seconds_max)
         clock = JobClock(began, lambda: bool(self._ended()) or self._jobs.are_running(1))

@@ -128,9 +128,12 @@ class WriterStartup:
             TableError: The table does not match its head.
             LookupUnusable: A lookup table is missing, or has other columns than declared.
         """
-        self._launch, self._never_ending = launch, never_ending
-        self._folders, self._timeout = folders, stream.limits.handover_timeout_seconds
-        self._schema, self._defaulted = make_table_schema(stream.types.row), find_defaulted_columns(stream.types.row)
+        self._launch = launch
+        self._never_ending = never_ending
+        self._folders = folders
+        self._timeout = stream.limits.handover_timeout_seconds
+        self._schema = make_table_schema(stream.types.row)
+        self._defaulted = find_defaulted_columns(stream.types.row)
         self.output = open_tables(
             folders,
             self._schema,
@@ -224,8 +227,10 @@ class WriterStartup:
             LOG.info("table of %s: %s", self._folders.stream, changed)
 
     def _claim(self, cause: str) -> Committed:
-        desired, epoch = self._launch.desires(never_ending=self._never_ending), self.head.epoch
-        reason, table_id = self._launch.cause, self.output.table_id
+        desired = self._launch.desires(never_ending=self._never_ending)
+        epoch = self.head.epoch
+        reason = self._launch.cause
+        table_id = self.output.table_id
         return self.output.commit(
             commit_claim(
                 epoch,
@@ -278,7 +283,8 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
         StateTypeChanged: The declared type cannot read some stored state, and there is no `migrate`.
         IntegrityClassChanged: Some state may hold buffered messages that the declared class would never apply.
     """
-    migration, buffers = find_migration(stream.transform), stream.integrity.buffer
+    migration = find_migration(stream.transform)
+    buffers = stream.integrity.buffer
     schema: StateSchema[object] = StateSchema(stream.types.stored, migration, buffers)
     migrated: dict[str, None] = {}
     for header, where in _stored(folders, rows):

@@ -28,7 +28,9 @@ class StopOffsets:
             is_bounded: The run ends at these offsets.
         """
         self.offsets: dict[TopicIdPartition, int] = {}
-        self._stream, self._is_bounded, self._tuning = stream, is_bounded, tuning
+        self._stream = stream
+        self._is_bounded = is_bounded
+        self._tuning = tuning
         self._leaderless_since = math.inf
 
     def note(self, view: ClusterView) -> None:

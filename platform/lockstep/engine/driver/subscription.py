@@ -44,7 +44,8 @@ FORGET_RATIO = 0.3
 """Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
 _DISCARDING: Mapping[str, str] = {RECREATED_TOPIC: Fault.RECREATED, DELETED: Fault.TOPIC_DELETED}
 """Changes with which no session of a topic continues, and the causes of the losses."""
-TELLING_MESSAGES, TELLING_BYTES = 1_000, 32_000
+TELLING_MESSAGES = 1_000
+TELLING_BYTES = 32_000
 """Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
 
 
@@ -158,7 +159,8 @@ def _accepted(result: RangeResult) -> list[Accepted]:
     """The losses that the declaration accepts, as ledger entries."""
     if not result.accepted:
         return []
-    who, why = "the declaration", "Suspend(accept_loss=True)"
+    who = "the declaration"
+    why = "Suspend(accept_loss=True)"
     return [
         Accepted(
             kind="accept-loss",
@@ -343,7 +345,8 @@ class Subscription:
             now_us: The time now.
         """
         for key in self._retired - self._left_out:
-            is_there, was_gone = key[0] in topic_ids, self._others[key].gone_since_us is not None
+            is_there = key[0] in topic_ids
+            was_gone = self._others[key].gone_since_us is not None
             if is_there is was_gone:
                 self._note_gone(key, None if is_there else now_us)
 

@@ -49,7 +49,9 @@ def open_subscription(
 def _read_join_offsets(
     context: RunContext, monitor: ClusterMonitor, new: Sequence[Topic], *, is_first_run: bool
 ) -> dict[TopicIdPartition, int]:
-    declared, committed, view = context.stream.topics, context.group.committed_by, monitor.view
+    declared = context.stream.topics
+    committed = context.group.committed_by
+    view = monitor.view
     return monitor.patience.ask(
         lambda: read_join_offsets(declared, new, view, context.admin, committed, is_first_run=is_first_run)
     )
@@ -67,7 +69,10 @@ class TopicChanges:
             monitor: The view of Kafka.
             partitions: The subscription.
         """
-        self._context, self._epoch, self._monitor, self._partitions = context, epoch, monitor, partitions
+        self._context = context
+        self._epoch = epoch
+        self._monitor = monitor
+        self._partitions = partitions
         self._looked_at = time.monotonic()
         adopts = context.launch.adopts_topics or context.stream.topics.new_topics is NewTopics.ADOPT
         self._adopts = adopts and not context.is_bounded

@@ -129,7 +129,8 @@ class TopicHistory:
         for topic_id in self._gone.keys() & ids:  # an odd answer hid it
             del self._gone[topic_id]
         self._silent = {key: looks for key, looks in self._silent.items() if key[0] in ids}
-        self._topics, self._described_at = topics, asked
+        self._topics = topics
+        self._described_at = asked
 
     def _remember(self, look: _Look) -> None:
         kept = next((each for each in (look, *self._looks) if each.is_certain(self._described_at)), look)
@@ -169,7 +170,8 @@ class TopicWatch:
             admin: Client for cluster metadata.
             seconds: Age of the last read at which the ends are read again.
         """
-        self._admin, self._seconds = admin, seconds
+        self._admin = admin
+        self._seconds = seconds
         self.history = TopicHistory()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="topic watch", daemon=True)

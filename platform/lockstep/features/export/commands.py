@@ -30,7 +30,8 @@ def export(
     """
     from lockstep.features.export.export import export_stream, plan_export
 
-    declared, folders = find_stream_or_exit(stream), find_folders(stream)
+    declared = find_stream_or_exit(stream)
+    folders = find_folders(stream)
     size = load_settings_or_exit().target_file_bytes
     if plan:
         print_described(plan_export(declared, folders, target_bytes=size), as_json=as_json)

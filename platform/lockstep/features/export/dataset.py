@@ -31,7 +31,8 @@ from lockstep.table.delta_log import make_entry_path
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 
-OPTIONS, MANIFEST_FILE = "_export", "_manifest.json"
+OPTIONS = "_export"
+MANIFEST_FILE = "_manifest.json"
 SOURCE_FILE = "source.json"
 HOUR_PREFIX = "commit_hour="
 
@@ -173,7 +174,8 @@ def check_options(folder: Path, options: ExportOptions) -> None:
     if foreign:
         raise ExportMismatch(folder, f"it is no dataset, and has other files or folders: {format_some(foreign)}")
     for name in ExportOptions.__struct_fields__ if found is not None else ():
-        wanted, actual = getattr(options, name), getattr(found, name)
+        wanted = getattr(options, name)
+        actual = getattr(found, name)
         if wanted != actual:
             raise ExportMismatch(folder, f"{name} is {wanted}, and its hours are written with {actual}")
 

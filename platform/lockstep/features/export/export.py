@@ -187,7 +187,8 @@ def sort_hours(
     """
     listed = sorted(files, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
     small = {part.commit_hour for part in plan_bins(listed, head, target_bytes=target_bytes)}
-    ready, waiting = list[HourToExport](), dict[WaitReason, list[str]]()
+    ready = list[HourToExport]()
+    waiting = dict[WaitReason, list[str]]()
     for hour, group in groupby(listed, key=attrgetter("commit_hour")):
         if hour in exported:
             continue
@@ -196,7 +197,8 @@ def sort_hours(
             waiting.setdefault(reason, []).append(hour)
             continue
         of_hour = tuple(group)
-        rows, size = sum(file.rows for file in of_hour), sum(file.size for file in of_hour)
+        rows = sum(file.rows for file in of_hour)
+        size = sum(file.size for file in of_hour)
         ready.append(HourToExport(hour, of_hour, rows, size))
     return tuple(ready), tuple(WaitingHours(why, len(held), held[0], held[-1]) for why, held in waiting.items())
 

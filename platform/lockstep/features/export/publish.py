@@ -22,7 +22,8 @@ from pathlib import Path
 from lockstep.addresses import is_in_object_store
 from lockstep.storage import PathRefused, create_owned, find_fault, find_storage
 
-STAGING, CLAIM = "_staging", "_claim"
+STAGING = "_staging"
+CLAIM = "_claim"
 STALE_SECONDS = 86_400.0
 """No hour takes a day to write."""
 _STAGED = re.compile(r"[^/]+-[0-9a-f]{32}")
@@ -79,7 +80,8 @@ def _copy(staged: Path, target: Path, last: str) -> bool:
 
 def take_back_folder(folder: Path, target: Path, last: str) -> None:
     """Take a folder back: by one rename, or its last file first; a kill is then that of an export."""
-    storage, staged = find_storage(target), make_staging_folder(folder, target.name)
+    storage = find_storage(target)
+    staged = make_staging_folder(folder, target.name)
     if is_in_object_store(target):
         staged = folder / STAGING / _read_claim(target)
         storage.replace(staged / CLAIM, b"")

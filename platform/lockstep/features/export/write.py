@@ -87,11 +87,13 @@ def write_hour(
     Raises:
         TableError: A source is damaged, or the written rows differ from it; nothing is published.
     """
-    staged, storage = make_staging_folder(folder, hour.hour), find_storage(folder)
+    staged = make_staging_folder(folder, hour.hour)
+    storage = find_storage(folder)
     all_columns = options.columns or tuple(name for name in source.schema.names if name != "commit_hour")
     columns = [name for name in all_columns if name not in options.partition_by]
     try:
-        digest, files = 0, list[ExportedFile]()
+        digest = 0
+        files = list[ExportedFile]()
         for number, file in enumerate(hour.files):
             rows = _read_rows(source, file, columns, options.partition_by)  # 1
             with _FileSet(staged, f"{number:05d}-{staged.name[-8:]}", options, columns) as written:
@@ -153,9 +155,13 @@ class _FileSet:
     """The files of one source: one, or one for each value of the partition columns."""
 
     def __init__(self, folder: Path, stem: str, options: ExportOptions, columns: Sequence[str]) -> None:
-        self._folder, self._stem, self._options, self._columns = folder, stem, options, list(columns)
+        self._folder = folder
+        self._stem = stem
+        self._options = options
+        self._columns = list(columns)
         self._open: dict[str, tuple[Any, pq.ParquetWriter]] = {}
-        self._stack, self._files = ExitStack(), list[ExportedFile]()
+        self._stack = ExitStack()
+        self._files = list[ExportedFile]()
 
     def __enter__(self) -> Self:
         return self

@@ -28,7 +28,9 @@ from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
 
-LEFT, RIGHT, LEDGER = "left_rows", "right_rows", "ledger"
+LEFT = "left_rows"
+RIGHT = "right_rows"
+LEDGER = "ledger"
 NOT_COMPARED = frozenset({*IDENTITY, "commit_hour"})
 """What matches two rows, and the hour of a commit, which is a matter of the clock."""
 SAMPLES = 20
@@ -135,7 +137,8 @@ def compare_streams(
         LockstepError: They have read no offset in common.
         WrongQuery: A column is of a type that the engine cannot compare.
     """
-    one, other = _open_side(left), _open_side(right)
+    one = _open_side(left)
+    other = _open_side(right)
     shared = [key for key, row in one.positions.items() if key in other.positions and topic in {None, row.topic}]
     bounds = {key: _find_bounds(key, one, other) for key in shared}
     if not any(since < until for since, until in bounds.values()):
@@ -144,7 +147,8 @@ def compare_streams(
             next_step="run both over the same topics, then compare again",
         )
     columns = [name for name, is_comparable in _find_common(one, other) if is_comparable]
-    tables, joined = {LEFT: one.table, RIGHT: other.table}, _make_join(bounds, columns)
+    tables = {LEFT: one.table, RIGHT: other.table}
+    joined = _make_join(bounds, columns)
     (counts,) = run_sql(tables, f"{joined} {_make_counts(columns)}").to_pylist()
     shown = _list_samples(run_sql(tables, f"{joined} {_make_samples(columns, samples)}")) if samples else []
     differing = (ColumnDifference(name, counts[f"c{number}"] or 0) for number, name in enumerate(columns))
@@ -277,7 +281,8 @@ def _find_notes(one: _Side, other: _Side, shared: Collection[TopicIdPartition]) 
 
 def _find_common(one: _Side, other: _Side) -> list[tuple[str, bool]]:
     """The columns of both, and whether they are compared: the engine finds the text "1" and the number 1 equal."""
-    left, right = one.types, other.types
+    left = one.types
+    right = other.types
     shared = (name for name in left if name in right and name not in NOT_COMPARED)
     return [(name, left[name] == right[name] or _are_alike(left[name], right[name])) for name in shared]
 

@@ -318,7 +318,8 @@ def _find_change(own: StreamFolders, shadow: Head) -> str:
 
 
 def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin: Origin) -> _Prepared:
-    folders, head = handle.folders, handle.require_head()
+    folders = handle.folders
+    head = handle.require_head()
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
     side_tables.catch_up_alongside_writer(own, shadow)
@@ -341,7 +342,8 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
         *_find_unarchived(head.stream, newest, reached),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
-    forgotten, valid = ledger.read_forgotten(own.ledger, newest.keys() - read.keys()), shadow.valid_batches
+    forgotten = ledger.read_forgotten(own.ledger, newest.keys() - read.keys())
+    valid = shadow.valid_batches
     counted = {key: row for key, row in forgotten.items() if row.batch <= valid.get(row.generation, -1)}
     partitions = tuple(_compare(handle.readable, newest, {**counted, **read}))
     return msgspec.structs.replace(prepared, planned=_make_plan(handle, prepared, origin, partitions, obstacles))
@@ -353,7 +355,8 @@ def check_erasure(head: Head, shadow: Head, origin: Origin) -> None:
     Raises:
         Refused: It has; or the shadow has erased one, whose digest is by its own table.
     """
-    name, problem = shadow.stream, ""
+    name = shadow.stream
+    problem = ""
     if head.erasure is not None and origin.batch < head.erasure.batch:
         began = f"{name} started from batch {origin.batch}"
         problem = f"{began}; batch {head.erasure.batch} of {head.stream} erased a session, which it may bring back"
@@ -371,7 +374,10 @@ def _make_plan(
     partitions: tuple[PromotedPartition, ...],
     obstacles: Sequence[Obstacle],
 ) -> PromotionPlan:
-    folders, head, own, shadow = handle.folders, prepared.head, prepared.folders, prepared.shadow
+    folders = handle.folders
+    head = prepared.head
+    own = prepared.folders
+    shadow = prepared.shadow
     files = list_named_files(own.table, shadow.batch_version)
     migrated, unfit = _check_code(handle, own, origin, prepared.reached)
     copies = find_undone_copies(list_undone(folders, handle.stream, head, prepared.target))
@@ -423,7 +429,8 @@ def _compare(
         shadow_at = reached[key].until if key in reached else row.joined_at
         if shadow_at == row.until or (key not in reached and row.until == row.joined_at):
             continue
-        behind, ends = max(0, row.until - shadow_at), view.ends.get(key)
+        behind = max(0, row.until - shadow_at)
+        ends = view.ends.get(key)
         yield PromotedPartition(
             topic=row.topic,
             partition=row.partition,
@@ -523,7 +530,9 @@ def _check_code(
     handle: StreamHandle, own: StreamFolders, origin: Origin, reached: Mapping[TopicIdPartition, LedgerRow]
 ) -> tuple[tuple[str, ...], list[Obstacle]]:
     """Whether the deployed code is the shadow's, and whether it can continue the shadow's tables."""
-    stream, name, found = handle.stream, own.stream, list[Obstacle]()
+    stream = handle.stream
+    name = own.stream
+    found = list[Obstacle]()
     step = f"deploy the code of {name} for {stream.name}, then promote"
     if digest_code(stream) != origin.code_digest:
         problem = f"the deployed code of {stream.name} is not that of {name}"
@@ -547,7 +556,8 @@ def _count_side(folder: Path, shadow: Head) -> int:
 def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head, list[LedgerRow]]:
     output = open_table(handle.folders)
     for _ in range(2):
-        hour, made = find_next_hour(output.base().head), list[Path]()
+        hour = find_next_hour(output.base().head)
+        made = list[Path]()
         with delete_on_error(made), _refuse_dropped(handle.stream.name, prepared.folders, prepared.shadow):
             planned, rows = _copy_all(handle, prepared, hour, cause, made)
             refuse_undone_copies(
@@ -567,8 +577,12 @@ def _copy_all(
     handle: StreamHandle, prepared: _Prepared, hour: str, cause: str, made: list[Path]
 ) -> tuple[PromotionCommit, list[LedgerRow]]:
     """Copy everything, and note each file as it is made; returns the commit, and the positions after it."""
-    folders, own, plan, head = handle.folders, prepared.folders, prepared.plan, prepared.head
-    label, now = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label, ledger.read_clock()
+    folders = handle.folders
+    own = prepared.folders
+    plan = prepared.plan
+    head = prepared.head
+    label = WrittenBy(plan.generation, head.epoch + 1, plan.batch).label
+    now = ledger.read_clock()
     rows, needs = _copy_positions(folders, prepared, label, now, cause)
     made += needs
     name = LedgerFileName(format_hour(now), plan.generation, head.batch + FIRST_BATCH, plan.batch)
@@ -605,7 +619,8 @@ def _copy_positions(
     folders: StreamFolders, prepared: _Prepared, label: str, now: datetime, cause: str
 ) -> tuple[list[LedgerRow], dict[Path, int]]:
     """The positions of the shadow as those of the last batch, and the file with a copy of their state."""
-    plan, last = prepared.plan, sorted(prepared.reached.values(), key=lambda each: (each.topic_id, each.partition))
+    plan = prepared.plan
+    last = sorted(prepared.reached.values(), key=lambda each: (each.topic_id, each.partition))
     stamp = LedgerStamp(
         generation=plan.generation,
         batch=plan.batch,
@@ -626,7 +641,9 @@ def _copy_positions(
 
 def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
     """The ledger of the shadow with batches and generation of the stream; its first batch has the stream's state."""
-    counts, plan, accepted = prepared.shadow.valid_batches, prepared.plan, prepared.shadow.lost.accepted_batch
+    counts = prepared.shadow.valid_batches
+    plan = prepared.plan
+    accepted = prepared.shadow.lost.accepted_batch
     for rows in ledger.iterate_rows(prepared.folders.ledger, last_batch=prepared.shadow.batch):
         yield [
             msgspec.structs.replace(

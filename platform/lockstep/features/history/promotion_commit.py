@@ -113,7 +113,9 @@ def commit_promotion(planned: PromotionCommit) -> Proposal:
 
 
 def _make_promoted(base: Base, planned: PromotionCommit) -> Head:
-    head, target, version = base.head, planned.target, base.version + 1
+    head = base.head
+    target = planned.target
+    version = base.version + 1
     return msgspec.structs.replace(
         make_stopped(head, f"shadow {planned.shadow.stream} promoted: {planned.cause}"),
         generation=planned.generation,
@@ -166,7 +168,8 @@ def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int)
 def _find_fields(planned: PromotionCommit) -> list[Field]:
     """The columns of the target and of the shadow; rows before the promotion show null in those that it lacks."""
     table = delta_log.open_delta_table(planned.table, version=planned.target.files_version)
-    found, first = find_promoted_columns(table, planned.fields), planned.promotion.first
+    found = find_promoted_columns(table, planned.fields)
+    first = planned.promotion.first
     marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
     held = [
         Field(each.name, each.type, nullable=each.nullable or each.name in found.loosened, metadata=each.metadata)

@@ -394,7 +394,8 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
 
 def find_common_batch(head: Head, target: Head) -> int:
     """The last batch that counts both for a head and for a target: the target, unless a rewind undid it. Pure."""
-    ours, theirs = head.valid_batches, target.valid_batches
+    ours = head.valid_batches
+    theirs = target.valid_batches
     return max((min(ours[each], theirs[each]) for each in ours.keys() & theirs.keys()), default=0)
 
 
@@ -414,7 +415,8 @@ class _RewoundBatches:
         self.batches = set[int]()
         self.set_aside = 0
         self.cpu_seconds = 0.0
-        self.first, self.forgotten = dict[TopicIdPartition, LedgerRow](), dict[TopicIdPartition, LedgerRow]()
+        self.first = dict[TopicIdPartition, LedgerRow]()
+        self.forgotten = dict[TopicIdPartition, LedgerRow]()
         noted = list[tuple[int, str]]()
         counts = head.valid_batches
         for rows in ledger.iterate_rows(folders.ledger, first_batch=batch + 1, last_batch=head.batch):
@@ -560,7 +562,9 @@ def _find_gone(folders: StreamFolders, files: Iterable[tuple[Path, int]], damage
 
 def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple[dict[Path, int], list[str]]:
     """The state files of all chains of some positions, with the least size of each; and what of them is missing."""
-    needs, wrong, storage = dict[Path, int](), list[str](), find_storage(folders.state)
+    needs = dict[Path, int]()
+    wrong = list[str]()
+    storage = find_storage(folders.state)
     stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
     chains = storage.map_files(partial(_try_read_chain, folders), [segment for _, segment in stored])
     for (row, _), chain in zip(stored, chains, strict=True):
@@ -666,7 +670,9 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, caus
 
 
 def _commit(folders: StreamFolders, planned: PlannedRewind, cause: str) -> Head:
-    output, head, now = open_table(folders), planned.head, ledger.read_clock()
+    output = open_table(folders)
+    head = planned.head
+    now = ledger.read_clock()
     stamp = LedgerStamp(
         generation=head.generation + 1,
         batch=head.batch + 1,

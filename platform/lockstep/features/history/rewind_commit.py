@@ -55,7 +55,8 @@ def commit_rewind(planned: RewindCommit) -> Proposal:
         NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
         HourClosed: The hour was closed since.
     """
-    seen, target = planned.seen, planned.target
+    seen = planned.seen
+    target = planned.target
 
     def next_head(base: Base) -> Head:
         check_unchanged(base.head, seen, target)
@@ -98,7 +99,10 @@ def check_unchanged(head: Head, seen: Head, target: Head) -> None:
 
 
 def _make_head(base: Base, planned: RewindCommit) -> Head:
-    head, target, number, version = base.head, planned.target, base.head.batch + 1, base.version + 1
+    head = base.head
+    target = planned.target
+    number = base.head.batch + 1
+    version = base.version + 1
     return msgspec.structs.replace(
         make_stopped(head, f"rewound to batch {target.batch}: {planned.cause}"),
         generation=head.generation + 1,
@@ -162,10 +166,8 @@ def add_savepoint(savepoint: Savepoint) -> Proposal:
         head = base.head
         check_rewindable(head, savepoint.batch)
         if any(each.name == savepoint.name for each in head.savepoints):
-            problem, step = (
-                f"has a savepoint {savepoint.name} already",
-                "choose another name, or delete that savepoint: lockstep savepoint delete",
-            )
+            problem = f"has a savepoint {savepoint.name} already"
+            step = "choose another name, or delete that savepoint: lockstep savepoint delete"
             raise TableError(f"stream {head.stream} {problem}", next_step=step)
         if len(head.savepoints) >= SAVEPOINTS_MAX:
             problem = f"has {SAVEPOINTS_MAX} savepoints, the maximum"

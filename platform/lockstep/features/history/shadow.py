@@ -59,7 +59,8 @@ SUFFIX = "_shadow"
 
 PIN = "shadow-"
 """Names of savepoints that keep the first batches of shadows start so."""
-PIN_CHARACTERS, PIN_DIGEST_CHARACTERS = 47, 12
+PIN_CHARACTERS = 47
+PIN_DIGEST_CHARACTERS = 12
 """Of a name that does not fit: with the dot the 60 characters that the name of a savepoint may have."""
 
 
@@ -269,7 +270,8 @@ def read_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
     Raises:
         TableError: A shadow of one of the streams has a foreign commit, or does not match its head.
     """
-    shadows, unread = list[ShadowShown](), dict[str, str]()
+    shadows = list[ShadowShown]()
+    unread = dict[str, str]()
     for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
         folders = StreamFolders(name, root)
         try:
@@ -315,7 +317,8 @@ class _PlannedShadow(msgspec.Struct, frozen=True):
 
 
 def _plan(source: StreamHandle, name: str, start: str) -> _PlannedShadow:
-    folders, head = source.folders, source.require_head()
+    folders = source.folders
+    head = source.require_head()
     own = try_read_head(StreamFolders(name, folders.root))
     if own is not None:
         check_empty(own)
@@ -349,7 +352,8 @@ def _look_at(
     selected = source.stream.topics.select(row.topic for row in newest.values())
     for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
         key: TopicIdPartition = TopicIdPartition(row.topic_id, row.partition)
-        ends, now = source.readable.ends.get(key), newest.get(key)
+        ends = source.readable.ends.get(key)
+        now = newest.get(key)
         position = row.until if now is None else now.until
         if row.retired and position == row.until:
             continue
@@ -459,8 +463,10 @@ def make_pin(name: str) -> str:
 
 def _begin(source: StreamHandle, prepared: _PlannedShadow, code: str, cause: str) -> Head:
     """Steps 3 and 4."""
-    target, declared = prepared.target, source.stream
-    folders, row_type = StreamFolders(prepared.plan.name, source.folders.root), declared.types.row
+    target = prepared.target
+    declared = source.stream
+    folders = StreamFolders(prepared.plan.name, source.folders.root)
+    row_type = declared.types.row
     output = open_tables(
         folders,
         make_table_schema(row_type),
@@ -597,7 +603,8 @@ def prepare_drop(stream: str, name: str, settings: Settings, *, who: str) -> Pre
         Refused: It is being written, or was written meanwhile.
         KafkaError: Kafka does not answer; nothing was deleted.
     """
-    folders, owner = StreamFolders(name, settings.table_root), StreamFolders(stream, settings.table_root)
+    folders = StreamFolders(name, settings.table_root)
+    owner = StreamFolders(stream, settings.table_root)
     head = try_read_head(folders)
     if not _is_unfinished(head, owner, name):
         folders, head, _ = require_shadow(stream, name, settings)

@@ -67,7 +67,8 @@ class _Look:
     """Checks one topic against the needs of one class."""
 
     def __init__(self, topic: TopicSettings, integrity: IntegrityClass, message_bytes_max: int) -> None:
-        self._topic, self._message_bytes_max = topic, message_bytes_max
+        self._topic = topic
+        self._message_bytes_max = message_bytes_max
         self._exact = isinstance(integrity, (Strict, Once))
         self._fuzzy = isinstance(integrity, NoIntegrity)
         self._class = type(integrity).__name__
@@ -91,14 +92,16 @@ class _Look:
         return self._good("cleanup.policy", found)
 
     def _replicas(self) -> Fitness:
-        name, copies = "replication.factor", self._topic.replicas
+        name = "replication.factor"
+        copies = self._topic.replicas
         if self._fuzzy or copies > 1:
             return self._good(name, str(copies))
         reason = "there is one copy: with its disk the messages are lost"
         return self._warn(name, str(copies), reason, "give the topic 3 replicas (kafka-reassign-partitions)")
 
     def _in_sync(self) -> Fitness:
-        name, replicas = "min.insync.replicas", self._topic.replicas
+        name = "min.insync.replicas"
+        replicas = self._topic.replicas
         least = int(self._setting(name, "1"))
         found = f"{least} (in sync now: {self._topic.in_sync} of {replicas})"
         if least > self._topic.in_sync:
@@ -248,7 +251,8 @@ def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iter
     Raises:
         KafkaError: It does not answer.
     """
-    admin, timeout = make_admin_client(kafka), kafka.timeout_seconds
+    admin = make_admin_client(kafka)
+    timeout = kafka.timeout_seconds
     cluster = ClusterAdmin(admin, timeout)
     names = cluster.topic_names()
     for name in sorted(streams):
@@ -274,7 +278,8 @@ def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosi
     for look in looks:
         if look.level is not Level.OK:
             groups.setdefault((look.setting, look.found, look.reason), []).append(look)
-    good, count = sum(look.level is Level.OK for look in looks), len({look.topic for look in looks})
+    good = sum(look.level is Level.OK for look in looks)
+    count = len({look.topic for look in looks})
     yield make_ok(f"topics of {stream}", f"{count} topics, {good} of {len(looks)} settings as they should be")
     for (setting, found, reason), group in sorted(groups.items()):
         said = f"{found}: {reason} ({format_some([look.topic for look in group], NAMED_MAX)})"

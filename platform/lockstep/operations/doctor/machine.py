@@ -35,7 +35,8 @@ PORTS = {3000: "Dagster's web UI"}
 WEB_SERVERS = ("dagster-webserver", "dagster_webserver", "lockstep.orchestration.web_server")
 """Programs and modules that serve Dagster's pages; `dagster dev` starts the second."""
 FOREIGN_HOST = "attacker.invalid"
-ANSWER_SECONDS, CONTENT_MAX = 1.0, 10_000
+ANSWER_SECONDS = 1.0
+CONTENT_MAX = 10_000
 
 FETCHED_BY = {
     "delta": "the first start of Spark fetches them",
@@ -55,7 +56,8 @@ def check_java() -> Iterator[Diagnosis]:
 
 def check_extension() -> Iterator[Diagnosis]:
     """The optional extension in Rust."""
-    name, problem = "lockstep-native", native.describe_absence()
+    name = "lockstep-native"
+    problem = native.describe_absence()
     if problem is None:
         yield make_ok(name, "installed and used")
     elif native.interface is None:
@@ -67,7 +69,8 @@ def check_extension() -> Iterator[Diagnosis]:
 def check_jars(root: Path) -> Iterator[Diagnosis]:
     """The cached jars for a table root, each hashed; nothing is fetched."""
     for group in ("delta", *(("s3",) if is_in_object_store(root) else ()), "kafka"):
-        name, locked = f"jars ({group})", read_lock(LOCK, group)
+        name = f"jars ({group})"
+        locked = read_lock(LOCK, group)
         folder = find_cache_folder(locked)
         if not folder.exists():
             yield make_warning(
@@ -150,9 +153,11 @@ def _ask_as_foreigner(port: int) -> bool | None:
     return True if b"dagster_webserver_version" in content else None
 
 
-ROOM_BYTES_MIN, ROOM_BYTES_WARN = 1 << 30, 10 << 30
+ROOM_BYTES_MIN = 1 << 30
+ROOM_BYTES_WARN = 10 << 30
 """Below a gigabyte a single compaction may not fit; below ten, a weekend may not."""
-SYNC_SECONDS_WARN, SYNCS = 0.03, 9
+SYNC_SECONDS_WARN = 0.03
+SYNCS = 9
 """A batch waits for about three syncs: at 30 ms each they cost a tenth of a second."""
 CLOCK_SECONDS_MAX = 60.0
 """Far below the 36 hours after which a commit refuses a file as too old."""
@@ -227,7 +232,8 @@ def _unwritable(name: str, root: Path, folder: Path) -> Diagnosis | None:
 
 def _exclusive(draft: Path) -> Diagnosis:
     """Whether the second of two exclusive creations fails; commits depend on it."""
-    name, path = "exclusive creation", draft / "once"
+    name = "exclusive creation"
+    path = draft / "once"
     path.open("xb").close()
     try:
         path.open("xb").close()
@@ -255,7 +261,8 @@ def _syncs(draft: Path) -> Diagnosis:
 
 def _clock(draft: Path) -> Diagnosis:
     """A commit refuses files that seem old, so the store's clock and this machine's must agree."""
-    name, path = "table root: clock", draft / "now"
+    name = "table root: clock"
+    path = draft / "now"
     path.touch()
     apart = abs(path.stat().st_mtime - time.time())
     if apart > CLOCK_SECONDS_MAX:
@@ -299,7 +306,8 @@ def _unescaped(path: str) -> str:
 
 def _room(name: str, folder: Path) -> Diagnosis:
     free = shutil.disk_usage(folder).free
-    what, found = f"{name}: room", f"{free / 1e9:.1f} GB free"
+    what = f"{name}: room"
+    found = f"{free / 1e9:.1f} GB free"
     if free < ROOM_BYTES_MIN:
         return make_error(what, found, f"make room: a batch that cannot be written ends the run ({folder})")
     if free < ROOM_BYTES_WARN:

@@ -12,7 +12,8 @@ from pathlib import Path
 from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok
 from lockstep.storage import Storage, find_storage
 
-RACED_KEYS, RACERS = 24, 6
+RACED_KEYS = 24
+RACERS = 6
 """Objects, and creators of each at the same moment. A store that checks and then writes lets two of them win now and
 then: one that lost 45 of 400 commits was found by fewer races than these (measured)."""
 CLOCK_SECONDS_MAX = 60.0
@@ -20,7 +21,8 @@ CLOCK_SECONDS_MAX = 60.0
 
 def check_object_store(root: Path) -> Iterator[Diagnosis]:
     """Try a table root in an object store with temporary objects."""
-    storage, draft = find_storage(root, wait_seconds=0), root / f".lockstep-doctor-{uuid.uuid4().hex}"
+    storage = find_storage(root, wait_seconds=0)
+    draft = root / f".lockstep-doctor-{uuid.uuid4().hex}"
     storage.create(draft / "first", b"lockstep")
     try:
         yield make_ok("table root", f"objects can be written and read below {storage.uri(root)}")
@@ -32,7 +34,8 @@ def check_object_store(root: Path) -> Iterator[Diagnosis]:
 
 def _check_exclusive(storage: Storage, draft: Path) -> Diagnosis:
     """Whether one of several creators of an object succeeds, and no other; commits depend on it."""
-    name, keys = "exclusive creation", [draft / f"raced-{number}" for number in range(RACED_KEYS)]
+    name = "exclusive creation"
+    keys = [draft / f"raced-{number}" for number in range(RACED_KEYS)]
     with ThreadPoolExecutor(RACERS) as racers:
         won = [sum(racers.map(partial(_create, storage, key), range(RACERS))) for key in [draft / "first", *keys]]
     if won[0] == 0 and all(count == 1 for count in won[1:]):
@@ -51,7 +54,8 @@ def _create(storage: Storage, path: Path, number: int) -> bool:
 
 def _check_clock(storage: Storage, path: Path) -> Diagnosis:
     """A commit refuses files that seem old, so the store's clock and this machine's must agree."""
-    name, status = "table root: clock", storage.get_status(path)
+    name = "table root: clock"
+    status = storage.get_status(path)
     apart = abs((status.modified_at if status is not None else 0.0) - time.time())
     if apart > CLOCK_SECONDS_MAX:
         step = "set both clocks by NTP: files are judged by their age before they are committed or deleted"

@@ -132,8 +132,10 @@ def _find_next_step(head: Head) -> str:
 
 
 def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts:
-    folders, now = handle.folders, time.time()
-    last, beaten_at = read_heartbeat(folders.control, head.epoch), find_heartbeat_time(folders.control, head.epoch)
+    folders = handle.folders
+    now = time.time()
+    last = read_heartbeat(folders.control, head.epoch)
+    beaten_at = find_heartbeat_time(folders.control, head.epoch)
     quarantined, lately = _read_quarantine(folders, head, now)
     committed_at = max((row.committed_at.timestamp() for row in handle.positions.values()), default=None)
     positions = read_follower_positions(folders.root)
@@ -179,7 +181,8 @@ def find_freshness_seconds(rows: Iterable[LedgerRow], now: float) -> float | Non
 
 def _read_kafka(handle: StreamHandle) -> KafkaFacts:
     try:
-        figures, view = read_figures(handle), handle.view
+        figures = read_figures(handle)
+        view = handle.view
         read = {key: each for key, each in figures.items() if each.topic in handle.selected}
         return KafkaFacts(
             figures=figures,
@@ -230,7 +233,8 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
         return 0, 0
     table = delta_log.open_delta_table(folders.quarantine)
     names = ["num_records", "modification_time", "min.generation", "min.batch", "max.batch"]
-    actions, valid = pa.table(table.get_add_actions(flatten=True)), head.valid_batches
+    actions = pa.table(table.get_add_actions(flatten=True))
+    valid = head.valid_batches
     listed = actions.select([name for name in names if name in actions.column_names]).to_pylist()
     since_ms = (now - GROWTH_SECONDS) * 1000
     files = [

@@ -92,7 +92,8 @@ class NoMessage(LockstepError):
             if place.partition >= partitions > 0:
                 problem += f": topic {place.topic} has the partitions 0 to {partitions - 1}"
         super().__init__(problem, next_step=next_step)
-        self.stream, self.place = stream, place
+        self.stream = stream
+        self.place = place
 
 
 def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | None) -> StoredMessage:

@@ -55,7 +55,8 @@ def read_figures(handle: StreamHandle) -> dict[TopicIdPartition, PartitionFigure
         KafkaError: Kafka does not answer.
         TableError: A ledger file is missing or damaged.
     """
-    view, positions = handle.view, _joined(handle) | {key: row.until for key, row in handle.positions.items()}
+    view = handle.view
+    positions = _joined(handle) | {key: row.until for key, row in handle.positions.items()}
     lags = {key: compute_lag_messages(positions.get(key), ends) for key, ends in view.ends.items()}
     topics = {topic.topic_id: topic for topic in view.topics.values()}
     first = {key: max(positions.get(key, ends.start), ends.start) for key, ends in view.ends.items()}

@@ -152,7 +152,8 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
         TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
-    head, partitions = seen.head, seen.partitions
+    head = seen.head
+    partitions = seen.partitions
     cores = _cores(settings.spark.master)
     plan = plan_batch(
         PlanInput(
@@ -178,7 +179,8 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         TableError: The table does not match its head.
     """
     seen = _see(stream, settings)
-    partitions, begun = seen.partitions, {row.topic for row in seen.known.values() if not row.retired}
+    partitions = seen.partitions
+    begun = {row.topic for row in seen.known.values() if not row.retired}
     read = [_read(position, seen) for position in partitions.positions.values()]
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
     waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
@@ -220,7 +222,8 @@ def _find_refusal(stream: AnyStream, settings: Settings, head: Head) -> _Refusal
         return _Refusal(f"halted: {head.reason}", make_resume_command(head.stream, head.findings))
     if head.desired is Desired.HELD:
         return _Refusal(f"held: {head.reason}", StreamHeld(head.stream, head.reason).next_step)
-    folders, group = StreamFolders(stream.name, settings.table_root), ConsumerGroup(settings.kafka, stream.name)
+    folders = StreamFolders(stream.name, settings.table_root)
+    group = ConsumerGroup(settings.kafka, stream.name)
     try:
         check_table_present(stream, folders, make_cluster_admin(settings.kafka), group)
     except TableError as error:
@@ -256,7 +259,8 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
 
 def _describe_class_change(stream: AnyStream, head: Head) -> tuple[str, ...]:
     """Another integrity class than that of the last run, and what becomes of sessions whose evidence it cannot use."""
-    was, declared = head.policies[-1].integrity if head.policies else "", stream.integrity
+    was = head.policies[-1].integrity if head.policies else ""
+    declared = stream.integrity
     if was in {"", now := format_integrity(declared)}:
         return ()
     if declared.session_start is SessionStart.FIRST_MESSAGE or declared.passes_unknown_sessions:
@@ -273,7 +277,8 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
     head = handle.head or Head(stream=stream.name, cluster_id=handle.cluster.cluster_id())
     selected = stream.topics.select(row.topic for row in handle.positions.values())
     names = (handle.selected | selected) - handle.retired
-    view, retired = handle.cluster.view(names), handle.cluster.view(handle.selected & handle.retired)
+    view = handle.cluster.view(names)
+    retired = handle.cluster.view(handle.selected & handle.retired)
     partitions = Subscription(handle.positions, view, selected, handle.joined)
     if revived := partitions.find_revived(retired):
         view = handle.cluster.view(names | revived)
@@ -308,9 +313,11 @@ def _read(position: Position, seen: _Seen) -> RestartedPartition:
         row = seen.known[position.key]
         action, why = _again(row, seen) if row.retired else ("go on", f"the position in the ledger (batch {row.batch})")
     else:
-        first, joined = "read from its first offset", "joined as Topics.start declares, each session from a snapshot"
+        first = "read from its first offset"
+        joined = "joined as Topics.start declares, each session from a snapshot"
         what = "re-created" if position.topic in seen.selected else "new"
-        action, why = "add", f"{what}: {joined if position.joined_at else first}"
+        action = "add"
+        why = f"{what}: {joined if position.joined_at else first}"
     return RestartedPartition(position.topic, position.partition, action, position.next_offset, why)
 
 
@@ -325,16 +332,21 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
     """A partition of the ledger that a new run would not read."""
     now = seen.topics.get(row.topic)
     if row.topic not in seen.selected:
-        action, why = "keep aside", "the stream's pattern does not select it any more; its position stays in the ledger"
+        action = "keep aside"
+        why = "the stream's pattern does not select it any more; its position stays in the ledger"
     elif row.retired and now is None:
-        action, why = "keep aside", "retired, and not in Kafka any more: it stays retired"
+        action = "keep aside"
+        why = "retired, and not in Kafka any more: it stays retired"
     elif row.retired and now is not None and now.topic_id != row.topic_id:
-        action, why = "keep aside", f"retired: its topic was deleted, and {now.topic_id} has the name now"
+        action = "keep aside"
+        why = f"retired: its topic was deleted, and {now.topic_id} has the name now"
     elif row.retired:
-        action, why = "keep aside", "retired, and no message has arrived since: the next message resumes it"
+        action = "keep aside"
+        why = "retired, and no message has arrived since: the next message resumes it"
     else:
         what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
-        action, why = "audit", f"the topic {what}"
+        action = "audit"
+        why = f"the topic {what}"
     return RestartedPartition(row.topic, row.partition, action, row.until, why)
 
 

@@ -13,7 +13,8 @@ from msgspec.structs import astuple
 from lockstep.folds.columns import ColumnFold
 from lockstep.folds.table import TableFold
 
-KEYS_MAX, TEXT_LENGTH_MAX = 200_000, 64
+KEYS_MAX = 200_000
+TEXT_LENGTH_MAX = 64
 """Keys that are compared, of texts up to this length: some 50 MB."""
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
 """Decimal has no exponent of twenty digits."""

@@ -92,7 +92,9 @@ class NoSuchSession(LockstepError):
             f"no session{_name(wanted)} has a state; {places} partitions were read",
             next_step=f"lockstep state {stream} lists the existing sessions",
         )
-        self.topic, self.partition, self.session = wanted.topic, wanted.partition, wanted.session
+        self.topic = wanted.topic
+        self.partition = wanted.partition
+        self.session = wanted.session
 
 
 def _name(wanted: StateFilter) -> str:
@@ -115,7 +117,9 @@ class NotRetained(LockstepError):
             f"{stream} has no state as of batch {batch}: those of {oldest} to {newest} are kept",
             next_step=f"lockstep state {stream} --at BATCH, with one of these",
         )
-        self.batch, self.oldest, self.newest = batch, oldest, newest
+        self.batch = batch
+        self.oldest = oldest
+        self.newest = newest
 
 
 def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | None = None) -> SessionStates:
@@ -226,7 +230,8 @@ class _LoadedState:
     """Some sessions of a partition, all in memory."""
 
     def __init__(self, schema: StateSchema[object], header: SegmentHeader, stored: dict[bytes, bytes]) -> None:
-        self._schema, self._stored = schema, stored
+        self._schema = schema
+        self._stored = stored
         self._migrator, self._rows = StateMigrator(schema, header), MapStateStore(schema.tables, self)
 
     def get(self, key: bytes) -> bytes | None:

@@ -65,7 +65,8 @@ class UnknownStream(LockstepError):
         wrote = "" if table is None else f", but {table.problem}"
         step = f"use one of: {listed}" if table is None else f"{table.next_step}; declared are: {listed}"
         super().__init__(f"no stream {name!r} in assets/{wrote}", next_step=step)
-        self.name, self.table = name, table
+        self.name = name
+        self.table = table
 
 
 def find_stream(name: str, known: Mapping[str, AnyStream], root: Path) -> AnyStream:
@@ -146,7 +147,8 @@ def read_positions(handle: StreamHandle) -> Positions:
         NoTable: The stream has never run.
         TableError: The table does not match its head.
     """
-    head, rows = handle.require_head(), handle.positions.values()
+    head = handle.require_head()
+    rows = handle.positions.values()
     listed = sorted(PartitionPosition(row.topic, row.topic_id, row.partition, row.until) for row in rows)
     return Positions(handle.stream.name, head.batch, tuple(listed))
 

@@ -93,7 +93,9 @@ def read_topics(handle: StreamHandle) -> TopicsOfStream:
         KafkaError: Kafka does not answer; that is never "no topics".
         TableError: The table does not match its head.
     """
-    stream, held, retired = handle.stream, dict[str, list[LedgerRow]](), dict[str, list[LedgerRow]]()
+    stream = handle.stream
+    held = dict[str, list[LedgerRow]]()
+    retired = dict[str, list[LedgerRow]]()
     for row in handle.positions.values():
         (retired if row.retired else held).setdefault(row.topic, []).append(row)
     cluster = _read_cluster(handle)
@@ -125,7 +127,8 @@ def _make_deleted(ended: EndedTopic) -> TopicStatus:
 
 
 def _read_cluster(handle: StreamHandle) -> _Cluster:
-    view, timeout = handle.view, handle.timeout_seconds
+    view = handle.view
+    timeout = handle.timeout_seconds
     places = [
         TopicNamePartition(topic.name, partition)
         for topic in view.topics.values()
@@ -142,13 +145,15 @@ def _read_cluster(handle: StreamHandle) -> _Cluster:
 def _make_status(
     name: str, rows: list[LedgerRow], retired: list[LedgerRow], stream: AnyStream, cluster: _Cluster
 ) -> TopicStatus:
-    topic, newest = cluster.view.topics.get(name), cluster.newest.get(name)
+    topic = cluster.view.topics.get(name)
+    newest = cluster.newest.get(name)
     keys = (
         [] if topic is None else [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
     )
     ends = [cluster.view.ends[key] for key in keys if key in cluster.view.ends]
     figures = [cluster.figures[key] for key in keys if key in cluster.figures]
-    lag, now = sum(each.lag_messages for each in figures), datetime.now(UTC)
+    lag = sum(each.lag_messages for each in figures)
+    now = datetime.now(UTC)
     facts = TopicFacts(
         read_ids=frozenset(row.topic_id for row in rows),
         retired_ids=frozenset(row.topic_id for row in retired),

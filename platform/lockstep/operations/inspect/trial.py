@@ -219,7 +219,8 @@ def _plan(handle: StreamHandle, messages_max: int, topic: str | None) -> BatchPl
 
 def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[str, object]]:
     """The first rows, without the columns of the proof."""
-    storage, files = find_storage(job.table), (file for result in results for file in result.files)
+    storage = find_storage(job.table)
+    files = (file for result in results for file in result.files)
     tables = (pq.ParquetFile(storage.open_source(job.table / file.path)).read() for file in files)
     rows = (row for table in tables for row in table.to_pylist())
     for row in islice(rows, SAMPLE_ROWS):
@@ -386,7 +387,8 @@ def _advise_on_state(stream: AnyStream, job: JobSpec, results: Sequence[TaskResu
 
 def _advise_on_windows(stream: AnyStream, ranges: Sequence[RangeResult]) -> Iterator[str]:
     """Why a stream of windows has no row yet."""
-    fold, counts = stream.transform, _add_counts(ranges)
+    fold = stream.transform
+    counts = _add_counts(ranges)
     if isinstance(fold, WindowFold) and counts.messages > counts.refused and not any(each.rows for each in ranges):
         windows = format_source(fold.windows)
         yield f"No window has closed: a row is written when one of {windows} closes; try more messages"
