@@ -72,7 +72,7 @@ class _Connections:
                 connection.close()
                 raise TimeoutError
 
-        connection.connect = connect_in_time  # type: ignore[method-assign]
+        connection.connect = connect_in_time  # type: ignore[method-assign]  # of this connection alone
         self._opened.append(connection)
         return connection
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from lockstep.table.side_files import SideTableFile
 from tests.features.archive.archiving import make_offline, read_values, run_batches, send
 from tests.support.feed import update
 from tests.support.offline_proof import prove
+from tests.support.offline_rewind import rewind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +55,13 @@ def test_dropped_messages_are_gone_for_readers_and_the_proof_says_so(tmp_path: P
     (partition,) = status.partitions
     assert (status.rows, status.files, status.dropped_up_to) == (1, 1, 3)
     assert (partition.archived_from, partition.archived_until, partition.position) == (6, 7, 7)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_messages_that_a_rewind_reads_again_are_not_dropped(tmp_path: Path, batch: int) -> None:
+    offline = make_offline(tmp_path)
+    values = run_batches(offline, 5)
+    rewind(offline, batch)
+    assert drop_old_messages(offline.folders, ALL) == ()
+    offline.run(*(send(values[at : at + 2]) for at in range(2 * batch, len(values), 2)))
+    assert len(drop_old_messages(offline.folders, ALL)) == 3

@@ -14,7 +14,7 @@ from lockstep.operations.stream_table import open_table
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables, transactions
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import LedgerFileName
+from lockstep.table.ledger import LedgerFileName, read_positions
 from lockstep.table.side_files import SideTableFile, drop_files, list_side_files
 from lockstep.table.written_by import read_written_by
 
@@ -37,6 +37,8 @@ def find_old_files(files: Iterable[SideTableFile], before_hour: str) -> tuple[Si
 def drop_old_messages(folders: StreamFolders, keep: timedelta) -> tuple[SideTableFile, ...]:
     """Drop archived messages that are older than the retention; returns their files, which stay for an hour.
 
+    Nothing is dropped while the stream reads archived messages again, after a rewind.
+
     Safe while a writer, readers, a compaction and another retention run, and again after a kill.
 
     Args:
@@ -51,6 +53,9 @@ def drop_old_messages(folders: StreamFolders, keep: timedelta) -> tuple[SideTabl
     if not delta_log.has_log(folders.archive) or not head.hour:
         return ()
     side_tables.catch_up_alongside_writer(folders, head)
+    rows = read_positions(folders, head).values()
+    if any(row.until < (row.archived_until or 0) for row in rows if not row.retired):
+        return ()  # after a rewind the stream reads these messages again
     newest_hour = min(head.hour, find_current_hour())  # a clock that is off drops nothing that is younger
     before_hour = format_hour(parse_hour(newest_hour) - keep)
     return drop_files(folders.archive, ARCHIVE_RETENTION, partial(find_old_files, before_hour=before_hour))
