@@ -885,9 +885,20 @@ REWIND_PLAN = list_mutants(
     ),
     Change(
         "partitions that a known topic got since the target have no position",
-        "for key, row in since.items() if row.topic not in known}",
+        "for key, row in since.items() if not _is_judged_again(row, known)}",
         "for key, row in since.items() if key not in held}",
         "test_a_partition_that_a_known_topic_got_since_has_no_position_and_its_growth_is_judged_again",
+    ),
+)
+
+REWOUND_TOPICS = list_mutants(
+    "features/history/rewind.py",
+    "features/history/test_rewound_topics.py",
+    Change(
+        "the growth of a topic that was added after the target is judged again",
+        " or first.lifecycle == GROWN",
+        "",
+        "test_growth_is_judged_after_any_rewind_as_it_was_at_first",
     ),
 )
 
@@ -1779,6 +1790,7 @@ MUTANTS = (
     *START,
     *REWIND,
     *REWIND_PLAN,
+    *REWOUND_TOPICS,
     *PROMOTION,
     *KINDS,
     *RESTORE,

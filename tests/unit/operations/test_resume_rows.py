@@ -42,6 +42,7 @@ def test_a_partition_that_was_added_takes_nothing_over_from_the_others() -> None
         Position(topic="a", topic_id="id", partition=1, next_offset=0),
     ]
     assert [row.newest_timestamp for row in rows] == [AT, None]
+    assert [row.lifecycle for row in rows] == [None, "grown"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from lockstep.integrity.resume_options import (
 from lockstep.model.finding import Finding
 from lockstep.model.position import Position, SuspendedSession, TopicIdPartition
 from lockstep.table.ledger import Accepted, LedgerRow
-from lockstep.table.positions import DELETED, RECREATED_TOPIC, LedgerStamp, make_kept_row, read_position
+from lockstep.table.positions import DELETED, GROWN, RECREATED_TOPIC, LedgerStamp, make_kept_row, read_position
 
 
 class ResumeDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ def _moved(row: LedgerRow, until: int) -> LedgerRow:
 def _taken_up(stamp: LedgerStamp, finding: Finding) -> LedgerRow:
     """The first row of a partition added to a topic: nothing of it has been read."""
     first = Position(topic=finding.topic, topic_id=finding.topic_id, partition=finding.partition, next_offset=0)
-    return make_kept_row(stamp, first, retired=False)
+    return replace(make_kept_row(stamp, first, retired=False), lifecycle=GROWN)
 
 
 def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:

@@ -7,7 +7,7 @@ a rewind is refused by name wherever the plan finds that something is gone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -44,7 +44,7 @@ from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 from lockstep.table.parquet import find_wrong_files, list_named_files
-from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
+from lockstep.table.positions import GROWN, LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import commit_restored
 
 SAVEPOINT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,59}")
@@ -481,8 +481,8 @@ def make_rewound_rows(
     """The positions after a rewind, before they have the stamp of its batch. Pure.
 
     Topics that were added since the target keep their first position, so that an offset that expired since is found
-    missing; partitions that a known topic got since do not: their growth is judged again. A topic that was retired
-    since, without a message, stays retired. What the archive has is not archived again.
+    missing; partitions that a topic got after its first batch do not: their growth is judged again. A topic that was
+    retired since, without a message, stays retired. What the archive has is not archived again.
 
     Args:
         held: The newest row of each partition as of the target.
@@ -490,7 +490,7 @@ def make_rewound_rows(
         since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    taken_up = {key: _before_first_message(row) for key, row in since.items() if row.topic not in known}
+    taken_up = {key: _before_first_message(row) for key, row in since.items() if not _is_judged_again(row, known)}
     for key, row in (*held.items(), *taken_up.items()):
         stands = key in now and now[key].until == row.until
         rewound = row.with_retirement_of(now[key]) if stands else row
@@ -501,14 +501,25 @@ def make_rewound_rows(
 def make_unplaced_rows(
     held: Mapping[TopicIdPartition, LedgerRow], since: Mapping[TopicIdPartition, LedgerRow]
 ) -> Iterable[LedgerRow]:
-    """Partitions without a position after a rewind that the next run reads again: new partitions of known topics. Pure.
+    """Partitions without a position after a rewind that the next run reads again: their growth is judged again. Pure.
 
     Args:
         held: The newest row of each partition as of the target.
         since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    yield from (_before_first_message(row) for key, row in since.items() if row.topic in known and key not in held)
+    unplaced = (row for key, row in since.items() if key not in held and _is_judged_again(row, known))
+    yield from map(_before_first_message, unplaced)
+
+
+def _is_judged_again(first: LedgerRow, known: Collection[str]) -> bool:
+    """Whether the audit judges a partition after the rewind: new partitions of a topic, other topics of its name.
+
+    Args:
+        first: The first row of the partition after the target.
+        known: Names of the topics as of the target.
+    """
+    return first.topic in known or first.lifecycle == GROWN
 
 
 def _before_first_message(row: LedgerRow) -> LedgerRow:
