@@ -13,6 +13,7 @@ from lockstep.declare.delivery_target import (
     TargetConnection,
     TargetInterrupted,
     TargetRefused,
+    UndoneStep,
 )
 from lockstep.declare.postgres_table import NewColumns, PostgresTable
 from lockstep.declare.webhook import Webhook
@@ -35,5 +36,6 @@ __all__ = [
     "TargetInterrupted",
     "TargetRefused",
     "UndeliverableRows",
+    "UndoneStep",
     "Webhook",
 ]

@@ -97,6 +97,18 @@ class DeadRow(msgspec.Struct, frozen=True):
     batch: int
 
 
+class UndoneStep(msgspec.Struct, frozen=True):
+    """A step that had not ended when its batches were undone, and whose delivered rows stay in the target.
+
+    Attributes:
+        batches: The last batch of the step in each generation.
+        last: The last row that was delivered, in the order of identity.
+    """
+
+    batches: dict[int, int]
+    last: RowIdentity
+
+
 class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a delivery, which the target commits together with the rows.
 
@@ -122,6 +134,9 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
         target_state: State of the target that only the target reads.
         written_at: Time (UTC).
         dead: The rows that were left out, in order of delivery.
+        undone: The last delivered batch of each generation with undone batches, whose rows stay in the target; a later
+            rewind may return to them.
+        undone_steps: Undone batches of which some rows are in the target.
     """
 
     delivery: str
@@ -145,6 +160,8 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
     target_state: str
     written_at: datetime
     dead: tuple[DeadRow, ...] = ()
+    undone: dict[int, int] = {}
+    undone_steps: tuple[UndoneStep, ...] = ()
 
 
 class TargetRefused(LockstepError):

@@ -28,6 +28,19 @@ Identity = tuple[str, int, int, int]
 UNLUCKY = 7
 
 
+class StopAfter(threading.Event):
+    """A stop that is set after so many questions, such as in the middle of a step."""
+
+    def __init__(self, questions: int) -> None:
+        super().__init__()
+        self._left = questions
+
+    def is_set(self) -> bool:
+        """Whether the run is to end."""
+        self._left -= 1
+        return self._left < 0
+
+
 class Arrived(NamedTuple):
     """A message of a target topic, as a read_committed consumer sees it."""
 
@@ -71,15 +84,18 @@ def declare(stream: AnyStream, topic: str, **options: Any) -> DeclaredDelivery:
     return DeclaredDelivery(delivery, dataclasses.replace(stream, deliveries=(delivery,)))
 
 
-def run(declared: DeclaredDelivery, settings: Settings, *, accepts: bool = False) -> DeliveryRun:
+def run(
+    declared: DeclaredDelivery, settings: Settings, *, accepts: bool = False, stop: threading.Event | None = None
+) -> DeliveryRun:
     """Deliver the rows of now."""
-    return deliver_rows(declared, settings, stop=threading.Event(), accepts=accepts)
+    return deliver_rows(declared, settings, stop=stop or threading.Event(), accepts=accepts)
 
 
 def run_delivery(runs: LocalRuns, topic: str, **options: Any) -> DeliveryRun:
     """Deliver the rows of a stream to a topic."""
     accepts = options.pop("accepts", False)
-    return run(declare(runs.stream, topic, **options), runs.settings, accepts=accepts)
+    stop = options.pop("stop", None)
+    return run(declare(runs.stream, topic, **options), runs.settings, accepts=accepts, stop=stop)
 
 
 def read_topic(servers: str, topic: str, partitions: int) -> list[Arrived]:

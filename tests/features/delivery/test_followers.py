@@ -209,7 +209,7 @@ def test_the_plan_of_an_erasure_names_the_target_with_its_rows(offline: Offline,
     assert find_delivered_rows(erased).notes == ()
     run(offline, declared)
     (note,) = find_delivered_rows(erased).notes
-    assert "has rows of batches up to 4 (delivery archive): erase those of the session there" in note
+    assert "has rows of batches up to 4, and undone rows if a halt was accepted (delivery archive): erase those" in note
 
 
 def test_a_kafka_topic_has_an_address_of_its_own() -> None:

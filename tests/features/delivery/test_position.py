@@ -14,8 +14,8 @@ from lockstep.features.delivery.position import (
     find_halt,
     make_first_token,
     mark_version,
-    move_token,
 )
+from lockstep.features.delivery.undone import move_token
 from lockstep.table.commit import Base
 from lockstep.table.head import Erasure, Head, Lineage, Retention
 

@@ -1546,6 +1546,22 @@ POSTGRES = (
         ),
     ),
     *list_mutants(
+        "features/delivery/undone.py",
+        "features/delivery/test_undone.py",
+        Change(
+            "of two steps of which some rows are delivered, the one with more of them counts",
+            "newest = max(counting",
+            "newest = min(counting",
+            "test_in_random_histories_no_row_is_delivered_twice",
+        ),
+        Change(
+            "undone rows are known until no rewind can return to them",
+            "if may_return and last > valid.get(each, 0)",
+            "if False",
+            "test_batches_that_count_again_are_not_delivered_again",
+        ),
+    ),
+    *list_mutants(
         "features/delivery/claim.py",
         "features/delivery/test_postgres_delivery.py",
         Change(

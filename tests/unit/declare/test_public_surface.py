@@ -93,6 +93,7 @@ SURFACE = {
         "TargetInterrupted",
         "TargetRefused",
         "UndeliverableRows",
+        "UndoneStep",
         "Webhook",
     ],
     "lockstep.derived": [

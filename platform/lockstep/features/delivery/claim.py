@@ -39,7 +39,6 @@ from lockstep.features.delivery.position import (
     VersionRead,
     find_halt,
     mark_version,
-    move_token,
 )
 from lockstep.features.delivery.steps import (
     PlacedRows,
@@ -51,6 +50,7 @@ from lockstep.features.delivery.steps import (
     read_ends,
 )
 from lockstep.features.delivery.targets import DeclaredDelivery
+from lockstep.features.delivery.undone import list_delivered, move_token
 from lockstep.model.position import TopicIdPartition
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -110,10 +110,20 @@ class Claim:
 
     def start(self, token: DeliveryToken, read: VersionRead) -> None:
         """Write the token of the claim, and read the ends of its batch."""
-        self.token = mark_version(token, read, self._code)
+        self.token = token
+        self._mark_version(read)
         self._write(self.token)
         delete_other_letters(self._folders.root, self._delivery.name, self.token.dead)
         self._ends = read_ends(self._folders, read.base.head, self.token.batch)
+
+    def _mark_version(self, read: VersionRead) -> None:
+        """Mark the version in the token, and move it behind the rows that the target has."""
+        before = self.token
+        self.token = mark_version(before, read, self._code)
+        if self.token.last != before.last:
+            self.token = count_again(self._folders, self.token, read)
+        if self.token.batch != before.batch:
+            self._ends = read_ends(self._folders, read.base.head, self.token.batch)
 
     @property
     def epoch(self) -> int:
@@ -167,7 +177,8 @@ class Claim:
 
     def _note_erasures(self, erased: Erasures, token: DeliveryToken, deleted: int | None) -> None:
         digests = format_some(sorted({f"session with digest {each.digest}" for each in erased.sessions}))
-        rows = f"its rows up to batch {token.step_batch} are in the target, to be erased there"
+        last = max(token.step_batch, *list_delivered(token).values(), 0)
+        rows = f"its rows up to batch {last} are in the target, to be erased there"
         if deleted is not None:
             rows = f"{deleted} rows were deleted in {self._delivery.target.address}"
         self._reports.note("erasure", token.batch, f"{digests}: {rows}")
@@ -180,12 +191,15 @@ class Claim:
         if (self.token.last is None and self.token.batch >= until) or self.token.erasure < _find_erasure(head):
             return
         snapshot = TableSnapshot(self._folders, read.base)
-        self.token = mark_version(self.token, read, self._code)
+        self._mark_version(read)
         self._read_erasures(until)
-        if self.token.last is not None:
+        while self.token.last is not None:
             self.token = count_again(self._folders, self.token, read) if self._erasures.rows else self.token
             step = plan_step(self._folders, head, self.token.batch, self.token.step_batch, self._ends)
             self._deliver_step(step, snapshot, stop)
+            if stop():
+                return
+            self._mark_version(read)
         joins = self._delivery.target.joins_batches
         for step in plan_steps(self._folders, head, self.token.batch, until, self._ends, joins=joins):
             if stop():

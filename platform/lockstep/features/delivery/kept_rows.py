@@ -25,9 +25,10 @@ def find_delivered_rows(erased: ErasedHours) -> KeptRows:
     notes = list[str]()
     for each in declared:
         read = read_source_position(erased.folders.root, each.delivery.name, erased.folders.stream)
-        if read is not None and read.batch:
+        if read is not None and read.table_id:
             where = (
-                f"{each.delivery.target.address} has rows of batches up to {read.batch} (delivery {each.delivery.name})"
+                f"{each.delivery.target.address} has rows of batches up to {read.batch}, and undone rows if a halt was "
+                f"accepted (delivery {each.delivery.name})"
             )
             is_able = may_delete_sessions(each.delivery)
             done = "its next run deletes those of the session" if is_able else "erase those of the session there"

@@ -13,6 +13,14 @@ from lockstep.declare.delivery import Delivery, FirstRows
 from lockstep.declare.delivery_target import DeliveryToken
 from lockstep.errors import LockstepError
 from lockstep.features.delivery.changes import HaltReason
+from lockstep.features.delivery.undone import (
+    advance_token,
+    find_last_common,
+    list_delivered,
+    list_started,
+    move_token,
+    remember_undone,
+)
 from lockstep.table.commit import Base
 from lockstep.table.follower_positions import find_generation
 from lockstep.table.head import Head
@@ -98,25 +106,11 @@ def make_first_token(
     )
 
 
-def move_token(token: DeliveryToken, batch: int, generation: int) -> DeliveryToken:
-    """The token between two steps, after a batch. Pure."""
-    return msgspec.structs.replace(
-        token,
-        batch=batch,
-        batch_generation=generation,
-        step_batch=batch,
-        step_generation=generation,
-        last=None,
-        rows=0,
-        written_at=datetime.now(UTC),
-    )
-
-
 def mark_version(token: DeliveryToken, read: VersionRead, code: str) -> DeliveryToken:
-    """The token with the version of the table that is read now. Pure."""
+    """The token with the version of the table that is read now, behind the rows that the target has. Pure."""
     head = read.base.head
     return msgspec.structs.replace(
-        token,
+        advance_token(token, head),
         generation=head.generation,
         version=read.base.version,
         entry=read.entry,
@@ -141,38 +135,33 @@ def find_halt(token: DeliveryToken, head: Head, entry_now: str) -> HaltFound | N
     if is_ahead or (token.entry and entry_now and token.entry != entry_now):
         evidence = f"version {token.version}, which it has read, is another one or missing: it was restored from a copy"
         return HaltFound(HaltReason.REPLACED, evidence, 0)
-    common = find_common_batch(token, head)
-    if token.step_batch > common:
+    if token.step_batch > head.valid_batches.get(token.step_generation, 0):
+        common = find_last_common(list_started(token), head.valid_batches)
         evidence = (
             f"it has rows of batches {common + 1} to {token.step_batch}, and the table continues after batch {common} "
             f"in generation {head.generation}"
         )
-        return HaltFound(HaltReason.UNDONE, evidence, common)
+        return HaltFound(HaltReason.UNDONE, evidence, accept_halt(token, head, HaltReason.UNDONE).step_batch)
     dropped = 0 if head.retention is None else head.retention.batch
-    if dropped > token.batch:
-        evidence = f"those of batches {token.batch + 1} to {dropped}"
+    batch = advance_token(token, head).batch
+    if dropped > batch:
+        evidence = f"those of batches {batch + 1} to {dropped}"
         return HaltFound(HaltReason.DROPPED, evidence, dropped)
     return None
 
 
 def find_common_batch(token: DeliveryToken, head: Head) -> int:
-    """The last batch up to which the delivered rows and those of the table are the same batches. Pure."""
-    now = head.valid_batches
-    delivered = token.valid | {token.step_generation: token.step_batch}
-    return max((min(last, now[each]) for each, last in delivered.items() if each in now), default=0)
+    """The last batch that counts of which all rows, and those of all batches before it, are in the target. Pure."""
+    return find_last_common(list_delivered(token), head.valid_batches)
 
 
 def accept_halt(token: DeliveryToken, head: Head, reason: HaltReason) -> DeliveryToken:
     """The position after an operator has accepted a halt. Pure.
 
-    Between two steps it is after the last common batch, or after the dropped rows. A step in progress ends with its
-    last common batch; `rows` is to be counted again then.
+    It is behind the dropped rows, or behind the delivered rows that count. A step in progress ends with its last common
+    batch; `rows` is to be counted again then.
     """
     if reason is HaltReason.DROPPED:
         dropped = 0 if head.retention is None else head.retention.batch
         return move_token(token, dropped, find_generation(head, dropped))
-    common = find_common_batch(token, head)
-    generation = find_generation(head, common)
-    if common <= token.batch:
-        return move_token(token, common, generation)
-    return msgspec.structs.replace(token, step_batch=common, step_generation=generation)
+    return remember_undone(token, head)

@@ -20,12 +20,12 @@ from lockstep.features.delivery.position import (
     accept_halt,
     make_first_token,
     mark_version,
-    move_token,
 )
 from lockstep.features.delivery.status import read_source_position
 from lockstep.features.delivery.steps import find_readable_batch
 from lockstep.features.delivery.stop_order import RebuildOrder, StopOrder, read_order, stop_for_rebuild
 from lockstep.features.delivery.targets import DeclaredDelivery, open_target
+from lockstep.features.delivery.undone import forget_undone, move_token
 from lockstep.operations.followers import FollowerStanding, judge_standing
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, drop_accepted, make_changed
 from lockstep.operations.stream_table import NoTable, has_table, open_table
@@ -271,7 +271,8 @@ class _Rebuild:
             found = "no undone rows" if halt is None else halt.evidence
             raise make_changed(self._folders.stream, self._plan.PLAN, f"the target has {found}")
         token = claim.take_erasures(token, read)
-        kept = count_again(self._folders, accept_halt(token, read.base.head, halt.reason), read)
+        accepted = accept_halt(token, read.base.head, halt.reason)
+        kept = count_again(self._folders, forget_undone(accepted, read.base.head), read)
         marked = mark_version(kept, read, self._delivery.digest_code())
         deleted = connection.retract(read.base.head.valid_batches, marked)
         token = connection.token
