@@ -10,6 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lockstep.declare.archive import Archive
+from lockstep.features.archive.retention import drop_old_messages
+from lockstep.features.archive.status import read_archive_status
 from lockstep.features.history.promote import promote_shadow
 from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
 from lockstep.features.history.shadow import begin_shadow, prepare_shadow
@@ -18,6 +20,7 @@ from lockstep.operations.past_batches import NotRewindable
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.verify.verify import verify_stream
+from tests.features.archive.test_archive_retention import ALL
 from tests.features.history.test_rewind_end_to_end import Wrong
 from tests.support.adding_stream import adding
 from tests.support.feed import COLUMNS, folded, session
@@ -109,9 +112,13 @@ def test_a_shadow_below_the_rewind_floor_reads_the_archive_from_the_start_and_is
     (partition,) = prepare_shadow(mended.handle, "adding_shadow", "0").plan.partitions
     assert (partition.begins_at, partition.archived, partition.expired) == (0, len(VALUES), 0)
     begin_shadow(mended.handle, "adding_shadow", "0", code="", who="ann", why="off by one")
+    assert drop_old_messages(mended.folders, ALL) == ()  # it has not read them
+    (reader,) = read_archive_status(mended.stream, mended.folders).readers
+    assert (reader.stream, reader.first_batch) == ("adding_shadow", 1)
     shadow = mended.of(dataclasses.replace(mended.stream, name="adding_shadow"))
     shadow.run()
     assert prove(shadow) == "proven ()"
+    assert read_archive_status(mended.stream, mended.folders).readers == ()
     run_housekeeping(mended.folders, retention_seconds=3600.0)  # the savepoint of the shadow has no version
     promote_shadow(mended.handle, "adding_shadow", who="ann", why="off by one")
     assert_repaired(mended, topic)

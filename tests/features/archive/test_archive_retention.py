@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from lockstep.features.archive.retention import drop_old_messages, find_old_files, list_dropped_files
+from lockstep.features.archive.readers import find_unread
+from lockstep.features.archive.retention import HELD_LEAST, drop_old_messages, find_old_files, list_dropped_files
 from lockstep.features.archive.status import read_archive_status
+from lockstep.model.position import TopicIdPartition
 from lockstep.table.ledger import LedgerFileName
+from lockstep.table.positions import LedgerStamp, make_blank_row
 from lockstep.table.side_files import SideTableFile
 from tests.features.archive.archiving import make_offline, read_values, run_batches, send
 from tests.support.feed import update
@@ -25,18 +29,58 @@ ALL = timedelta(hours=-1)
 """Every file is older than the hour after the newest batch."""
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=10))
-def test_no_batch_of_a_file_that_stays_is_dropped(drawn: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=10),
+    st.none() | st.integers(0, 20),
+    st.sampled_from([f"2026-01-01T0{hour}" for hour in range(4)]),
+)
+def test_no_batch_of_a_file_that_stays_is_dropped(
+    drawn: list[tuple[int, int]], unread_from: int | None, held_from: str
+) -> None:
     files = list[SideTableFile]()
     batch = 1
     for number, (hour, more) in enumerate(drawn):
         name = LedgerFileName(f"2026-01-01T0{hour}", 0, batch, batch + more)
         files.append(SideTableFile(str(number), 1, 1, name, 0))
         batch += more + hour % 2
-    old = find_old_files(files, "2026-01-01T02")
+    old = find_old_files(files, "2026-01-01T02", unread_from=unread_from, held_from=held_from)
     kept = [file for file in files if file not in old]
     assert all(file.name.hour < "2026-01-01T02" for file in old)
     assert max((file.name.last for file in old), default=0) < min((file.name.first for file in kept), default=99)
+    if unread_from is not None:
+        assert all(file.name.last < unread_from or file.name.hour < held_from for file in old)
+
+
+ROW = make_blank_row(
+    LedgerStamp(
+        generation=1,
+        batch=1,
+        epoch=1,
+        committed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        batch_seconds=0.0,
+        restart_cause=None,
+    )
+)
+PLACES = st.tuples(st.sampled_from("ab"), st.integers(0, 1))
+READ = st.dictionaries(PLACES, st.tuples(st.integers(0, 5), st.booleans()))
+"""Position of each partition, and whether it is retired."""
+
+
+@given(st.dictionaries(PLACES, st.none() | st.integers(1, 5)), READ)
+def test_a_reader_needs_the_archived_offsets_after_its_positions(
+    archived: dict[tuple[str, int], int | None], read: dict[tuple[str, int], tuple[int, bool]]
+) -> None:
+    """The plain table: each archived offset, by the partition's position, or by its topic."""
+    unread = find_unread(
+        {TopicIdPartition(*key): replace(ROW, archived_until=until) for key, until in archived.items()},
+        {TopicIdPartition(*key): replace(ROW, until=at, retired=gone) for key, (at, gone) in read.items()},
+    )
+    topics = {topic for (topic, _), (_, gone) in read.items() if not gone}
+    for (topic, partition), until in archived.items():
+        at, gone = read.get((topic, partition), (0, topic not in topics))
+        needed = set() if gone else set(range(at, until or 0))
+        assert (TopicIdPartition(topic, partition) in unread) is bool(needed)
+        assert set(range(unread.get(TopicIdPartition(topic, partition), 99), until or 0)) == needed
 
 
 def test_dropped_messages_are_gone_for_readers_and_the_proof_says_so(tmp_path: Path) -> None:
@@ -55,6 +99,7 @@ def test_dropped_messages_are_gone_for_readers_and_the_proof_says_so(tmp_path: P
     (partition,) = status.partitions
     assert (status.rows, status.files, status.dropped_up_to) == (1, 1, 3)
     assert (partition.archived_from, partition.archived_until, partition.position) == (6, 7, 7)
+    assert status.readers == ()
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -62,6 +107,20 @@ def test_messages_that_a_rewind_reads_again_are_not_dropped(tmp_path: Path, batc
     offline = make_offline(tmp_path)
     values = run_batches(offline, 5)
     rewind(offline, batch)
+    assert len(drop_old_messages(offline.folders, ALL)) == batch
+    (reader,) = read_archive_status(offline.stream, offline.folders).readers
+    assert (reader.stream, reader.first_batch) == (offline.stream.name, batch + 1)
     assert drop_old_messages(offline.folders, ALL) == ()
     offline.run(*(send(values[at : at + 2]) for at in range(2 * batch, len(values), 2)))
-    assert len(drop_old_messages(offline.folders, ALL)) == 3
+    assert len(drop_old_messages(offline.folders, ALL)) == 3 - batch
+
+
+def test_retention_waits_for_a_reader_no_longer_than_its_time_and_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    offline = make_offline(tmp_path)
+    run_batches(offline, 5)
+    rewind(offline, 1)
+    assert len(drop_old_messages(offline.folders, ALL - HELD_LEAST)) == 3
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert record.args == (offline.stream.name, 2, 3, offline.stream.name)

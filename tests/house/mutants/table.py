@@ -1702,6 +1702,32 @@ HOST = (
 
 ARCHIVE = [
     *list_mutants(
+        "features/archive/retention.py",
+        "features/archive/test_archive_retention.py",
+        Change(
+            "messages that a reader needs are not dropped",
+            "file.name.last >= unread_from and",
+            "False and",
+            "test_no_batch_of_a_file_that_stays_is_dropped",
+        ),
+        Change(
+            "a reader holds messages for a limited time",
+            " and file.name.hour >= held_from",
+            "",
+            "test_retention_waits_for_a_reader_no_longer_than_its_time_and_names_it",
+        ),
+    ),
+    *list_mutants(
+        "features/archive/readers.py",
+        "features/archive/test_archive_retention.py",
+        Change(
+            "a reader needs the new partitions of its topics",
+            "is_read = key.topic_id in topics if own is None else not own.retired",
+            "is_read = own is not None and not own.retired",
+            "test_a_reader_needs_the_archived_offsets_after_its_positions",
+        ),
+    ),
+    *list_mutants(
         "engine/executor/archive.py",
         "features/archive/test_archive.py",
         Change(

@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from lockstep.declare.stream import AnyStream
+from lockstep.features.archive.readers import ArchiveReader, list_readers
 from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_table import open_table
 from lockstep.table import delta_log, transactions
@@ -45,6 +46,7 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
         files: Files.
         bytes: Their bytes.
         dropped_up_to: Last batch whose messages retention has dropped; 0 for none.
+        readers: Streams that have not read all messages, with their first unread batch: retention waits for them.
         partitions: The partitions of the stream.
     """
 
@@ -55,6 +57,7 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     bytes: int
     dropped_up_to: int
+    readers: tuple[ArchiveReader, ...]
     partitions: tuple[ArchivedPartition, ...]
 
     def describe(self) -> Description:
@@ -68,7 +71,10 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("dropped up to batch", self.dropped_up_to),
         )
         names = "topic partition archived_from archived_until position"
-        records = (Records.of("partitions", self.partitions, names),)
+        records = (
+            Records.of("partitions", self.partitions, names),
+            Records.of("readers", self.readers, "stream first_batch"),
+        )
         return Description(title=f"{self.stream}: archive", facts=facts, records=records)
 
 
@@ -100,6 +106,7 @@ def read_archive_status(stream: AnyStream, folders: StreamFolders) -> ArchiveSta
         files=len(sizes),
         bytes=sum(sizes),
         dropped_up_to=dropped,
+        readers=list_readers(folders, head),
         partitions=tuple(
             ArchivedPartition(
                 topic=row.topic,
