@@ -1,4 +1,4 @@
-"""Run, start, stop, hold, retire, resume, close, forget."""
+"""Run, start, stop, hold, commit, retire, resume, close, forget."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from lockstep.cli.output import (
     make_grid,
     make_lines,
     print_answer,
+    print_described,
     print_note,
     style_text,
 )
@@ -170,6 +171,17 @@ def hold(
 ) -> None:
     """Hold a stream: stop it, and refuse every run of it until `lockstep start` or `lockstep stop` releases it."""
     print_answer(_set_desired(stream, why, hold=True), _stopped, as_json=as_json)
+
+
+@register_command("commit order_books", Panel.RUN)
+def commit(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002  # a flag
+    """Commit the messages of a stream with `FileSize` that wait for a full file, and wait for that.
+
+    Its live writer does so. A stream with another trigger is refused.
+    """
+    from lockstep.operations.commit_now import commit_now
+
+    print_described(commit_now(open_handle(stream), who=getpass.getuser()), as_json=as_json)
 
 
 @register_command('retire order_books order_books.delisted --why "no longer traded"', Panel.RUN)

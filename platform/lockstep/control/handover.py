@@ -1,4 +1,4 @@
-"""Requests to a writer (handover, stop, retirement and resumption of topics), and the reservation of a start.
+"""Requests to a writer (handover, stop, commit, retirement and resumption of topics), and the reservation of a start.
 
 They make a change of writers quick and orderly, and guard nothing: the epoch in the log of the table does.
 
@@ -101,6 +101,18 @@ class ResumeRequest(msgspec.Struct, frozen=True):
     request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
 
 
+class CommitRequest(msgspec.Struct, frozen=True):
+    """An operator's request to the active writer to commit waiting messages although they do not fill a file.
+
+    Attributes:
+        who: User who asked.
+        request_id: Tells it from an equal one.
+    """
+
+    who: str
+    request_id: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex)
+
+
 class RequestWatch:
     """Waits for requests to a writer to stop or to hand over.
 
@@ -156,7 +168,7 @@ class RequestWatch:
             self._woken.set()
 
 
-R = TypeVar("R", RetireRequest, ResumeRequest)
+R = TypeVar("R", RetireRequest, ResumeRequest, CommitRequest)
 
 
 @contextmanager
@@ -170,6 +182,7 @@ def accept_requests(control: Path, epoch: int) -> Iterator[None]:
             forget_stop_request(control, epoch)
             forget_retire_request(control, epoch)
             forget_resume_request(control, epoch)
+            forget_commit_request(control, epoch)
 
 
 def is_asked_to_hand_over(heartbeat: Heartbeat) -> bool:
@@ -273,6 +286,21 @@ def forget_resume_request(control: Path, epoch: int, request: ResumeRequest | No
     return _forget(_resume_request(control, epoch), request)
 
 
+def request_commit(control: Path, epoch: int, request: CommitRequest) -> bool:
+    """Ask the writer of an epoch to commit waiting messages now; False while another request waits for it."""
+    return _send(_commit_request(control, epoch), request)
+
+
+def take_commit_request(control: Path, epoch: int) -> CommitRequest | None:
+    """Take the request to the writer of an epoch, if any; costs one failing open() without one."""
+    return _take(_commit_request(control, epoch), CommitRequest)
+
+
+def forget_commit_request(control: Path, epoch: int, request: CommitRequest | None = None) -> bool:
+    """Remove a commit request to the writer of an epoch; as `forget_retire_request`."""
+    return _forget(_commit_request(control, epoch), request)
+
+
 def _send(path: Path, request: msgspec.Struct) -> bool:
     try:
         find_storage(path).create_whole(path, msgspec.json.encode(request))
@@ -341,3 +369,7 @@ def _retire_request(control: Path, epoch: int) -> Path:
 
 def _resume_request(control: Path, epoch: int) -> Path:
     return control / f"resume-{epoch}.json"
+
+
+def _commit_request(control: Path, epoch: int) -> Path:
+    return control / f"commit-{epoch}.json"

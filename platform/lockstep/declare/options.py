@@ -248,6 +248,8 @@ class FileSize(Declaration):
     not know how long messages have waited, so it starts with the backlog: a batch of at most `Limits.batch_messages`,
     from which it learns sizes, then batches of whole files, then the rest.
 
+    `lockstep commit STREAM` lets the writer commit what waits now, without a full file.
+
     A file takes at most 20 times `Limits.batch_messages`. If these messages do not fill it, the file is smaller; raise
     `batch_messages` for larger files.
 

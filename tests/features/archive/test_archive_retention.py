@@ -78,7 +78,7 @@ def test_a_reader_needs_the_archived_offsets_after_its_positions(
     topics = {topic for (topic, _), (_, gone) in read.items() if not gone}
     for (topic, partition), until in archived.items():
         at, gone = read.get((topic, partition), (0, topic not in topics))
-        needed = set() if gone else set(range(at, until or 0))
+        needed = set[int]() if gone else set(range(at, until or 0))
         assert (TopicIdPartition(topic, partition) in unread) is bool(needed)
         assert set(range(unread.get(TopicIdPartition(topic, partition), 99), until or 0)) == needed
 

@@ -32,7 +32,7 @@ from lockstep import (
     Strict,
     Suspend,
 )
-from lockstep.control.handover import ResumeRequest, RetireRequest, StopRequest
+from lockstep.control.handover import CommitRequest, ResumeRequest, RetireRequest, StopRequest
 from lockstep.control.heartbeat import HeartbeatRecord, RunHeartbeat
 from lockstep.control.start_request import StartRequest
 from lockstep.declare.delivery_target import DeliveryToken
@@ -69,7 +69,8 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).with_name("formats.txt")
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
-    *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, RetireRequest, ResumeRequest, StartRequest),
+    *(Head, HeartbeatRecord, RunHeartbeat, StopRequest, CommitRequest, RetireRequest, ResumeRequest),
+    StartRequest,
     *(BegunCopy, BackupManifest, SavepointManifest, ExportedPositions, PositionEvidence),
     *(ExportOptions, ExportSource, HourManifest, CheckpointNote, FollowerPosition, GrowthSample),
     *(CurrentBase, DeadLetter, DeliveryHistory, DeliveryToken, StopOrder, WebhookRow, WebhookState),

@@ -1700,6 +1700,35 @@ HOST = (
     ),
 )
 
+COMMIT_ORDER = [
+    *list_mutants(
+        "engine/driver/commit_order.py",
+        "unit/engine/test_commit_order.py",
+        Change(
+            "an order ends with the messages of its moment",
+            "            self._is_new = False\n            self._wanted",
+            "            self._wanted",
+            "test_an_order_is_due_until_the_messages_of_its_moment_are_read",
+        ),
+        Change(
+            "a partition without a leader does not keep an order alive",
+            "not self._wanted.keys().isdisjoint(ends)",
+            "bool(self._wanted)",
+            "test_an_order_is_due_until_the_messages_of_its_moment_are_read",
+        ),
+    ),
+    *list_mutants(
+        "control/handover.py",
+        "unit/control/test_handover.py",
+        Change(
+            "a writer that ends leaves no order to commit",
+            "            forget_commit_request(control, epoch)\n",
+            "",
+            "test_a_writer_that_ends_leaves_no_request_behind",
+        ),
+    ),
+]
+
 ARCHIVE = [
     *list_mutants(
         "features/archive/retention.py",
@@ -1808,6 +1837,7 @@ WEBHOOKS = (
     ),
 )
 MUTANTS = (
+    *COMMIT_ORDER,
     *ARCHIVE,
     *COMMIT,
     *LOG,

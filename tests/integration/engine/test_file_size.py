@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
@@ -18,6 +19,7 @@ from hypothesis import strategies as some
 from lockstep import FileSize
 from lockstep.declare.options import FILE_BATCHES_MAX
 from lockstep.engine.driver.cluster_view import ClusterMonitor
+from lockstep.engine.driver.commit_order import CommitOrder
 from lockstep.engine.driver.idle_partitions import BacklogClock
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.planner import FileGoal, PlanInput, plan_batch
@@ -25,7 +27,9 @@ from lockstep.engine.executor.row_buffer import RowSpace
 from lockstep.engine.protocol import BatchIdentity, LearnedRates
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Position, TopicIdPartition
-from tests.support.feed import folded, session_in, snapshot, update
+from lockstep.operations.commit_now import commit_now
+from lockstep.operations.plan_frame import Refused
+from tests.support.feed import folded, session, session_in, snapshot, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -240,6 +244,45 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
         running.result(WAIT_SECONDS_MAX)
     assert [report.counts.messages for report in runs.reports] == [21, 1]
     assert begins[1] - sent >= 1.5  # at most two seconds, less one look and the expected time of the batch
+
+
+def test_waiting_messages_are_committed_when_an_operator_asks_and_later_ones_wait_again(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the live writer of a stream that waits for files can be asked."""
+    polls = list[None]()
+    poll = CommitOrder.poll
+    monkeypatch.setattr(CommitOrder, "poll", lambda order: polls.append(poll(order)))
+    runs.run()
+    with pytest.raises(Refused, match=r"its trigger is Every\(seconds=5.0\): its batches do not wait"):
+        commit_now(runs.handle, who="ann")
+    topic = feed.create("values")
+    stop = threading.Event()
+    trigger = FileSize("1 MB", at_most=timedelta(hours=1))
+    runs = runs.of(dataclasses.replace(runs.stream, trigger=trigger)).tuned(idle_seconds=0.1)
+    with pytest.raises(Refused, match="no writer is alive"):
+        commit_now(runs.handle, who="ann")
+    values = session(5)
+    feed.send(topic, values[:2])
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(runs.run, trigger=trigger, stop=stop)
+        wait_for(lambda: len(runs.reports) == 1)  # the backlog of the start
+        feed.send(topic, values[2:5])
+        done = commit_now(runs.handle, who="ann")
+        assert (done.messages, len(runs.rows(topic))) == (3, len(folded_rows(values[:5])))
+        assert commit_now(runs.handle, who="ann").messages == 0  # nothing waits
+        feed.send(topic, values[5:])
+        before = len(polls)
+        wait_for(lambda: len(polls) >= before + 5)
+        stop.set()
+        assert running.result(WAIT_SECONDS_MAX) is RunOutcome.STOPPED
+    assert [report.counts.messages for report in runs.reports] == [2, 3]
+    assert runs.run() is RunOutcome.ENDED
+    assert folded_rows(values) == runs.rows(topic)
+
+
+def folded_rows(values: list[bytes]) -> list[tuple[object, ...]]:
+    return folded([(offset, "s", value) for offset, value in enumerate(values)])
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

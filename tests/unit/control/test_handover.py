@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lockstep.control.handover import (
+    CommitRequest,
     RetireRequest,
     StopRequest,
     accept_requests,
     is_asked_to_hand_over,
+    request_commit,
     request_retirement,
     request_stop,
     reserve_start,
@@ -29,6 +31,7 @@ def test_a_writer_that_ends_leaves_no_request_behind(tmp_path: Path) -> None:
     with accept_requests(tmp_path, 1), Heartbeat(tmp_path, 1) as writer:
         (tmp_path / "handover-1.json").touch()
         request_stop(tmp_path, 1, StopRequest("enough", "ann"))
+        request_commit(tmp_path, 1, CommitRequest("ann"))
         request_retirement(tmp_path, 1, RetireRequest(("gone",), "ann", "why"))
         assert is_asked_to_hand_over(writer)
         assert find_writer(tmp_path, 1) is WriterState.DRAINING

@@ -27,6 +27,7 @@ from lockstep.declare.transform import is_overridden
 from lockstep.engine.driver.archived_log import ArchivedLog
 from lockstep.engine.driver.batch_checks import SessionPartitions, find_quarantine_burst, has_messages, judge_finding
 from lockstep.engine.driver.cluster_view import ClusterMonitor, without_topics
+from lockstep.engine.driver.commit_order import CommitOrder
 from lockstep.engine.driver.committer import Committer, Publisher, make_batch_commit
 from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.halted_topics import HaltedTopics, TopicsHalted
@@ -240,6 +241,7 @@ class MicroBatchLoop:
         patience = KafkaPatience(
             tuning, is_endless=not context.is_bounded, gives_up=lambda: _is_stop_asked(context, claimed)
         )
+        self._order = CommitOrder(context.folders.control, self._writer.epoch)
         self._archive = ArchivedLog(context.folders, claimed.head, claimed.known)
         self._monitor = ClusterMonitor(context, selected, retired, patience, self._archive)
         self._claimed = claimed
@@ -291,6 +293,8 @@ class MicroBatchLoop:
             IntegrityLost: The audit found loss that the class does not tolerate; the halt is committed.
         """
         began = time.monotonic()
+        if isinstance(self._context.trigger, FileSize):
+            self._order.poll()
         if self._halted.resume_if_asked(self._partitions):
             self._open(self._halted.claim_again(self._claimed))
         self._audit()
@@ -584,7 +588,10 @@ class MicroBatchLoop:
         now = time.monotonic()
         if not isinstance(trigger, FileSize):
             return None
-        self._backlog = self._backlog.note_poll(self._partitions.lag_messages(self._monitor.view.ends), now)
+        ends = self._monitor.view.ends
+        self._backlog = self._backlog.note_poll(self._partitions.lag_messages(ends), now)
+        if self._order.is_due(self._read_positions, ends):
+            return FileGoal(target_bytes=trigger.target_bytes, left_seconds=0.0)
         left = self._backlog.left_seconds(trigger.at_most.total_seconds(), now)
         return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - self._context.launch.tuning.idle_seconds)
 
