@@ -123,6 +123,11 @@ class SessionCache:
         while self._held > self._bytes_max:
             self._drop(next(iter(self._cached)))
 
+    def discard_below(self, folder: Path) -> None:
+        """Discard the sessions whose durable state is below a folder."""
+        for place in [each for each in self._cached if each[0].is_relative_to(folder)]:
+            self._drop(place)
+
     def _drop(self, place: Place) -> _CachedSessions | None:
         cached = self._cached.pop(place, None)
         if cached is not None:

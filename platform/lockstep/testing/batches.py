@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from lockstep.declare.transform import R, S
 from lockstep.engine.driver.subscription import make_ledger_row
 from lockstep.engine.executor.compiled_stream import CompiledStream
-from lockstep.engine.executor.task import run_bin
+from lockstep.engine.executor.task import release_folder, run_bin
 from lockstep.engine.protocol import BatchIdentity, JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.integrity.base import EPOCH, to_microseconds
 from lockstep.integrity.verdict import Judgement
@@ -123,7 +123,10 @@ class BatchedRun(Generic[S, R]):
         """A folder for the duration of the test."""
         with tempfile.TemporaryDirectory(prefix="lockstep-testing-") as root:
             self._root = Path(root)
-            yield
+            try:
+                yield
+            finally:
+                release_folder(self._root)
 
     @property
     def end(self) -> int:
@@ -152,7 +155,7 @@ class BatchedRun(Generic[S, R]):
             case _ if event is RENUMBER:
                 self._recreate_topic()
             case _:
-                pass
+                release_folder(self._root)
 
     def ran(self, stream: str) -> RunResult[S, R]:
         """The result of all messages."""

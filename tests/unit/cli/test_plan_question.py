@@ -16,6 +16,7 @@ from lockstep.cli.plan_question import PlanOnly, Yes, carry_out
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Refused
 from tests.unit.cli.documents import list_commands
 
+COMMANDS = list_commands()
 PAGE = Path(__file__).parents[3] / "docs" / "command-line.md"
 ARGUMENTS = {
     "delivery rebuild": ["books"],
@@ -34,13 +35,13 @@ ARGUMENTS = {
 
 def list_options(name: str) -> set[str]:
     options = set[str]()
-    for parameter in list_commands()[name].params:
+    for parameter in COMMANDS[name].params:
         options.update(parameter.opts)
     return options
 
 
 def test_the_page_lists_the_commands_that_ask_and_each_can_only_show_its_plan() -> None:
-    asking = {name for name in list_commands() if "--yes" in list_options(name)}
+    asking = {name for name in COMMANDS if "--yes" in list_options(name)}
     assert asking == set(ARGUMENTS)
     assert all("--plan" in list_options(name) for name in asking)
     (text,) = re.findall(r"## Commands that change the past\n\n(.*?) show their plan", PAGE.read_text())

@@ -24,7 +24,8 @@ COMPLETE = set(re.findall(r"`(\w+)`", RUNBOOK.split("\nAn entry without")[1].spl
 ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 COMMAND = re.compile(r"lockstep [a-z][^`\n]*")
 TEXTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("platform/lockstep/**/*.py")]
-COMMANDS: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+ROOT_COMMAND: Any = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = ROOT_COMMAND.commands
 GROUPS = {name: command for name, command in COMMANDS.items() if hasattr(command, "commands")}
 NAME = rf"(?:(?:{'|'.join(GROUPS)}) )?[a-z][a-z-]*"
 PHRASE = re.compile(rf"lockstep ({NAME})(.*?)(?=; |, | \(|: | or |[`#|]|$)", re.MULTILINE)
@@ -37,7 +38,7 @@ OPTIONS_OF_ALL = {"--help"}
 
 def of_words(words: list[str]) -> tuple[Any, list[str]]:
     """The command that these words call, and the words after its name."""
-    group: Any = typer.main.get_command(app)
+    group = ROOT_COMMAND
     while words and words[0] in getattr(group, "commands", {}):
         group, words = group.commands[words[0]], words[1:]
     return group, words

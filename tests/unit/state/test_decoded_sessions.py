@@ -116,6 +116,15 @@ def test_a_cache_holds_no_more_than_its_bytes_and_gives_up_the_oldest(home: Home
         assert [len(state.find_decoded()) for state in (oldest, newest)] == [0, 1]
 
 
+def test_sessions_below_a_folder_are_discarded(keeping: Home) -> None:
+    version = keeping.batch(keeping.start(), put({A: 1}))
+    for folder, held in ((keeping.durable / "other", 1), (keeping.durable.parent, 0)):
+        keeping.decoded.discard_below(folder)
+        with keeping.open(version) as state:
+            assert len(state.find_decoded()) == held
+            state.publish_local()
+
+
 def put_text(session: str, text: str) -> Fold:
     def fold(state: PartitionState[Panel]) -> None:
         put({session: 1})(state)

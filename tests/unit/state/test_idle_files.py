@@ -54,6 +54,15 @@ def test_a_file_is_opened_once(kept: Home) -> None:
     assert len(kept.idle) == 1
 
 
+def test_files_below_a_folder_are_closed(kept: Home) -> None:
+    version = kept.batch(kept.start(), put(VALUES))
+    kept.idle.close_below(kept.durable)
+    assert count_opened(kept, version) == 0
+    kept.idle.close_below(kept.local_root.parent)
+    assert len(kept.idle) == 0
+    assert count_opened(kept, version) == 1
+
+
 OTHER = """
 import sys
 from pathlib import Path

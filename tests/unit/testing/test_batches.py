@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,17 @@ def test_any_split_gives_what_one_batch_gives(
 ) -> None:
     whole = run(stream, *CASES[case], key="p")
     assert whole == run(stream, *CASES[case], key="p", split=split)
+
+
+def test_a_run_in_batches_leaves_no_file_open() -> None:
+    before = list_mapped_stores()
+    run(ordered, *CASES["plain"], key="p", split=2)
+    assert list_mapped_stores() <= before
+
+
+def list_mapped_stores() -> set[str]:
+    """The local stores that this process maps, each by its deleted file."""
+    return {line for line in Path("/proc/self/maps").read_text().splitlines() if "lockstep-testing-" in line}
 
 
 def test_more_rejected_messages_than_one_range_may_hold_end_no_test(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ from lockstep.model.record import KafkaMessage
 from lockstep.state.changelog import StateFileWriter, make_state_version
 from lockstep.state.codec import StateNotOfItsType
 from lockstep.state.decoded_sessions import SessionCache
-from lockstep.state.local_store_pool import LocalStorePool
+from lockstep.state.local_store_pool import OF_THIS_PROCESS, LocalStorePool
 from lockstep.state.store import PartitionState
 from lockstep.storage import require_writable_folder
 from lockstep.table.archive import ArchivedRange, write_archive
@@ -603,6 +603,12 @@ def run_bin(job: JobSpec, task: TaskSpec, compiled: CompiledStream, log: Message
             except BaseException as error:  # noqa: BLE001  # other errors are raised again
                 attempt = attempt.after_limit(error)  # 8
             gc.collect()  # the frames of an error hold all that the attempt had in memory
+
+
+def release_folder(folder: Path) -> None:
+    """Close what this process has kept of tasks whose files are below a folder: the folder is about to be deleted."""
+    OF_THIS_PROCESS.close_below(folder)
+    _DECODED.discard_below(folder)
 
 
 _COLLECTOR: Final = CollectorSchedule()
