@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -17,6 +18,8 @@ from typing_extensions import override
 from lockstep.time_limit import describe_silence, run_within
 
 SCHEMES = ("http://", "https://")
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})\b")
+"""The error of http.client if a proxy refuses CONNECT."""
 
 
 class RequestOutcome(msgspec.Struct, frozen=True):
@@ -26,11 +29,13 @@ class RequestOutcome(msgspec.Struct, frozen=True):
         status: Status of the answer; 0 without an answer.
         problem: Why the receiver did not take it; empty if it answered 2xx.
         retry_after: Header Retry-After of the answer; empty without one.
+        is_of_proxy: A proxy answered, and the receiver got nothing.
     """
 
     status: int
     problem: str
     retry_after: str = ""
+    is_of_proxy: bool = False
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -121,6 +126,8 @@ def send_json(address: str, body: bytes, seconds: float, headers: Mapping[str, s
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 return RequestOutcome(0, describe_silence("it", seconds))
+            if tunnel := _TUNNEL.match(str(reason)):
+                return RequestOutcome(int(tunnel[1]), f"its proxy answered {tunnel[1]}", is_of_proxy=True)
             return RequestOutcome(0, f"it could not be reached ({type(reason).__name__})")
 
     try:
@@ -131,5 +138,7 @@ def send_json(address: str, body: bytes, seconds: float, headers: Mapping[str, s
 
 
 def _judge(status: int, retry_after: str) -> RequestOutcome:
+    if status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
+        return RequestOutcome(status, f"its proxy answered {status}", is_of_proxy=True)
     is_taken = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
     return RequestOutcome(status, "" if is_taken else f"it answered {status}", retry_after)

@@ -41,7 +41,7 @@ def interrupt(step: str) -> None:
     name = AFTER.get(step, "")
     if step == "written":
         owner = WebhookConnection if KIND == "webhook" else PostgresConnection
-        name = "write" if KIND == "webhook" else "_write_rows"
+        name = "_send_rows" if KIND == "webhook" else "_write_rows"
     original = getattr(owner, name)
 
     def call(*arguments: Any, **options: Any) -> Any:

@@ -178,4 +178,8 @@ def test_a_receiver_gets_no_request_of_the_doctor(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         monkeypatch.setenv("no_proxy", "")
         (found,) = diagnose(declare(Webhook(url=f"env:{URL}")))
-        assert found.found == f"Webhook.url, of env:{URL}, is reached by the proxy of the environment"
+        assert found.found == f"Webhook.url, of env:{URL}, is reached by the proxy of the environment; nothing was sent"
+        monkeypatch.setenv(URL, f"http://192.0.2.1/{CANARY}")
+        monkeypatch.setenv(AUTHORIZATION, SECRET)
+        (found,) = diagnose(declare(Webhook(url=f"env:{URL}", authorization=f"env:{AUTHORIZATION}")))
+        assert f"everybody on the way reads env:{AUTHORIZATION}" in found.found

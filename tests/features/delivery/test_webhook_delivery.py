@@ -12,6 +12,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -295,6 +296,66 @@ def test_a_refused_row_becomes_a_dead_letter_and_the_others_arrive_once(receiver
     assert (prepared.plan.method, prepared.plan.obstacles) == (RebuildMethod.REPEAT, ())
     assert prepared.commit().rows == 4
     assert set(receiver.list_ids()) == set(read_expected(offline))
+    assert list_dead_letters(offline.folders.root, "alerts") == []
+
+
+def test_a_rebuild_that_does_not_end_keeps_position_and_dead_letters(receiver: Receiver, offline: Offline) -> None:
+    receiver.behave = refuse_name
+    declared = declare(offline, undeliverable=UndeliverableRows.DEAD_LETTER, request_rows=1)
+    deliver(offline, declared)
+    answers = iter((200, 500))
+    receiver.behave = lambda handler, arrival: handler.answer(arrival, next(answers))
+    prepared = prepare_rebuild(declared, Settings(table_root=offline.folders.root), replaces=True)
+    with pytest.raises(TargetInterrupted):
+        prepared.commit()
+    receiver.behave = accept
+    receiver.arrivals.clear()
+    assert deliver(offline, declared).rows == 0
+    assert receiver.arrivals == []
+    assert len(list_dead_letters(offline.folders.root, "alerts")) == 1
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """A proxy that connects nobody."""
+
+    status = 407
+
+    def do_CONNECT(self) -> None:
+        """Refuse the tunnel."""
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Proxy]]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "")
+        yield Proxy
+        server.shutdown()
+        thread.join()
+
+
+def test_a_proxy_that_refuses_the_tunnel_refuses_the_run_and_no_row(
+    offline: Offline, proxy: type[Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(URL, f"https://receiver.invalid/{CANARY}")
+    declared = declare(offline, undeliverable=UndeliverableRows.DEAD_LETTER)
+    for status in (407, 403, 400):
+        monkeypatch.setattr(proxy, "status", status)
+        with pytest.raises(TargetRefused, match=f"its proxy answered {status}") as refused:
+            deliver(offline, declared)
+        assert "correct the proxy of the environment" in refused.value.next_step
+        assert CANARY not in str(refused.value)
+    monkeypatch.setattr(proxy, "status", 502)
+    monkeypatch.setattr(delivering, "ATTEMPTS_MAX", 1)
+    with pytest.raises(TargetInterrupted, match="its proxy answered 502"):
+        deliver(offline, declared)
     assert list_dead_letters(offline.folders.root, "alerts") == []
 
 

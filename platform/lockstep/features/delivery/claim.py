@@ -113,7 +113,6 @@ class Claim:
         self.token = token
         self._mark_version(read)
         self._write(self.token)
-        delete_other_letters(self._folders.root, self._delivery.name, self.token.dead)
         self._ends = read_ends(self._folders, read.base.head, self.token.batch)
 
     def _mark_version(self, read: VersionRead) -> None:

@@ -20,6 +20,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.delivery.changes import HaltReason, Remedy, list_remedies
 from lockstep.features.delivery.claim import Claim, ClaimReports, count_again, read_version
+from lockstep.features.delivery.dead_letters import delete_other_letters
 from lockstep.features.delivery.decode import RowDecoder
 from lockstep.features.delivery.events import read_history, record_claim, record_event
 from lockstep.features.delivery.position import (
@@ -217,6 +218,7 @@ class _Run:
             reports = ClaimReports(self._count, self._note)
             claim = Claim(self._declared, self._folders, self._decoder, connection, reports)
             claim.start(self._find_start(claim, read, accepts=accepts), read)
+            delete_other_letters(self._root, self._delivery.name, claim.token.dead)
             record_claim(self._root, self._delivery.name, claim.epoch)
             while True:
                 claim.deliver_up_to(claim.read_next(log), self._stop.is_set)

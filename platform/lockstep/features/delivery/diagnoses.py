@@ -140,16 +140,25 @@ def _check_webhook(check: str, delivery: str, target: Webhook) -> Diagnosis:
     if not host or "@" in parts.netloc:
         step = "write it as https://host:port/path; credentials belong into Webhook.authorization"
         return make_error(check, f"{field} has no host, another port than a number, or credentials", step)
-    if parts.scheme in getproxies() and not proxy_bypass(host):
-        return make_ok(check, f"{field} is reached by the proxy of the environment")
-    try:
-        run_within(RESOLVE_SECONDS, partial(socket.getaddrinfo, host, port, proto=socket.IPPROTO_TCP))
-    except TimeoutError:
-        problem = f"{field}: {describe_silence('the resolver of names', RESOLVE_SECONDS)}"
-        return make_warning(check, problem, f"{SLOW}: repeat the command")
-    except (OSError, UnicodeError):
-        return make_error(check, f"the host of {field} has no address", f"correct {target.url}, or the name service")
+    is_by_proxy = bool(parts.scheme in getproxies() and not proxy_bypass(host))
+    found = None if is_by_proxy else _resolve(check, f"the host of {field}", target, host, port)
+    if found is not None:
+        return found
     if parts.scheme == "http" and "Authorization" in headers and not is_loopback_name(host):
         problem = f"{field} is an address of http://: everybody on the way reads {target.authorization}"
         return make_warning(check, problem, "store an address of https:// there")
+    if is_by_proxy:
+        return make_ok(check, f"{field} is reached by the proxy of the environment; nothing was sent")
     return make_ok(check, f"the host of {field} has an address; nothing was sent")
+
+
+def _resolve(check: str, named: str, target: Webhook, host: str, port: int) -> Diagnosis | None:
+    """Find the address of the receiver's host; the fault, if any."""
+    try:
+        run_within(RESOLVE_SECONDS, partial(socket.getaddrinfo, host, port, proto=socket.IPPROTO_TCP))
+    except TimeoutError:
+        problem = f"{named}: {describe_silence('the resolver of names', RESOLVE_SECONDS)}"
+        return make_warning(check, problem, f"{SLOW}: repeat the command")
+    except (OSError, UnicodeError):
+        return make_error(check, f"{named} has no address", f"correct {target.url}, or the name service")
+    return None

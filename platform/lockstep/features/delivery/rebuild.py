@@ -12,6 +12,7 @@ from lockstep.declare.delivery_target import DeliveryToken, TargetConnection, Ta
 from lockstep.features.delivery.changeable_target import ChangeableTarget
 from lockstep.features.delivery.changes import HaltReason, TargetKind, find_kind
 from lockstep.features.delivery.claim import Claim, ClaimReports, count_again, read_version
+from lockstep.features.delivery.dead_letters import delete_other_letters
 from lockstep.features.delivery.decode import RowDecoder
 from lockstep.features.delivery.deliver import make_position, make_read_history
 from lockstep.features.delivery.events import record_claim, record_event
@@ -246,6 +247,7 @@ class _Rebuild:
                 token, deleted = self._retract(connection, read)
         finally:
             connection.close()
+        delete_other_letters(self._root, self._delivery.name, token.dead)
         record_claim(self._root, self._delivery.name, token.epoch)
         removed = "all" if deleted is None else str(deleted)
         detail = f"{self._plan.method.name.lower()}: {removed} rows deleted, {self._rows} written"

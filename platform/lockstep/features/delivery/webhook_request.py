@@ -136,14 +136,14 @@ def make_request_key(rows: Sequence[WebhookEncoding]) -> str:
     return hashlib.sha256("\n".join(row.id for row in rows).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def judge_status(status: int) -> AnswerMeaning:
-    """The meaning of the status of an answer; 0 is that of no answer."""
+def judge_status(status: int, *, is_of_proxy: bool = False) -> AnswerMeaning:
+    """The meaning of the status of an answer; 0 is that of no answer. A proxy refuses the address, and never a row."""
     if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
         return AnswerMeaning.ACCEPTED
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST or status in _OF_ADDRESS:
         return AnswerMeaning.REFUSED
     if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _RETRIED:
-        return AnswerMeaning.ROWS
+        return AnswerMeaning.REFUSED if is_of_proxy else AnswerMeaning.ROWS
     return AnswerMeaning.RETRY
 
 

@@ -6,7 +6,7 @@ a failure of the same write are in the token, and are not sent again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -122,19 +122,23 @@ class WebhookConnection(ChangeableTarget):
 
     def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
         """Send rows, then write the token. Raises as `TargetConnection.write`; rows may have been accepted then."""
-        ids = [make_row_id(token.table_id, row) for row in rows]
-        left = [row for row, name in zip(rows, ids, strict=True) if name not in self._accepted]
-        is_repeated = len(left) < len(rows)
         try:
-            encoded = [encode_row(token.table_id, row, self._target) for row in left]
-            for request in split_rows(encoded, self._target):
-                self._send(request)
+            self._send_rows(rows, token.table_id)
         except LockstepError:
             self._keep_accepted()
             raise
+        self._save(token, WebhookState(tuple(sorted(self._accepted))))
+
+    def _send_rows(self, rows: Sequence[DeliveredRow], table_id: str) -> None:
+        """Send the rows that were not accepted."""
+        ids = [make_row_id(table_id, row) for row in rows]
+        left = [row for row, name in zip(rows, ids, strict=True) if name not in self._accepted]
+        is_repeated = len(left) < len(rows)
+        encoded = [encode_row(table_id, row, self._target) for row in left]
+        for request in split_rows(encoded, self._target):
+            self._send(request)
         if rows:  # accepted rows come first again, unless they were undone or erased
             self._accepted = self._accepted.difference(ids) if is_repeated else set()
-        self._save(token, WebhookState(tuple(sorted(self._accepted))))
 
     def erase(self, sessions: Sequence[ErasedSession], token: DeliveryToken) -> None:
         """Delete nothing: the receiver has the rows."""
@@ -144,10 +148,18 @@ class WebhookConnection(ChangeableTarget):
 
     @contextmanager
     def rebuild(self, token: DeliveryToken) -> Iterator[TargetConnection]:
-        """Send all rows again. The position is set back first, so the next run ends a rebuild that is killed."""
-        self._accepted.clear()
-        self.write((), token)
-        yield self
+        """Send all rows again. The position is written at the end, so a rebuild that is killed is repeated."""
+        accepted = self._accepted
+        self._accepted = set()
+        writer = _RebuildWriter(token, self._send_rows)
+        try:
+            yield writer
+        except LockstepError:
+            self._accepted |= accepted
+            self._keep_accepted()
+            raise
+        self._accepted = set()
+        self._save(writer.token, WebhookState())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -156,7 +168,7 @@ class WebhookConnection(ChangeableTarget):
         """Send rows in one request; halve a request that is refused for a row, until the row is alone."""
         self._claim.require_newest()
         answer = self._post(rows)
-        meaning = judge_status(answer.status)
+        meaning = judge_status(answer.status, is_of_proxy=answer.is_of_proxy)
         if meaning is AnswerMeaning.ACCEPTED:
             self._accepted.update(row.id for row in rows)
         elif meaning is AnswerMeaning.REFUSED:
@@ -179,8 +191,10 @@ class WebhookConnection(ChangeableTarget):
         return send_json(self._address, msgspec.json.encode(body), self._target.timeout_seconds, headers)
 
     def _make_refused(self, answer: RequestOutcome) -> TargetRefused:
-        known = filter(None, (self._target.url, self._target.authorization))
-        step = f"correct {' and '.join(known)}; then lockstep deliver {self._delivery}"
+        known = " and ".join(filter(None, (self._target.url, self._target.authorization)))
+        if answer.is_of_proxy:
+            known = "the proxy of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY), with its user and password"
+        step = f"correct {known}; then lockstep deliver {self._delivery}"
         problem = f"the webhook cannot be used: {answer.problem}"
         if answer.status < 400:  # noqa: PLR2004  # the redirects of HTTP
             problem = f"{problem}, a redirect, which is not followed"
@@ -216,3 +230,24 @@ class WebhookConnection(ChangeableTarget):
 
     def _decode_state(self, token: DeliveryToken) -> WebhookState:
         return decode_json(token.target_state, WebhookState)
+
+
+class _RebuildWriter(TargetConnection):
+    """Sends the rows of a rebuild; its token is written at the end."""
+
+    def __init__(self, token: DeliveryToken, send: Callable[[Sequence[DeliveredRow], str], None]) -> None:
+        self._token = token
+        self._send = send
+
+    @property
+    def token(self) -> DeliveryToken:
+        """The token of the newest write."""
+        return self._token
+
+    def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
+        """Send rows. Raises as `TargetConnection.write`."""
+        self._send(rows, token.table_id)
+        self._token = token
+
+    def close(self) -> None:
+        """Nothing is open."""
