@@ -351,10 +351,10 @@ def feed_all(keep: Annotated[Path, typer.Option(help="Folder of the broker's dat
 
 @app.command()
 def plots(results: Results = record.RESULTS, document: Path = goals.DOCUMENT) -> None:
-    """Draw all kept results again, and renew the table in docs/benchmarks.md."""
+    """Draw all kept results again, and renew the summary in docs/benchmarks.md and the page of all figures."""
     for each in goals.newest(results):
         draw(each, results)
-    goals.renew_document(document, results)
+    goals.renew_pages(document, results)
 
 
 def _sweep(sweep: Sweep, repeat: int, batch_messages: int, keep: Path | None, results: Path) -> None:
@@ -375,7 +375,7 @@ def _keep_record(found: record.Record, results: Path, console: Console) -> None:
     console.print(goals.shown(found))
     console.print(f"saved: {record.save(found, results)}, {draw(found, results)}")
     if results == record.RESULTS:
-        goals.renew_document()
+        goals.renew_pages()
 
 
 @contextmanager

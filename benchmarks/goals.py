@@ -1,8 +1,7 @@
-"""The goals and figures in docs/benchmarks.md: made from the kept results, never by hand."""
+"""The summary in docs/benchmarks.md and the page of all figures: made from the kept results, never by hand."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,8 @@ from benchmarks.record import RESULTS, Figure, Panel, Record, Series
 from benchmarks.report import Report
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-FIGURES = ("<!-- figures: `python -m benchmarks plots` writes this -->", "<!-- end of figures -->")
+FIGURES = RESULTS / "README.md"
+FIGURES_HEAD = "# Figures\n\nThe newest result of each benchmark of [docs/benchmarks.md](../../docs/benchmarks.md).\n"
 SUMMARY = ("<!-- summary: `python -m benchmarks plots` writes this -->", "<!-- end of summary -->")
 ORDER = (
     *("pairs", "main", "peers", "topics", "sessions", "latency", "restart", "state", "startup", "driver"),
@@ -112,17 +112,19 @@ def shown(record: Record) -> Table:
     return found
 
 
-def sections(records: Sequence[Record], document: Path = DOCUMENT, results: Path = RESULTS) -> str:
-    """All figures in Markdown: a paragraph with the conditions, the figures and the plot of each benchmark."""
-    folder = Path(os.path.relpath(results, document.parent)).as_posix()
+def make_figures(results: Path = RESULTS) -> str:
+    """The page of all figures: a paragraph with the conditions, the figures and the plot of each benchmark."""
+    records = newest(results)
     versions = {_versions(record) for record in records}
-    parts = [f"Versions of all: {versions.pop()}.\n"] if len(versions) == 1 else []
+    parts = [FIGURES_HEAD]
+    if len(versions) == 1:
+        parts.append(f"Versions of all: {versions.pop()}.\n")
     for record in records:
         of_versions = f"; {_versions(record)}" if versions else ""
         parts.append(f"**{record.benchmark}**, {_conditions(record)}{of_versions}\n")
         parts.append(table(record))
         title = record.panels[0].title if record.panels else record.benchmark
-        parts.append(f"![{title}]({folder}/{record.file_name}.svg)\n")
+        parts.append(f"![{title}]({record.file_name}.svg)\n")
     return "\n".join(parts)
 
 
@@ -253,24 +255,18 @@ QUESTIONS: Sequence[tuple[str, Sequence[tuple[str, tuple[str, str]]]]] = (
 """What a reader asks first: (question, [(label, (benchmark, figure))])."""
 
 
-def embed(text: str, document: str, marks: tuple[str, str] = FIGURES) -> str:
-    """The document with the text in its marked place."""
-    begin, end = marks
+def embed(text: str, document: str) -> str:
+    """The document with the text as its summary."""
+    begin, end = SUMMARY
     before, _, rest = document.partition(begin)
     _, _, after = rest.partition(end)
     return f"{before}{begin}\n\n{text}\n{end}{after}"
 
 
-def renew(text: str, document: Path = DOCUMENT, results: Path = RESULTS) -> str:
-    """The document's text with the summary, the figures and the plots of the newest results."""
-    found = newest(results)
-    text = embed(summarize(found), text, SUMMARY)
-    return embed(sections(found, document, results), text)
-
-
-def renew_document(document: Path = DOCUMENT, results: Path = RESULTS) -> None:
-    """Write the summary, the figures and the plots of the newest results into the document."""
-    document.write_text(renew(document.read_text(), document, results))
+def renew_pages(document: Path = DOCUMENT, results: Path = RESULTS) -> None:
+    """Write the summary of the newest results into the document, and the page of their figures."""
+    document.write_text(embed(summarize(newest(results)), document.read_text()))
+    (results / FIGURES.name).write_text(make_figures(results))
 
 
 def _measured(figure: Figure) -> str:

@@ -78,6 +78,14 @@ ENGINE_ONLY = {
     "Webhook": {"address", "transaction_rows", "transaction_seconds"},
 }
 """Public members that the engine calls, and no user."""
+UNREAD_FIELDS = {
+    "DeliveryToken": {
+        *("stream", "table_id", "generation", "erasure", "version", "entry", "since", "batch_generation"),
+        *("step_batch", "step_generation", "last", "rows", "valid", "code", "undone", "undone_steps"),
+    },
+    "Verdict": {"before", "after", "freed", "stale", "begins"},
+}
+"""Fields that the engine reads and writes, and no user."""
 OVERRIDDEN = {"envelope", "check_integrity", "on_snapshot", "on_update", "on_timer", "on_end", "deadline"}
 """Methods of `Transform` that a ready fold implements: the text of the fold describes the result."""
 DECLARATION_ERROR = "Raises:\n    DeclarationError: Names the field, the value and a valid alternative."
@@ -210,9 +218,10 @@ def _constant(value: object, name: str) -> str:
 
 
 def _parameters(kind: Any) -> list[inspect.Parameter]:
-    """The parameters of a class, without those of every rule."""
+    """The parameters of a class, without those of every rule and those that no user reads."""
     common = inspect.signature(Rule).parameters if kind is not Rule and issubclass(kind, Rule) else {}
-    return [each for each in inspect.signature(kind).parameters.values() if each.name not in common]
+    hidden = {*common, *UNREAD_FIELDS.get(kind.__name__, ())}
+    return [each for each in inspect.signature(kind).parameters.values() if each.name not in hidden]
 
 
 def _signature(of: Any) -> str:
@@ -307,9 +316,10 @@ def _documentation(of: object, parameters: Sequence[inspect.Parameter] = ()) -> 
     for block in blocks:
         if block in SECTIONS:
             section = block
-            yield f"{_label(parameters) if parameters and block == 'Attributes:' else block}\n"
+            label = _label(parameters) if block == "Attributes:" else block
+            yield f"{label}\n" if label else ""
         elif section and (block.startswith("    ") or not block):
-            items = list(_items(block))
+            items = _without_unread(of, _items(block))
             yield "\n".join(_with_types(items, parameters) if section == "Attributes:" else items) + "\n"
         elif block.startswith("    "):
             yield f"```text\n{textwrap.dedent(block)}\n```\n"
@@ -317,13 +327,18 @@ def _documentation(of: object, parameters: Sequence[inspect.Parameter] = ()) -> 
             yield " ".join(block.split()) + "\n"
 
 
+def _without_unread(of: object, items: Iterable[str]) -> list[str]:
+    unread = UNREAD_FIELDS.get(getattr(of, "__name__", ""), set())
+    return [item for item in items if item.partition("`")[2].partition("`")[0] not in unread]
+
+
 def _label(parameters: Sequence[inspect.Parameter]) -> str:
-    """The head of a list of attributes, with those that a call may pass by position."""
+    """The head of a list of attributes that a call passes by keyword, with those that it may pass by position."""
     by_position = [each.name for each in parameters if each.kind is not inspect.Parameter.KEYWORD_ONLY]
     if len(by_position) == len(parameters):
-        return "Attributes:"
+        return ""
     names = ", ".join(f"`{name}`" for name in by_position)
-    return f"Attributes, by keyword{f' except {names}' if names else ''}:"
+    return f"By keyword{f' except {names}' if names else ''}:"
 
 
 def _with_types(items: Iterable[str], parameters: Sequence[inspect.Parameter]) -> Iterator[str]:

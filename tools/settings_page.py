@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEAD = """# Settings
 
-Settings are the options of an installation; the options of a stream are in its declaration ([reference.md](reference.md)). Settings are read from `lockstep.toml` in the working folder, or from the file that `LOCKSTEP_SETTINGS` names. An environment variable replaces a value of the file. A wrong name or value is an error; nothing is guessed. `lockstep settings` prints each value in force, its default and its origin, without secrets.
+Settings are the options of an installation; the options of a stream are in its declaration ([reference.md](reference.md)). Settings are read from `lockstep.toml` in the working folder, or from the file that `LOCKSTEP_SETTINGS` names. An environment variable replaces a value of the file: `LOCKSTEP_` and the key in capitals, with two underscores for each dot, such as `LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS`. A wrong name or value is an error. `lockstep settings` prints each value in force, its default and its origin, without secrets.
 
 ```toml
 table_root = "/data/lockstep/tables"
@@ -45,7 +45,7 @@ compaction = "10 * * * *"
 
 A table in one variable is JSON: `LOCKSTEP_KAFKA__OPTIONS='{"client.rack": "eu-central-1a"}'`.
 
-A secret is a reference to the place of its value: `file:` and an absolute path, or `env:` and the name of a variable. Each process that connects reads it there; lockstep refuses a value that is written out ([security.md](security.md)).
+A secret is a reference to the place of its value: `file:` and an absolute path, or `env:` and the name of a variable ([security.md](security.md)).
 """  # noqa: E501  # a line of the page is a paragraph
 OF_THE_MACHINE = {"spark.master": "local[CORES,3]", "local_root": "$TMPDIR/lockstep"}
 """Defaults that differ between machines."""
@@ -69,15 +69,14 @@ def _intro(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _table(model: type[BaseModel], prefix: str, names: list[str] | None = None) -> Iterator[str]:
-    yield "| key | environment | default | meaning |"
-    yield "|---|---|---|---|"
+    yield "| key | default | meaning |"
+    yield "|---|---|---|"
     meanings = read_field_descriptions(model)
     for name in names or list(model.model_fields):
         key = f"{prefix}{name}"
         default = OF_THE_MACHINE.get(key, model.model_fields[name].default)
         shown = f"`{default}`" if default not in ("", None) else "none"
-        variable = f"LOCKSTEP_{key.replace('.', '__').upper()}"
-        yield f"| `{key}` | `{variable}` | {shown} | {meanings[name]} |"
+        yield f"| `{key}` | {shown} | {meanings[name]} |"
 
 
 if __name__ == "__main__":

@@ -49,15 +49,14 @@ class UndeliverableRows(Enum):
 class KafkaTopic(Declaration):
     """A Kafka topic of the cluster of the settings: exactly once for consumers with isolation.level=read_committed.
 
-    A message has the session as its key, the row as JSON, and its origin in the headers. With `key`, the topic is
-    compacted, and has the last row of each key (docs/deliver.md).
+    Without `key`, a message has the session as its key; with it, the topic is compacted, and has the last row of each
+    key (docs/deliver.md).
 
     Example: `KafkaTopic(topic="large_moves")`
 
     Attributes:
         topic: Name of the topic, which must exist.
-        tokens: Name of the compacted topic of one partition with the positions of deliveries; it is created if it does
-            not exist. Several deliveries may share it.
+        tokens: Name of the compacted topic with the positions of deliveries. Several deliveries may share it.
         key: Fields of the row, or columns of the origin such as `_session`, that are the key of a message; empty for
             the session, in a topic that keeps each row.
         removed: The field that is None exactly in the row of a removed key: its message is a tombstone; empty without
@@ -124,8 +123,7 @@ class Delivery(Declaration):
         where: Chooses the rows to deliver, by row and origin; None for all rows.
         select: Makes the delivered value, a Struct, of a row and its origin; None for the row itself.
         first_rows: The rows with which the delivery starts.
-        holds_rows: How long rows that it has not read are exempt from `Stream.retention`; then retention drops them,
-            and the delivery halts. None for no exemption.
+        holds_rows: How long rows that it has not read are exempt from `Stream.retention`; None for no exemption.
         undeliverable: The effect of a row that cannot be delivered.
 
     Raises:

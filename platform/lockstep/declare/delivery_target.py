@@ -112,6 +112,8 @@ class UndoneStep(msgspec.Struct, frozen=True):
 class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a delivery, which the target commits together with the rows.
 
+    Other fields are the delivery's alone.
+
     Attributes:
         delivery: Name of the delivery.
         stream: Name of its stream.
@@ -250,8 +252,8 @@ class Target(Declaration, ABC):
     Attributes:
         transaction_rows: Rows of one write, at most.
         transaction_seconds: Time for which a write collects rows, at most.
-        joins_batches: On a backlog, rows of several batches are delivered in one order of identity, which is cheaper.
-            False if rows of a later batch must follow those of earlier batches across source partitions.
+        joins_batches: On a backlog, rows of several batches are delivered in one order of identity. False if rows of a
+            later batch must follow those of earlier batches across source partitions.
     """
 
     transaction_rows: ClassVar[int] = 10_000

@@ -31,8 +31,7 @@ EXAMPLE = "put the function at the top level of a module, for example assets/act
 class OutputMode(Enum):
     """Output modes of Structured Streaming.
 
-    `APPEND` writes rows that never change again: rows without an aggregate, and windows that the watermark has closed.
-    `COMPLETE` writes all rows of an aggregate in each run; its state keeps them all.
+    `APPEND` writes rows that never change again; `COMPLETE` all rows of an aggregate in each run.
     """
 
     APPEND = "append"
@@ -47,8 +46,7 @@ class Watermark(Declaration):
 
     Attributes:
         column: The column with the event time, of every source.
-        delay: How much later than the newest event time a row may arrive. Later rows are dropped from windows that are
-            closed.
+        delay: How much later than the newest event time a row may arrive.
     """
 
     column: str = "_event_time"
@@ -67,16 +65,15 @@ class Watermark(Declaration):
 class Derived(Declaration):
     """A table derived from the committed rows of streams: event-time windows, joins, aggregates across sessions.
 
-    Structured Streaming reads the rows and writes the table, with promises weaker than a stream's (docs/derived.md).
+    Structured Streaming reads the rows and writes the table (docs/derived.md).
 
     Example: `Derived(name="activity", sources=(plants,), derive=count_by_hour)`
 
     Attributes:
         name: Lower-case name; folder of the table and asset key.
         sources: The streams whose tables are read.
-        derive: Function of one DataFrame per source, in their order, that returns the DataFrame of the table. Its
-            arguments are streaming DataFrames that already have the watermark.
-        watermark: The watermark of the sources; None if the function needs none, or sets it.
+        derive: Function of one streaming DataFrame per source, in their order, that returns the DataFrame of the table.
+        watermark: The watermark of the sources; None if the function needs none or sets it.
         output_mode: When rows are written.
         partition_by: Columns by which the files of the table are divided; with few values.
         schedule: When Dagster runs it: a cron expression, in UTC.

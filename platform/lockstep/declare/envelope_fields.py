@@ -28,12 +28,12 @@ class EnvelopeFields(Declaration):
     Example: `EnvelopeFields(snapshot=Snapshot, sequence="seq")`
 
     Attributes:
-        snapshot: The message type that sets the whole state; None without one. Messages of the other types are updates.
-        end: The message type that ends a session; None without one.
+        snapshot: The message type that sets the whole state; messages of the other types are updates.
+        end: The message type that ends a session.
         session: Field of a message with its session; None for the record's key.
-        sequence: Field of a message with the producer's number; None without one.
-        event_time_us: Field of a message with its event time in microseconds since 1970 (UTC); None without one.
-        id: Field of a message with its id (class `Once`); None without one.
+        sequence: Field of a message with the producer's number.
+        event_time_us: Field of a message with its event time in microseconds since 1970 (UTC).
+        id: Field of a message with its id (class `Once`).
     """
 
     snapshot: type[msgspec.Struct] | None = None

@@ -51,7 +51,7 @@ class LookupNotBound(EnvironmentProblem):
 class Lookup(Declaration, Generic[R]):
     """A Delta table with one row per key, such as instruments or customers, that a fold reads by key.
 
-    Each batch reads the version that was the newest when it was planned. The ledger names it.
+    Each batch reads the version that was the newest when it was planned.
 
     Example: `Lookup("units", "reference/units", key="number", row=Unit)`
 

@@ -21,8 +21,8 @@ from lockstep.model.field_types import check_class, check_field_types
 class Earliest(Declaration):
     """From the first offset in Kafka; all sessions must start there, and a session without a snapshot is a fault.
 
-    Topics that appear after the first batch start at offset 0. If retention has already deleted messages of such a
-    topic, they are an expired range, and the integrity class decides.
+    Topics that appear after the first batch start at offset 0: messages that retention has already deleted are an
+    expired range.
     """
 
 
@@ -30,9 +30,8 @@ class Earliest(Declaration):
 class FirstSnapshot(Declaration):
     """From the first offset in Kafka; if retention has deleted earlier offsets, each session from its first snapshot.
 
-    For topics whose first snapshots retention has deleted. A snapshot in several messages must mark its first message
-    by `Envelope.restarts_sequence`; otherwise the rest of a deleted snapshot cannot be distinguished from a whole
-    snapshot.
+    A snapshot in several messages must mark its first message by `Envelope.restarts_sequence`; otherwise the rest of a
+    deleted snapshot is taken for a whole snapshot.
     """
 
 
@@ -40,7 +39,7 @@ class FirstSnapshot(Declaration):
 class Latest(Declaration):
     """From the end of the topics that exist when the stream first runs, each session from its first snapshot.
 
-    Topics that appear later are read as `FirstSnapshot` reads them: their first messages are newer than the start.
+    Topics that appear later are read as `FirstSnapshot` reads them.
     """
 
 
@@ -96,19 +95,18 @@ class NewTopics(Enum):
     """How topics that appear while a stream runs are read. A bounded run reads the topics that exist at its start."""
 
     ADOPT = "adopt"
-    """The run reads them within seconds. The sensor starts another run only if no run reads them."""
+    """The run reads them within seconds."""
     RESTART = "restart"
-    """The sensor starts a run that replaces the first: each set of topics is a run of Dagster with its cause."""
+    """The sensor starts a run that replaces the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topics(Declaration):
     r"""The topics of a stream, by name.
 
-    A partition that is read from its first offset, and whose first offset is 0, is read whole: there a session without
-    a snapshot is a fault. In every other partition that does not start with `Earliest`, sessions may have started
-    before the first offset read: their messages up to their first snapshot are skipped and counted, and the message
-    count of an END (`Envelope.count`) is not compared.
+    A partition that is read from offset 0 is whole: there a session without a snapshot is a fault. In every other
+    partition that does not start with `Earliest`, the messages of a session up to its first snapshot are skipped and
+    counted, and the message count of an END (`Envelope.count`) is not compared.
 
     Example: `Topics(pattern=r"sensors\..+")`
 
@@ -230,7 +228,7 @@ class AvailableNow(Declaration):
     """Read up to the end offsets at the start of the run, in as many batches as needed, then end.
 
     The run waits at most two minutes for a partition without a leader: then it fails, and all other partitions are
-    read. A partition without a leader at the start is read up to its end once it has a leader.
+    read.
     """
 
 
@@ -243,15 +241,13 @@ bytes of Parquet. Without a bound rows that a fold emits seldom would make batch
 class FileSize(Declaration):
     """A batch when its rows fill a file, or when a message has waited long enough.
 
-    Until then messages stay in Kafka: a stop has nothing to finish, a kill nothing to repeat. Sizes are learned from
-    previous batches; files of a steady stream are within a fifth of the target, so they need no compaction. A run does
-    not know how long messages have waited, so it starts with the backlog: a batch of at most `Limits.batch_messages`,
-    from which it learns sizes, then batches of whole files, then the rest.
+    Until then messages stay in Kafka. Sizes are learned from previous batches; files of a steady stream are within a
+    fifth of the target, so they need no compaction. A run starts with the backlog: a batch of at most
+    `Limits.batch_messages`, then batches of whole files.
 
     `lockstep commit STREAM` lets the writer commit what waits now, without a full file.
 
-    A file takes at most 20 times `Limits.batch_messages`. If these messages do not fill it, the file is smaller; raise
-    `batch_messages` for larger files.
+    A file takes at most 20 times `Limits.batch_messages`; raise that for larger files.
 
     Example: `FileSize("128 MB")`
 
@@ -326,18 +322,16 @@ class Limits(Declaration):
 
     Attributes:
         batch_messages: Most messages in one batch. By default 100,000 for each core, at least 200,000, and at most
-            200,000 of one partition: the fixed cost of a batch, about 0.1 CPU seconds, is then half a microsecond a
-            message, and more only delays the rows. With `FileSize` the size of files decides instead, up to 20 times
-            this number a file, or 4,000,000 messages by default. For large messages, as a batch must fit the memory of
-            its tasks, and for large files.
-        message_bytes: Largest message; larger messages are undecodable. A range is read in memory. For brokers that
-            take messages of more than 8 MiB.
+            200,000 of one partition. With `FileSize` up to 20 times this number a file, or 4,000,000 messages by
+            default. For large messages, as a batch must fit the memory of its tasks, and for large files.
+        message_bytes: Largest message; larger messages are undecodable. For brokers that take messages of more than 8
+            MiB.
         topics: Most topics of the stream; a pattern that matches more is considered a mistake. For families of more
             topics, such as one for each device.
         batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the third time in a
             row the run fails. Not with `FileSize`. For folds that take longer than 1.5 ms a message.
-        quarantine_share: Largest share of a batch that may be undecodable or refused by the transform: more is a bad
-            deploy, not a bad message, and stops the stream. For sources known to send more garbage.
+        quarantine_share: Largest share of a batch that may be undecodable or refused by the transform; more stops the
+            stream. For sources known to send more garbage.
         quarantine_burst: With fewer refused messages a batch is never stopped for its share. For small batches.
         stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned; less than Dagster's
             timeout for a cancelled run. For long batches, and for schedulers that kill a process sooner.
@@ -384,15 +378,13 @@ class EventTime(Declaration):
     """Event time of a stream.
 
     Each partition has a watermark: the largest event time it has seen (or the result of `Transform.watermark`).
-    Lateness, timers and the end of idle sessions are measured against it, so every split into batches yields the same
-    rows.
+    Lateness, timers and the end of idle sessions are measured against it.
 
     Example: `EventTime(session_idle=timedelta(hours=1))`
 
     Attributes:
-        max_skew: The watermark ignores event times further than this ahead of the planning time of their batch: the
-            producer's clock is wrong. Synchronized clocks differ by less than an hour. For producers that announce the
-            future, or with clocks that differ more.
+        max_skew: The watermark ignores event times further than this ahead of the planning time of their batch. For
+            producers that announce the future, or with clocks that differ more.
         session_idle: A session without messages for this long, by the watermark, ends; None for never. For sessions
             that end without a message.
         idle_advance: After this long without messages, the clock advances the watermark of a partition, the same
@@ -426,14 +418,13 @@ class Objectives(Declaration):
             objective. A stopped or held stream misses none. For streams whose rows somebody waits for.
         headroom: Least time until retention may delete an unread message; of a retention of less than twice that, half
             the retention. For teams that need more time to notice, to fix the cause, and to catch up.
-        open_transaction: Longest time that a transaction may hide the messages behind it. Kafka ends a transaction
-            after `transaction.max.timeout.ms`, 15 minutes by default: an older transaction hangs. For brokers with
-            another value.
+        open_transaction: Longest time that a transaction may hide the messages behind it. For brokers with another
+            `transaction.max.timeout.ms` than 15 minutes.
         quarantine_per_hour: Most messages that may enter quarantine within an hour. For sources known to send garbage.
         uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour. For
             installations that compact less often.
-        follower_lag: Longest time that a follower, such as a derived table or an export, may leave batches unread that
-            are ready for it. It must be longer than its schedule waits. For followers that run less often than hourly.
+        follower_lag: Longest time that a follower, such as a derived table or an export, may leave batches unread. It
+            must be longer than its schedule waits. For followers that run less often than hourly.
     """
 
     freshness: timedelta | None = None
@@ -492,16 +483,15 @@ class OnRewind(Enum):
 class Export(Declaration):
     """A plain Parquet dataset of the stream's closed hours, for readers without Delta.
 
-    Each hour is written as the folder `commit_hour=YYYY-MM-DDTHH`, whole, when it is closed and compacted. By default
-    an hour waits until no rewind can go back to it (setting `rewind_hours`), and is never touched again.
+    Each closed and compacted hour is written as the folder `commit_hour=YYYY-MM-DDTHH`, by default when no rewind can
+    go back to it (docs/export.md).
 
     Example: `Export(partition_by=("_topic",), codec=Codec.SNAPPY, on_rewind=OnRewind.REWRITE)`
 
     Attributes:
         columns: Names of the columns, in order; empty for all.
         partition_by: Columns with few values by which an hour is divided further, such as `_topic`; texts, integers,
-            booleans or dates. Folders have their names without leading underscores (`topic=...`): Arrow passes over
-            others.
+            booleans or dates. Folders have their names without leading underscores (`topic=...`).
         codec: Compression.
         row_group_rows: Rows of a row group, which the export holds in memory.
         folder: Absolute path of the dataset, or `s3://BUCKET/PREFIX`; empty for `<table_root>/<stream>/export`.

@@ -45,7 +45,7 @@ class PostgresTable(Declaration):
     Attributes:
         table: Name of the table, lower-case, with its schema before a dot; without a schema, in the schema public.
         connection: Location of the connection string, a secret: `file:` and an absolute path, or `env:` and a variable.
-            It is libpq's, as "host=db.example dbname=market user=lockstep password=... sslmode=verify-full".
+            It is libpq's, as "host=db.example dbname=market user=lockstep password=...".
         key: Fields of the row, or columns of the origin such as `_session`, of which the table has the last row; empty
             to append each row.
         removed: The field that is None exactly in the row of a removed key, which deletes it; empty without removals.

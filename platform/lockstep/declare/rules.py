@@ -393,8 +393,7 @@ _ALIKE = re.compile(r"\\[^0bBUv]", re.DOTALL)
 class Matches(ColumnRule):
     r"""The whole text of a column matches a regular expression.
 
-    Only syntax that Python and Java read alike; other parts are refused, such as named groups, sets within sets, `\b`,
-    and braces that are not a number of times. `\d`, `\w` and `\s` are ASCII; only `\n` ends a line.
+    Only syntax that Python and Java read alike; `\d`, `\w` and `\s` are ASCII, and only `\n` ends a line.
 
     Example: `Matches("price", r"\d+(\.\d+)?")`
 
@@ -441,8 +440,8 @@ class Matches(ColumnRule):
 class Unique(Rule):
     """No two rows of a message, of a session or of the table have the same values in some columns; nulls are equal.
 
-    A check compares the rows that it reads together. An incremental check of a session or of the table does not see the
-    rows of earlier increments: `lockstep check --full` does.
+    An incremental check of a session or of the table does not see the rows of earlier increments: `lockstep check
+    --full` does.
 
     Example: `Unique(("side", "price"))`
 

@@ -142,18 +142,18 @@ class Stream(Declaration, Generic[M, S, R]):
         topics: The topics that are read. For all streams.
         transform: The fold. For all streams.
         integrity: The promise, its evidence, and the reaction to a violation. For all streams.
-        decoder: Decodes a record's value to a message. For messages that are not JSON.
+        decoder: Decodes a record's value. For messages that are not JSON.
         trigger: When a batch starts. For rows sooner or later than five seconds, bounded runs, and files of one size.
         limits: Bounds. For very large messages, very many topics or a very slow fold.
         event_time: Watermark, timers and idle timeouts. For timers, sessions that end when idle, and wrong clocks.
         objectives: When the stream raises an alarm. For rows that somebody waits for.
-        retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all.
-            Housekeeping drops older rows. The ledger keeps its rows. For tables that must not grow without end.
+        retention: How long rows stay in the table, in whole hours counted from the newest batch; None keeps all. For
+            tables that must not grow without end.
         quarantine_retention: How long messages stay in quarantine and late table, counted likewise; None keeps all. For
             personal data in refused messages.
         archive: Keeps each message as Kafka had it (docs/archive.md); None for none. For topics with a short retention.
-        current: Whether the table `<table_root>/<stream>/current` is kept, with one row a session and key
-            (docs/current.md). For readers of the newest values, and for tables with `retention`.
+        current: Whether the table `<table_root>/<stream>/current` is kept (docs/current.md). For readers of the newest
+            values, and for tables with `retention`.
         export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
         deliveries: Targets outside of the table that receive the rows, exactly once (docs/deliver.md). For consumers of
             a topic, a database or a system of your own.

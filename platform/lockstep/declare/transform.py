@@ -38,12 +38,10 @@ class Transform(Declaration, Generic[M, S, R]):
 
     M is the decoder's result (a Struct, or a union of tagged Structs), and None in it is a record without a value: a
     tombstone; S is a type whose values are loaded exactly as they were stored (docs/state.md); R is a Struct of
-    columns. A transform is deterministic: no clock, no random number and no order of a set may reach a row, because a
-    batch may run more than once and must yield the same rows. An exception in any of these methods is a verdict about
-    the message, not a crash: state and rows of that message are undone first.
+    columns. A transform is deterministic: no clock, no random number and no order of a set may reach a row. An
+    exception in any of these methods is a verdict about the message: its state and rows are undone.
 
-    A fold whose rows replay to its state declares `key` and `removed`: then the newest row of each key of a session is
-    the row of its state, and a row that is null in `removed` marks a removed key. `lockstep verify` proves it.
+    A fold whose rows replay to its state declares `key` and `removed`; `lockstep verify` proves it.
 
     Attributes:
         envelope_fields: The fields of a message that make its envelope; None for a class with a method `envelope`.
@@ -88,8 +86,7 @@ class Transform(Declaration, Generic[M, S, R]):
     def on_snapshot(self, message: M, record: Record, previous: S | None) -> S | InitialState[S, R]:
         """Make the session's whole state from a snapshot.
 
-        If a session may start at its first message (`NoIntegrity`, `Once`, any class with
-        `session_start=SessionStart.FIRST_MESSAGE`), the first update of a session is passed here too.
+        If a session may start at its first message, its first update is passed here too.
 
         Args:
             message: The snapshot.
@@ -117,8 +114,7 @@ class Transform(Declaration, Generic[M, S, R]):
     def deadline(self, state: S) -> int | None:
         """The session's timer, in event time (microseconds since 1970 UTC); None without a timer.
 
-        Called after every message of the session, and after `on_timer`, which must move it on. The timer is a function
-        of the state, so it is saved, recovered and undone with it.
+        Called after every message of the session, and after `on_timer`, which must move it on.
         """
         raise _not_overridden("deadline")
 
@@ -126,7 +122,7 @@ class Transform(Declaration, Generic[M, S, R]):
         """Change `state` and return rows: the partition's watermark has passed the session's timer.
 
         Runs before the message that advanced the watermark, in the order of (deadline, session). An error stops the
-        stream under every class, as a timer has no message to quarantine.
+        stream under every class.
         """
         raise _not_overridden("on_timer")
 
@@ -142,7 +138,7 @@ class Transform(Declaration, Generic[M, S, R]):
         """List the rows of a state as (key, value), for the proof that the rows of the table replay to it.
 
         Needed only with `key`, and only if the state is neither a dict nor a `MapState`. Annotate the result as
-        `Iterable[tuple[K, V]]`: the types of key and value are read from the annotation.
+        `Iterable[tuple[K, V]]`.
         """
         raise _not_overridden("list_rows")
 
@@ -169,25 +165,22 @@ class Transform(Declaration, Generic[M, S, R]):
     def pending(self, state: S) -> int:
         """Number of messages that are in the state and in no row yet: the messages that are lost with the state.
 
-        Called when a state is discarded that no snapshot replaces: the loss is then counted by messages. A session
-        without such a message loses nothing. Must not change anything. If it raises, the state is counted and its
-        messages are not; the error is shown with the loss.
+        Called when a state is discarded that no snapshot replaces: the loss is then counted by messages. Must not
+        change anything.
         """
         raise _not_overridden("pending")
 
     def migrate(self, old: Mapping[str, object]) -> S:
         """Convert a state written by an older release of the stream to the current type.
 
-        Override it when the state type has changed incompatibly (a field renamed, retyped or without a
-        default). It is called when such a session is touched, at any later time, so keep it as long as any
-        session of the old type may be left; a start without it fails with an error. It is pure: the same state
-        may be migrated more than once.
+        Override it when the state type has changed incompatibly (a field renamed, retyped or without a default). It is
+        called when such a session is touched, so keep it as long as any session of the old type may be left. It is
+        pure: the same state may be migrated more than once.
 
         Args:
-            old: The stored state without its type: structs and tables as dicts (structs by field name),
-                enums as their values, sets as lists, Decimal, UUID, date, time, timedelta, and datetime without a
-                zone as text. A field with a default may be missing. A state that was neither struct nor table is
-                under "state".
+            old: The stored state: structs and tables as dicts, enums as their values, Decimal, UUID, date, time,
+                timedelta, and datetime without a zone as text. A field with a default may be missing. A state that was
+                neither struct nor table is under "state".
 
         Raises:
             Exception: Any error ends the run with `MigrationFailed`; no message is judged.

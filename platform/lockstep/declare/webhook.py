@@ -22,7 +22,7 @@ _LIMITS: Final = {
 class Webhook(Declaration):
     """A receiver of HTTP requests: at least once, with an id of each row by which the receiver ignores repetitions.
 
-    A request is a POST of JSON with rows in order; an answer of 2xx accepts it (docs/deliver.md).
+    An answer of 2xx accepts a request (docs/deliver.md).
 
     Example: `Webhook(url="env:ALERTS_URL", authorization="env:ALERTS_AUTHORIZATION")`
 
@@ -31,7 +31,7 @@ class Webhook(Declaration):
         authorization: Location of the value of the header Authorization, such as "Bearer ..."; empty without one.
         request_rows: Rows of a request, at most.
         request_seconds: Time for which a request collects rows, at most.
-        request_bytes: Bytes of the rows of a request, at most; a row that is larger cannot be delivered.
+        request_bytes: Bytes of the rows of a request, at most; a larger row cannot be delivered.
         timeout_seconds: Time for a request and its answer, at most.
     """
 

@@ -48,9 +48,9 @@ class TableFields(Declaration):
         rows: Field of a message with its rows, a list of a Struct.
         key: Field of a row with its key.
         session: Field of a message with its session; None for the record's key.
-        sequence: Field of a message with the producer's number; None without one.
-        event_time_us: Field of a message with its event time in microseconds since 1970 (UTC); None without one.
-        end: The message type that ends a session; None without one.
+        sequence: Field of a message with the producer's number.
+        event_time_us: Field of a message with its event time in microseconds since 1970 (UTC).
+        end: The message type that ends a session.
         emits_unchanged: Also emit a row for an update that changes nothing of it.
     """
 
@@ -72,16 +72,14 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
 
     V is a Struct of columns. A row of a message is a Struct with the key and the same columns: all of them in a
-    snapshot; in an update, unchanged columns are `UNSET`. R has a field named like the key, fields named like columns
-    for the new values, and `previous_` fields for the values before; they are None for a new row. The new values are
-    None in the row of a removed key, so these fields are optional. An update that leaves a row unchanged emits nothing
-    for it, unless `emits_unchanged` is set.
+    snapshot; in an update, unchanged columns are `UNSET`. R has a field named like the key, optional fields named like
+    columns for the new values (None in the row of a removed key), and `previous_` fields for the values before (None
+    for a new row). An update that leaves a row unchanged emits nothing for it, unless `emits_unchanged` is set.
 
-    Keys are values of their type: "1.0" and "1.00" are two keys as `str`, and the same key as `Decimal`. Declare a
-    number that a producer may spell in several ways as `Decimal` or `float`.
+    Declare a number that a producer may spell in several ways as `Decimal` or `float`: "1.0" and "1.00" are two keys as
+    `str`.
 
-    Snapshots and ends of sessions emit their difference to the previous table, as in `TableFold`. The columns of key
-    and removal follow from `fields`: `removed` is the first column that is never None in V.
+    Snapshots and ends of sessions emit as in `TableFold`. `removed` is the first column that is never None in V.
 
     Attributes:
         fields: Set by the class.

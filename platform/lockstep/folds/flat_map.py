@@ -24,8 +24,8 @@ _NONE = NoState()
 class FlatMap(Transform[M, NoState, R], Generic[M, R]):
     """Emits zero or more rows for each message, in order; keeps no state.
 
-    The session is the partition, so a log is one sequence, and the state does not grow with the keys. Override
-    `envelope` if the integrity class needs more: a session for each key, ids for `Once`, an event time.
+    The session is the partition. Override `envelope` if the integrity class needs more: a session for each key, ids for
+    `Once`, an event time.
     """
 
     @abstractmethod

@@ -22,20 +22,20 @@ V = TypeVar("V")
 class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     """Keeps a table of rows V by key K per session, and emits one row R for each changed row.
 
-    A user defines the envelope (`envelope`), the rows of a message (`changes`) and the output row (`emit`), and names
-    the columns of the key (`key`) and of removals (`removed`). For updates that carry only some columns of a row, also
-    define `merge`. A row that stays the same emits nothing.
+    A user defines `envelope`, `changes` and `emit`, and names the columns of the key (`key`) and of removals
+    (`removed`); for updates that carry only some columns of a row also `merge`. A row that stays the same emits
+    nothing.
 
-    lockstep compares the table of a snapshot with the table that it replaces, and emits the difference: a row for each
-    new or changed key, in the order of the message, then a row for each removed key, in the order of the encoded keys.
-    The end of a session removes all keys. So the newest row of each key is the row of the state, at every batch.
+    A snapshot emits its difference to the table that it replaces: a row for each new or changed key, in the order of
+    the message, then a row for each removed key, in the order of the encoded keys. The end of a session removes all
+    keys.
 
     Attributes:
         key: Fields of R that spell K, in its order: `key = ("side", "price")` for a `tuple[str, Decimal]`. An empty
             tuple if the rows do not replay to the state.
         removed: Field of R that is null exactly in the row of a removed key.
-        ends_remove: Whether the end of a session, by message or idle timeout, emits a row for each of its keys. Without
-            these rows the table does not show which sessions have ended.
+        ends_remove: Whether the end of a session emits a row for each of its keys. Without these rows the table does
+            not show which sessions have ended.
     """
 
     ends_remove: ClassVar[bool] = True
@@ -44,9 +44,8 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def changes(self, message: M) -> Iterable[tuple[K, V | None]]:
         """The rows of a message as (key, new row), in order; None removes a row. The last row of a key counts.
 
-        Keys are values, not spellings: "1.0" and "1.00" are two keys, `Decimal("1.0")` and `Decimal("1.00")` are one. A
-        number that a producer sends as text becomes a key by `DecimalType.canonical`. The removal of an absent key
-        changes nothing; the ledger counts it (`absent_removals`).
+        A number that a producer sends as text becomes a key by `DecimalType.canonical`: "1.0" and "1.00" are two keys.
+        The removal of an absent key changes nothing; the ledger counts it (`absent_removals`).
         """
 
     @abstractmethod
@@ -59,8 +58,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def merge(self, previous: V | None, change: V) -> V:
         """The new row from the previous row and the update; by default the update.
 
-        Returns a new row (or `previous` itself, when nothing changes) and never changes `previous`: a row changed in
-        place would count as unchanged and emit nothing.
+        Returns a new row (or `previous` itself, when nothing changes) and never changes `previous` in place.
         """
         del previous
         return change

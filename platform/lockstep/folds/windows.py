@@ -44,8 +44,8 @@ class Window(msgspec.Struct):
     """One window of a session.
 
     Attributes:
-        start_us: Its start, in microseconds since 1970 (UTC); of session and count windows the earliest message.
-        end_us: Its end, which does not belong to it; of count windows the latest message.
+        start_us: In microseconds since 1970 (UTC); of session and count windows the earliest message.
+        end_us: Exclusive; of count windows the latest message.
         messages: How many messages it has.
     """
 
@@ -60,7 +60,7 @@ class Window(msgspec.Struct):
 
     @property
     def end(self) -> datetime:
-        """Its end, in UTC; at most the last moment of 9999, the limit of Python's dates."""
+        """Its end, in UTC; at most the last moment of 9999."""
         return EPOCH + min(self.end_us, LAST_US) * MICROSECOND
 
 
@@ -91,7 +91,7 @@ class _TimeWindows(Declaration):
     """Windows of event time.
 
     Attributes:
-        lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
+        lateness: How long a window stays open after its end; under `FuzzyWindow` that of the class.
     """
 
     lateness: timedelta = timedelta(0)
@@ -109,7 +109,7 @@ class TumblingWindows(_TimeWindows):
     Attributes:
         size: Their length.
         offset: Moves their starts, which are multiples of the size since 1970 (UTC); for days of another time zone.
-        lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
+        lateness: How long a window stays open after its end; under `FuzzyWindow` that of the class.
 
     Raises:
         DeclarationError: A duration makes no sense.
@@ -141,7 +141,7 @@ class SlidingWindows(_TimeWindows):
         size: Their length.
         slide: Time from the start of a window to the start of the next.
         offset: Moves their starts, which are multiples of the slide since 1970 (UTC).
-        lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
+        lateness: How long a window stays open after its end; under `FuzzyWindow` that of the class.
 
     Raises:
         DeclarationError: A duration makes no sense, or a message would be in no window, or in more than 10,000.
@@ -179,7 +179,7 @@ class SessionWindows(_TimeWindows):
 
     Attributes:
         gap: A message that follows the preceding message after this time or later is in another window.
-        lateness: How long a window stays open after its end. Under `FuzzyWindow` it is that of the class.
+        lateness: How long a window stays open after its end; under `FuzzyWindow` that of the class.
 
     Raises:
         DeclarationError: A duration makes no sense.
@@ -219,16 +219,15 @@ Windows = TumblingWindows | SlidingWindows | SessionWindows | CountWindows
 class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
     """Aggregates the messages of each session by windows, and emits one row R when a window closes.
 
-    A user sets `windows`, and defines the envelope (`envelope`), the aggregate (`create`, `add`, of session windows
-    also `merge`) and the output row (`emit`). The time of a message is its event time.
+    A user sets `windows`, and defines `envelope`, `create`, `add`, `emit`, and of session windows `merge`. The time of
+    a message is its event time.
 
     A window of event time closes when the watermark of the partition is `lateness` behind its end, a count window with
-    its last message, and the open ones of a session when the session ends. Only messages make windows: an empty window
-    has no row. Under `FuzzyWindow` each window has one row, as messages after it are late. Under another class a
-    message of a closed window opens it again, which adds a row.
+    its last message, and all of a session when the session ends. An empty window has no row. Under another class than
+    `FuzzyWindow` a message of a closed window opens it again, which adds a row.
 
     A session starts with its first message (`SessionStart.FIRST_MESSAGE`, `Once` or `NoIntegrity`). A snapshot is a
-    violation: it would replace the open windows.
+    violation.
 
     Attributes:
         windows: Set by the class.

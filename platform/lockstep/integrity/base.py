@@ -166,8 +166,8 @@ class SessionStart(Enum):
     """A snapshot. Under `Once` and `NoIntegrity` the first message of an unknown session starts it, too."""
     FIRST_MESSAGE = "first message"
     """The first message, of any kind: for feeds without snapshots (telemetry, events). The next message of an unknown
-    or suspended session starts it as a snapshot would: `Transform.on_snapshot` makes its state. An END of an unknown
-    session changes nothing."""
+    or suspended session starts it: `Transform.on_snapshot` makes its state.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

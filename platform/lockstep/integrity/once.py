@@ -81,7 +81,7 @@ class Once(IntegrityClass):
     Example: `Once(keep_ids=1_000)`
 
     Attributes:
-        keep_ids: How many message ids of a session are remembered; older duplicates are not detected.
+        keep_ids: Message ids of a session that are remembered; older duplicates are not detected.
     """
 
     keep_ids: int

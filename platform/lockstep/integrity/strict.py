@@ -127,15 +127,13 @@ class Sequence(Evidence):
     """Numbers that increase by one within a session, from any start.
 
     Proves order, completeness and no duplicates. The state is the last number seen. A snapshot in the middle of a
-    session may carry the next number, or repeat the last number, as real feeds do; with `restarts_sequence` it may
-    carry any number.
+    session may carry the next number, or repeat the last number; with `restarts_sequence` any number.
 
     Example: `Sequence(wraps_at=65_536)`
 
     Attributes:
-        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits. A larger number is refused. Detection is
-            limited to half the modulus: a loss of half as many messages in a row or more is reported as falling
-            numbers, and a loss of a whole modulus is invisible.
+        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits. A larger number is refused. A loss of half as
+            many messages in a row or more is reported as falling numbers, and a loss of a whole modulus is invisible.
     """
 
     wraps_at: int | None = None
@@ -176,11 +174,10 @@ class Sequence(Evidence):
 class Linked(Evidence):
     """Each message names its predecessor, or the first and last id that it covers.
 
-    Proves order, completeness and no duplicates. The state is the last id. A snapshot fetched separately from the
-    stream cannot cut exactly, so the first update after the snapshot that opens the session may overlap it. If messages
-    carry only their ids, that update must cover the first id after the snapshot. If messages name their predecessor
-    (ids may then be omitted), it must cover the snapshot's own id. A message whose ids were all seen before is a
-    duplicate, or goes back: the session is complete without it.
+    Proves order, completeness and no duplicates. The state is the last id. The first update after the snapshot that
+    opens the session may overlap it. If messages carry only their ids, that update must cover the first id after the
+    snapshot. If messages name their predecessor (ids may then be omitted), it must cover the snapshot's own id. A
+    message whose ids were all seen before is a duplicate, or goes back.
     """
 
     @override
@@ -237,8 +234,8 @@ class Checksum(Evidence):
 class LogOnly(Checksum):
     """No evidence from the producer except message counts of sessions, if it sends them.
 
-    Proves that the log was read completely and in order, no more. It is always reported as such: a message that the
-    producer lost or reordered before Kafka is not detected.
+    Proves that the log was read completely and in order. A message that the producer lost or reordered before Kafka is
+    not detected.
     """
 
 
@@ -325,10 +322,8 @@ class Strict(IntegrityClass):
         evidence: `Sequence()`, `Linked()`, `Checksum()` or `LogOnly()`.
         on_growth: The effect of new partitions of a topic.
         repeats: How a duplicate (same number and content) is treated.
-        buffer_until_snapshot: For feeds whose snapshot is fetched separately from the stream (over REST): the updates
-            of a session are buffered until its snapshot (10,000 at most). Updates that the snapshot covers (their
-            numbers are not above its own) are dropped and counted, before it and directly after it; the others are
-            applied after it, if none is missing.
+        buffer_until_snapshot: For feeds whose snapshot is fetched separately from the stream: the updates of a session
+            are buffered until its snapshot (10,000 at most; docs/integrity.md).
     """
 
     evidence: Evidence

@@ -47,7 +47,7 @@ class DecimalType(Declaration):
         """The number with this scale: the same for all its spellings, as the keys of a state must be.
 
         Args:
-            number: A text, also with an exponent; a float by its shortest text. Zero has no sign in the result.
+            number: A text, also with an exponent; a float by its shortest text.
 
         Raises:
             ValueError: It is not a number, or has more digits than this type: nothing is rounded.
@@ -65,7 +65,7 @@ class DecimalType(Declaration):
     def make_reader(self) -> Callable[[Number], Decimal]:
         """`canonical` with a cache, for a hot fold whose numbers repeat, such as prices.
 
-        Measured: 0.04 us for a cached number, 1 us for any other.
+        It takes 0.04 us for a cached number, 1 us for any other.
         """
         read: Callable[[Number], Decimal] = _Numbers(self).__getitem__
         return read

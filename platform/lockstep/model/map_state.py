@@ -54,11 +54,11 @@ class StoredRows(Protocol[K, Row_co]):
 class MapState(MutableMapping[K, V], Generic[K, V]):
     """A table of rows V by key K: the state type of a transform, or the type of fields of its state Struct.
 
-    Used like a dict. For tables of more than about a thousand rows, of which a message touches a few: a row is
-    decoded when it is first touched and saved when it was assigned or deleted, while a dict is decoded and saved whole.
+    Used like a dict, for tables of more than about a thousand rows, of which a message touches a few: a row is decoded
+    when it is first touched and saved when it was assigned or deleted.
 
-    - Rows are values: `rows[key] = changed_row`, never a change in place, which would not be seen. So V is immutable,
-      for example a frozen Struct; other types are refused when the stream is declared.
+    - Rows are values: `rows[key] = changed_row`, never a change in place. So V is immutable, for example a frozen
+    Struct.
 
     - Iteration is in the order of the encoded keys (whole numbers from 0 on: ascending; texts: by length, then by
       bytes), not of insertion; it and `len` read the keys of the whole table.

@@ -18,7 +18,7 @@ class MessageCounts(msgspec.Struct, gc=False):
         messages: Messages read.
         with_rows: Accepted messages that emitted rows.
         accepted_without_row: Accepted messages that emitted no row.
-        skipped: Messages of kind SKIP, and those that precede the first snapshot of their session (`before_snapshot`).
+        skipped: Messages of kind SKIP, and `before_snapshot`.
         dropped: Messages neither applied nor stored, by the rule of the class: duplicate or late.
         quarantined: Messages in quarantine, not applied.
         repeats: Messages found to be duplicates or out of order, accepted or dropped.
@@ -28,7 +28,7 @@ class MessageCounts(msgspec.Struct, gc=False):
         buffered: Messages stored in the state for a later range.
         released: Messages buffered by an earlier range; they count under their final outcome, too.
         timer_rows: Timers, idle sessions and late messages that emitted rows.
-        before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
+        before_snapshot: Messages before the first snapshot of their session, in a log that is not read from its start.
         absurd_timestamps: Messages with a Kafka timestamp that no clock can have shown; at least, as not all are
             examined.
         absent_removals: Removals of keys that were not in the table of a `TableFold`.

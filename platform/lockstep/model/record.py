@@ -68,7 +68,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         topic_id: Kafka's topic id; a re-created topic has another.
         partition: Partition number.
         offset: Offset in the partition.
-        source: The client's own message; the properties below read it on access.
+        source: The client's own message.
     """
 
     topic: str
@@ -112,12 +112,12 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp_ms(self) -> int:
-        """Kafka's timestamp in milliseconds since 1970 (UTC); `timestamp_type` names its clock."""
+        """Kafka's timestamp in milliseconds since 1970 (UTC)."""
         return self.source.timestamp()[1]
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether the producer or the broker set the timestamp."""
+        """The clock of the timestamp."""
         return TimestampType(self.source.timestamp()[0])
 
     @property
@@ -138,8 +138,9 @@ class Kind(Enum):
     SKIP = "skip"
     """Known and not wanted: counted, no row, evidence not read."""
     SNAPSHOT_PART = "part"
-    """Part of a snapshot in several messages, which a message of kind SNAPSHOT completes. Only then are the parts
-    applied: the first by `Transform.on_snapshot`, the others by `Transform.on_update`, in order."""
+    """Part of a snapshot in several messages, which a message of kind SNAPSHOT completes. The first is applied by
+    `Transform.on_snapshot`, the others by `Transform.on_update`, in order.
+    """
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -147,8 +148,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         last: The newest id that this message covers.
-        first: The oldest id that this message covers; lets the first update after a snapshot
-            overlap it, for feeds whose snapshot is fetched separately from the stream.
+        first: The oldest id that this message covers; lets the first update after a snapshot overlap it.
         previous: `last` of the preceding message.
     """
 
@@ -168,7 +168,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
         event_time_us: Event time, in microseconds since 1970 (UTC).
         id: Identifies the message in its session, independent of its order (class `Once`).
         count: Of an END: number of messages of the session, including the snapshot and the END. `Once`, `Checksum` and
-            `LogOnly` compare it; sequence numbers, if any, prove more.
+            `LogOnly` compare it.
         restarts_sequence: The producer restarts the numbering with this snapshot: earlier numbers are void.
     """
 

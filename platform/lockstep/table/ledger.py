@@ -90,12 +90,12 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         partition: Partition number.
         start: First offset of the range.
         until: Offset after the range: the next one to read.
-        stable_end: Last stable offset of the partition as last read from Kafka; -1 if unknown.
-        high_watermark: High watermark of the partition as last read from Kafka; -1 if unknown.
+        stable_end: Last stable offset as last read from Kafka; -1 if unknown.
+        high_watermark: High watermark as last read from Kafka; -1 if unknown.
         messages: Messages read.
         rows: Rows emitted, those of timers included.
         accepted_without_row: Accepted messages that emitted no row.
-        skipped: Messages of kind SKIP, and those that precede the first snapshot of their session (`before_snapshot`).
+        skipped: Messages of kind SKIP, and `before_snapshot`.
         repeats: Messages found to be duplicates or out of order, accepted or dropped.
         gaps: Messages found to follow a gap, accepted or quarantined.
         dropped: Messages neither applied nor stored, by the rule of the class.
@@ -105,19 +105,18 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         leader_epoch: Leader epoch of the last record read.
         first_event_time: Lowest event time in the envelopes of the range.
         last_event_time: Highest event time in them.
-        newest_timestamp: Kafka timestamp of the last message up to `until` whose timestamp is plausible, of this or an
-            earlier range.
+        newest_timestamp: Kafka timestamp of the last message up to `until` with a plausible timestamp.
         batch_seconds: Wall time of the batch, without its commit.
         cpu_seconds: CPU time of the range in its task.
         state_file: File of the segment with the newest change of the partition's state.
         state_start: First byte of that segment.
         state_length: Bytes of that segment.
         state_bytes: Bytes of state written in this batch.
-        state_checksum: CRC-32 of the segment that was written in this batch: a rebuilt segment is compared with it.
+        state_checksum: CRC-32 of the segment that was written in this batch.
         restart_cause: Cause of the run, in its first batch.
         with_rows: Messages that emitted rows.
         buffered: Messages stored in the state for a later batch.
-        released: Messages buffered by an earlier batch; they count under their final outcome, too.
+        released: Messages buffered by an earlier batch, which count under their final outcome, too.
         late: Messages in the late table.
         timer_rows: Timers, idle sessions and late messages that emitted rows.
         watermark: Watermark of the partition after the range.
@@ -125,28 +124,25 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         planned_at: Time against which implausible event times are detected.
         accepted: Resume options that an operator gave.
         suspended_sessions: Sessions that an operator skips until their next snapshot.
-        catching_up: The log was truncated below the position, which an operator accepted; records up to it are skipped.
-        retired: The topic is not read: it is drained, until a message arrives, or was deleted or re-created, which the
-            declaration or an operator accepted.
-        joined_at: First offset that was read of a log that is not read from its start; otherwise 0.
-        before_snapshot: Skipped messages that precede the first snapshot of their session in a log that was joined.
-        lifecycle: What happened to the topic with this row: added, grown, retired, re-added, deleted, re-created,
-            imported or forgotten.
+        catching_up: The log was truncated below the position: records up to it are skipped.
+        retired: The topic is not read: drained, until a message arrives, deleted or re-created.
+        joined_at: First offset read of a log that is not read from its start; otherwise 0.
+        before_snapshot: Messages before the first snapshot of their session, in a log that is not read from its start.
+        lifecycle: Change of the topic: added, grown, retired, re-added, deleted, re-created, imported or forgotten.
         erased: Of an erasure: the rows that it removed from this partition.
         lookups: The versions of lookup tables that the batch read; null if the stream has none.
         gone_since: Time since which Kafka has not had a retired topic.
-        ending: "deleted" or "re-created", of a topic that was and that is not read any more.
-        last_end: Of such a topic: its high watermark as last observed before; null if no run has observed it.
+        ending: "deleted" or "re-created", of a topic that is not read any more.
+        last_end: Of such a topic: its high watermark as last observed; null if no run has observed it.
         last_end_age_seconds: Age of that observation when the topic was missed.
-        absurd_timestamps: Least number of messages whose Kafka timestamp no clock can have shown; not all are examined.
+        absurd_timestamps: Messages whose Kafka timestamp no clock can have shown, at least.
         absent_removals: Removals of keys that were not in the table of a `TableFold`.
-        losses: States that were discarded, and nothing replaced or emitted them.
+        losses: Discarded states that nothing replaced or emitted.
         discarded_by: Why states were discarded that no batch has counted yet; empty without any.
         uncounted_skips: Skipped sessions whose states no batch has counted yet.
         lost_before: Sessions that are suspended because they started before this offset are among the losses.
         archived_from: First offset that the batch has archived; null if it has archived none.
-        archived_until: Offset after the last archived one of the partition, of this batch or of an earlier batch; null
-            if none was ever archived.
+        archived_until: Offset after the last archived offset of the partition; null if none was ever archived.
         archived_digest: Digest of what the batch has archived (docs/archive.md).
     """
 

@@ -4,8 +4,7 @@
     assert ran.rows == [Reading(...)]
     assert ran.verdicts == [ACCEPT, ACCEPT]
 
-It runs the engine's own fold, with the stream's own decoder, gate and columns. `run(..., split=7)` processes the
-same messages in batches, with real state files and a crash after each: the result must be the same.
+It runs the engine's own fold, with the stream's own decoder, gate and columns (docs/testing.md).
 """
 
 from lockstep.integrity.verdict import ACCEPT, Judgement, Verdict

@@ -91,20 +91,18 @@ class RejectedMessage:
 class RunResult(Generic[S, R]):
     """The results of all messages: up to the first violation, which is the last message read.
 
-    Two results are equal when all of this is exactly equal, NaN to NaN but not 6 to 6.0: so
-    `run(...) == run(..., split=7)` is a test.
+    Two results are equal when all of this is exactly equal, NaN to NaN but not 6 to 6.0.
 
     Attributes:
         stream: Name of the stream.
         folded: The messages that were read, in order.
-        states: The state of each open session, as saved and recovered. Sessions of a topic that a test
-            adds later have the key "topic: session".
+        states: The state of each open session, as saved and recovered; of a topic that a test adds later under the key
+            "topic: session".
         finding: The violation, as it would be committed with the halt; None without one.
-        proven: All rows with their provenance, in the order of the table: buffered messages emit theirs when they are
-            released.
+        proven: All rows with their provenance, in the order of the table.
         quarantine: The quarantined messages, in order.
         late: The late messages, in order.
-        losses: States that were discarded, and nothing replaced or emitted them, by cause.
+        losses: Discarded states that nothing replaced or emitted, by cause.
     """
 
     stream: str

@@ -54,8 +54,8 @@ def run(
             events: `CRASH`, `RESTART`, `RENUMBER`, `NewTopic`, `Idle`, `ChangedLookup`.
         key: Key of messages without a key.
         topic: Name of the topic, for transforms that read it.
-        split: Batches of this many messages, with state files in a temporary folder, and a crash and a restart
-            after each (see `Split`). The result is the same for every split; None folds all at once in memory.
+        split: Batches of this many messages, with a crash and a restart after each (see `Split`); None folds all at
+            once in memory.
         lookups: The rows of each lookup table, by the name of the lookup; `ChangedLookup` changes them on the way.
         schemas: The schema registry of `Avro` and `Protobuf`: schemas by id or GUID.
 

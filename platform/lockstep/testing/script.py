@@ -232,8 +232,8 @@ class Split:
 
     Attributes:
         messages: Maximum per batch; None for all up to the next event.
-        crashes: Each batch is processed, discarded, and processed again; then the run ends, and the next one starts
-            from the ledger, without the local store.
+        crashes: Each batch is processed, discarded, and processed again; then the next run starts from the ledger,
+            without the local store.
     """
 
     messages: int | None

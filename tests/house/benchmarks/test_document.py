@@ -1,4 +1,4 @@
-"""docs/benchmarks.md says what the kept results say."""
+"""docs/benchmarks.md and the page of all figures are those of the kept results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.goals import DOCUMENT, ORDER, QUESTIONS, embed, format_number, newest, renew, table
+from benchmarks.goals import (
+    DOCUMENT,
+    FIGURES,
+    ORDER,
+    QUESTIONS,
+    embed,
+    format_number,
+    make_figures,
+    newest,
+    summarize,
+    table,
+)
 from benchmarks.plots import draw
 from benchmarks.record import PAIRED_ROUNDS_MIN, RESULTS, Conditions, Figure, Record
 from benchmarks.report import Hardware
@@ -21,9 +32,10 @@ VERSIONS = dict.fromkeys(("python", "pyspark", "deltalake", "librdkafka"), "1")
 HARDWARE = Hardware(processor="x", cores=2, memory_gb=1.0, kernel="x", load_average=0.0)
 
 
-def test_summary_and_table_in_the_document_are_those_of_the_kept_results() -> None:
+def test_summary_and_figures_are_those_of_the_kept_results() -> None:
     document = DOCUMENT.read_text()
-    assert renew(document) == document
+    assert embed(summarize(newest(RESULTS)), document) == document
+    assert make_figures() == FIGURES.read_text()
 
 
 def test_every_question_of_the_summary_has_its_figures() -> None:
@@ -32,13 +44,13 @@ def test_every_question_of_the_summary_has_its_figures() -> None:
 
 
 def test_every_benchmark_has_a_result_whose_plot_is_the_one_shown(tmp_path: Path) -> None:
-    shown = re.findall(r"!\[[^\]]+\]\(([^)]+\.svg)\)", DOCUMENT.read_text())
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+\.svg)\)", FIGURES.read_text())
     records = newest(RESULTS)
     assert [record.benchmark for record in records] == [name for name in ORDER if name in shown_names(shown)]
     assert len(records) >= 5
     assert [Path(name).name for name in shown] == [f"{record.file_name}.svg" for record in records]
     for record, name in zip(records, shown, strict=True):
-        kept = (DOCUMENT.parent / name).read_text()
+        kept = (FIGURES.parent / name).read_text()
         assert axis_texts(draw(record, tmp_path).read_text()) == axis_texts(kept)
 
 
@@ -96,7 +108,7 @@ def test_no_kept_figure_of_few_rounds_is_judged() -> None:
 
 def test_a_table_takes_only_the_marked_place() -> None:
     first = embed(
-        "one\n", "before\n<!-- figures: `python -m benchmarks plots` writes this --><!-- end of figures -->\nafter\n"
+        "one\n", "before\n<!-- summary: `python -m benchmarks plots` writes this --><!-- end of summary -->\nafter\n"
     )
     assert embed("one\n", first) == first
     assert "one" not in embed("two\n", first)

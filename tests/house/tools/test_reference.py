@@ -54,10 +54,10 @@ def test_arguments_of_every_rule_are_described_once() -> None:
 
 def test_parameters_have_types_defaults_and_texts() -> None:
     stream = PAGE.split("\n### Stream\n")[1].split("\n### ")[0]
-    assert "Attributes, by keyword:" in stream
+    assert "By keyword:" in stream
     assert "- `current: bool = False`: Whether the table" in stream
-    assert "Attributes, by keyword except `target`, `at_most`:" not in PAGE
-    assert "Attributes, by keyword except `column`:\n\n- `column: str`\n- `at_least:" in PAGE
+    assert "By keyword except `target`, `at_most`:" not in PAGE
+    assert "By keyword except `column`:\n\n- `column: str`\n- `at_least:" in PAGE
 
 
 def test_constants_have_their_meaning() -> None:

@@ -122,11 +122,8 @@ NANOSECONDS: Final = "Avro's timestamp-nanos is an int of nanoseconds, because a
 class Avro(FramedDecoder):
     """Avro in the wire format of a schema registry, converted strictly to the message type.
 
-    Each message is read with the schema that its writer registered, so producers may move to a new
-    schema while older messages are retained. Fields that the Struct lacks are ignored; a field that
-    the writer's schema lacks takes the Struct's default, or is a missing field. Several record types
-    become a union of tagged Structs: the tag is the record's name, unless the record has a field of
-    the tag's name.
+    Each message is read with the schema that its writer registered (docs/decoders.md). Several record types become a
+    union of tagged Structs: the tag is the record's name, unless the record has a field of the tag's name.
 
     Attributes:
         reader_schema: An Avro schema as JSON text to which messages are resolved before they are

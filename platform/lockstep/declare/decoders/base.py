@@ -43,10 +43,9 @@ class Decoder(Declaration):
     def build(self, message_type: object) -> Decode:
         """The decode function.
 
-        Called when the stream is declared, to check that the decoder supports the type, and once in each worker. It
-        must not reach outside of the process; the returned function may. That function raises `ValueError` or
-        `msgspec.DecodeError` on bad input: a verdict on the message. If a service does not answer, it raises
-        `RegistryUnreachable`: no verdict, the batch is retried.
+        Called when the stream is declared, and once in each worker. It must not reach outside of the process; the
+        returned function may. That function raises `ValueError` or `msgspec.DecodeError` on bad input: a verdict on the
+        message. If a service does not answer, it raises `RegistryUnreachable`: no verdict, the batch is retried.
 
         Args:
             message_type: The stream's message type. None in it represents records without a value, which are never

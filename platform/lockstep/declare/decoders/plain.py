@@ -71,9 +71,8 @@ class Function(Decoder):
     Example: `Function(read_line)`
 
     Attributes:
-        decode: Takes the value's bytes; raises `ValueError` when they are not a message. It must
-            be importable by name, because executors import it. An annotated return type is
-            compared with the stream's message type; results are not checked.
+        decode: Takes the value's bytes; raises `ValueError` when they are not a message. It must be importable by name.
+            An annotated return type is compared with the stream's message type; results are not checked.
     """
 
     decode: Callable[[bytes], object]

@@ -123,10 +123,8 @@ Parse = Callable[[bytes], object]
 class Protobuf(FramedDecoder):
     """Protobuf in the wire format of a schema registry: the schema's id and the message's path in the schema.
 
-    The message type is a generated message class, or a union of several: the frame selects one. The full name of the
-    message is taken from the writer's schema, so that a message of another type is never read as a message of the
-    stream. Fields evolve by Protobuf's own rules: unknown ones are preserved, absent ones have their default, and only
-    `required` ones can be missing.
+    The message type is a generated message class, or a union of several: the frame selects one. Fields evolve by
+    Protobuf's own rules.
     """
 
     @override
