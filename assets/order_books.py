@@ -6,6 +6,7 @@ price, as the exchange may spell one price in several ways; its texts are column
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Annotated
@@ -26,6 +27,7 @@ from lockstep import (
     TableFold,
     Topics,
 )
+from lockstep.delivery import Delivery, FirstRows, KafkaTopic, PostgresTable, RowSource, Webhook
 from lockstep.rules import InSet, Matches, Severity, Unique
 
 PRICE = DecimalType(28, 12)
@@ -129,6 +131,60 @@ def is_zero(quantity: str) -> bool:
     return not (digits.strip("0") if digits.isdecimal() else read_quantity(quantity))
 
 
+LARGE = 250_000.0
+ALARMING = 1_000_000.0
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A large change of a level.
+
+    Attributes:
+        side: bid or ask.
+        price: Price of the level.
+        value: Value of the change in the currency of the price; negative if the quantity fell.
+    """
+
+    side: str
+    price: Annotated[Decimal, PRICE]
+    value: float
+
+
+def find_move(row: LevelChange, _: RowSource) -> Move:
+    """The value of a change."""
+    change = float(row.quantity or 0) - float(row.previous_quantity or 0)
+    return Move(row.side, row.price, change * float(row.price))
+
+
+def is_large(row: LevelChange, origin: RowSource) -> bool:
+    """Whether an update of a spot market, whose quantities are those of a currency, moved much value."""
+    is_spot = origin.topic.startswith("order_books.spot_") and origin.cause == "update"
+    return is_spot and abs(find_move(row, origin).value) >= LARGE
+
+
+def is_alarming(row: LevelChange, origin: RowSource) -> bool:
+    """Whether an update moved so much value that a person wants to know it."""
+    return is_large(row, origin) and abs(find_move(row, origin).value) >= ALARMING
+
+
+MARKET = "env:MARKET_DATABASE"
+BOOKS = PostgresTable(
+    table="market_books", connection=MARKET, key=("_topic", "_session", "side", "price"), removed="quantity"
+)
+OUTPUTS = (
+    Delivery(name="market_books", target=BOOKS),
+    Delivery(name="large_moves", target=KafkaTopic(topic="market.large_moves"), where=is_large, select=find_move),
+    Delivery(
+        name="move_alerts",
+        target=Webhook(url="env:MARKET_ALERTS"),
+        where=is_alarming,
+        select=find_move,
+        first_rows=FirstRows.NEW,
+    ),
+)
+HAS_OUTPUTS = "MARKET_DATABASE" in os.environ
+"""Whether this installation has a database, a topic and a receiver for the rows, as that of `make up` does."""
+
+
 order_books = Stream(
     name="order_books",
     topics=Topics(pattern=r"order_books\..+", new_topics=NewTopics.RESTART),
@@ -147,5 +203,7 @@ order_books = Stream(
         ),
         Unique(("side", "price")),
     ],
+    current=HAS_OUTPUTS,
+    deliveries=OUTPUTS if HAS_OUTPUTS else (),
     description="Every change of every price level, from the exchange's own snapshots and differences.",
 )

