@@ -681,7 +681,7 @@ def _show(platform: LocalPlatform) -> None:
     SAY.print(f"  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
     SAY.print(f"  metrics    {servers.metrics}   (for Prometheus; the dashboard is deploy/grafana/lockstep.json)")
-    SAY.print(f"  database   {servers.outputs['MARKET_DATABASE']}   (table market_books: the newest levels)")
+    SAY.print(f"  database   {servers.outputs.get('MARKET_DATABASE', '')}   (table market_books: the newest levels)")
     SAY.print(f"  topic      {MOVES_TOPIC}   (large moves of price levels)")
     SAY.print(f"  alerts     {platform.folder / ALERTS_FILE}   (the largest moves)")
     SAY.print(f"  tables     {platform.tables}")
