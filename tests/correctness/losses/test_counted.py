@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from typing_extensions import override
 
@@ -21,6 +21,7 @@ from lockstep import (
     Suspend,
 )
 from lockstep.testing import RENUMBER, Judgement, SentMessage, run
+from tests.support.examples import THOROUGH, scale_examples
 from tests.support.window_folds import LATENESS, REFUSED, Tumbling, Value, a_stream
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def count_lost(ran: RunResult[WindowState[list[int]], Values]) -> int:
 
 
 @pytest.mark.parametrize("name", CLASSES)
+@settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(steps=STEPS, split=some.sampled_from([1, 3, 7]))
 def test_no_message_that_was_accepted_disappears(name: str, steps: list[tuple[str, int, str]], split: int) -> None:
     stream, log = a_stream(Refusing(), CLASSES[name]), log_of(name, steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from typing_extensions import override
 
@@ -24,6 +24,7 @@ from lockstep import (
     Suspend,
 )
 from lockstep.testing import SentMessage, run
+from tests.support.examples import THOROUGH, scale_examples
 from tests.support.window_folds import LATENESS, ListFold, Silence, Sliding, Tumbling, Value, a_stream, disordered
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def log_with(
 
 @pytest.mark.parametrize("fold", [Placing(), AnySliding(), AnySilence()], ids=lambda fold: type(fold).__name__)
 @pytest.mark.parametrize("name", TOLERANT)
+@settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(steps=STEPS, places=PLACES, split=some.sampled_from([None, 3]))
 def test_garbage_is_set_aside_alone(
     name: str,

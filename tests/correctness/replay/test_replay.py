@@ -91,14 +91,20 @@ def check_feed(stream: AnyStream, feed: list[Any], split: int) -> None:
     check_replay(run(stream, *feed, split=split))
 
 
-FOLDS = pytest.mark.parametrize("fold", [Book(), OverridingBook()], ids=["ready", "overriding"])
+USUAL_OVERRIDING = {"strict, suspends", "ordered, first message", "window, reordered"}
+OVERRIDING = [
+    pytest.param(
+        name, OverridingBook(), marks=() if name in USUAL_OVERRIDING else pytest.mark.slow, id=f"overriding-{name}"
+    )
+    for name in CLASSES
+]
+READY = [pytest.param(name, Book(), id=f"ready-{name}") for name in CLASSES]
 ORDERED_BY_TIME = [name for name in CLASSES if "window, reordered" in name]
 FEEDS = {"drawn": MESSAGES, "split": st.sampled_from([1, 2, 3])}
 EXAMPLES, EXAMPLES_DEEP = max(12, settings().max_examples // 5), max(200, settings().max_examples)
 
 
-@pytest.mark.parametrize("integrity", CLASSES)
-@FOLDS
+@pytest.mark.parametrize(("integrity", "fold"), [*READY, *OVERRIDING])
 @settings(max_examples=EXAMPLES)
 @given(**FEEDS)
 def test_rows_replay_to_the_state_behind_each_message(integrity: str, fold: Book, drawn: list[Any], split: int) -> None:
@@ -163,8 +169,7 @@ def test_a_named_feed_replays(integrity: str, fold: Book, named: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("integrity", CLASSES)
-@FOLDS
+@pytest.mark.parametrize(("integrity", "fold"), [*READY, *OVERRIDING])
 @settings(max_examples=EXAMPLES_DEEP)
 @given(**FEEDS)
 def test_rows_of_many_more_feeds_replay_to_the_state(integrity: str, fold: Book, drawn: list[Any], split: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
@@ -30,6 +30,7 @@ from lockstep.errors import DeclarationError
 from lockstep.state.codec import StateSchema
 from lockstep.testing import SentMessage, run
 from tests.correctness.replay.replaying import replay
+from tests.support.examples import THOROUGH, scale_examples
 from tests.support.spellings import spell
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ SIZES = st.sampled_from([None, None, 1, 2])
 
 
 @pytest.mark.parametrize("fold", [ByText(), ByReader(), OfAnyScale(), ByRows()], ids=lambda fold: type(fold).__name__)
+@settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(messages=st.lists(changes(SIZES), min_size=1, max_size=6))
 def test_a_number_has_one_row_in_whatever_way_it_is_spelled(fold: Any, messages: list[list[Change]]) -> None:
     sent = [
@@ -255,6 +257,7 @@ def spell_in_json(text: str) -> str:
 
 
 @pytest.mark.parametrize("fold", [ByDecimalColumn(), ByFloatColumn()], ids=lambda fold: type(fold).__name__)
+@settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(messages=st.lists(changes(st.integers(1, 3)), min_size=1, max_size=6), as_text=st.booleans())
 def test_a_number_has_one_row_in_typed_columns(fold: Any, messages: list[list[Change]], *, as_text: bool) -> None:
     is_exact = isinstance(fold, ByDecimalColumn)

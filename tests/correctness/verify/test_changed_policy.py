@@ -71,7 +71,7 @@ FAULTS: tuple[Callable[[Feed, str], None], ...] = (gap, undecodable, raising, re
     [*((STRICT, each) for each in FAULTS), (ORDERED, raising), (ORDERED, growth)],
     ids=lambda each: type(each).__name__ if isinstance(each, (Strict, Ordered)) else each.__name__,
 )
-@pytest.mark.parametrize("recovers", [True, False])
+@pytest.mark.parametrize("recovers", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_was_suspended_before_the_policy_became_halt_is_proven(
     feed: Feed, runs: LocalRuns, fault: Callable[[Feed, str], None], integrity: IntegrityClass, *, recovers: bool
 ) -> None:

@@ -36,16 +36,22 @@ if TYPE_CHECKING:
 AGE_SECONDS = 3 * 3600.0
 
 
-@pytest.fixture
-def idle(tmp_path: Path) -> ProtocolRun:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
     """Forty batches, some hours ago."""
-    run = ProtocolRun(folders_in(tmp_path))
+    run = ProtocolRun(folders_in(tmp_path_factory.mktemp("written")))
     run.claim()
     for _ in range(40):
         run.batch(full=True)
     for path in run.folders.root.rglob("*"):
         os.utime(path, (time.time() - AGE_SECONDS,) * 2)
     return run
+
+
+@pytest.fixture
+def idle(written: ProtocolRun, tmp_path: Path) -> ProtocolRun:
+    """A copy of those batches."""
+    return written.copied(tmp_path / "tables")
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:

@@ -49,7 +49,7 @@ def make_batches(seed: int) -> list[dict[str, list[Sent]]]:
     return batches
 
 
-@pytest.fixture(params=range(6))
+@pytest.fixture(params=[*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
 def offline(request: pytest.FixtureRequest, tmp_path: Path) -> Offline:
     """A table of random batches, of which each run has some; `batch_of` knows the batch of each row."""
     made = Offline(keeping(), tmp_path)

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+import pytest
 
 from assets.order_books import order_books
 from benchmarks.compaction import HOUR
@@ -26,6 +27,7 @@ def test_each_update_of_a_sensor_is_a_row_in_files_of_fifty_kilobytes(tmp_path: 
     assert all(30_000 < file.size < 90_000 for file in files[1:])
 
 
+@pytest.mark.slow
 def test_the_recordings_go_on_as_new_sessions_at_the_next_offset(tmp_path: Path) -> None:
     files = list(islice(fold_batches(order_books, make_order_book_batches(240.0), tmp_path, hour=HOUR), 3))
     read = [pq.read_table(tmp_path / "order_books" / "table" / file.path) for file in files]

@@ -35,6 +35,9 @@ CLASSES: dict[str, IntegrityClass] = {
     "checksum": Strict(evidence=Checksum(), session_start=FIRST),
 }
 
+USUAL = {"ordered", "window", "sequence"}
+"""A test goes through all classes before the last one."""
+
 
 class Released:
     """A stream whose releases declare one class after another, over one partition of one session."""
@@ -63,7 +66,9 @@ def released(feed: Feed, tmp_path: Path) -> Released:
     return Released(feed, tmp_path)
 
 
-@pytest.mark.parametrize("after", CLASSES)
+@pytest.mark.parametrize(
+    "after", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in CLASSES]
+)
 def test_a_session_keeps_its_state_under_another_class(released: Released, after: str) -> None:
     """Each class in turn, then the one under test: whatever it remembers begins anew, the state goes on."""
     number = 0

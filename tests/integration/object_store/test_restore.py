@@ -142,7 +142,14 @@ def die_at(patch: pytest.MonkeyPatch, below: Path, at: Callable[[Path], bool]) -
         patch.setattr(ObjectStorage, name, kill)
 
 
-@pytest.mark.parametrize("at", [is_first, is_entry_of_the_table, is_first_entry_of_the_table])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(is_first, marks=pytest.mark.slow),
+        is_entry_of_the_table,
+        pytest.param(is_first_entry_of_the_table, marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_seen_of_a_restore_that_was_killed_and_no_run_starts(
     made: Platform,
     topic: str,
@@ -217,7 +224,9 @@ def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
     assert_goes_on(made, topic, elsewhere)
 
 
-@pytest.mark.parametrize("name", ["incoming", "ledger/_delta_log/00000000000000000000.json"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("incoming", marks=pytest.mark.slow), "ledger/_delta_log/00000000000000000000.json"]
+)
 def test_a_restore_knows_what_it_has_created_itself(
     made: Platform,
     topic: str,

@@ -214,7 +214,7 @@ def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
     assert_proven(made.runs)
 
 
-@pytest.mark.parametrize("left", ["table", "ledger"])
+@pytest.mark.parametrize("left", [pytest.param("table", marks=pytest.mark.slow), "ledger"])
 def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its_name_begins(
     made: Platform, left: str
 ) -> None:
@@ -295,6 +295,7 @@ def test_a_command_names_the_next_step_where_the_store_refuses_or_is_gone(
     assert "AWS_ENDPOINT_URL" in root["next_step"]
 
 
+@pytest.mark.slow
 def test_dagster_runs_checks_and_compacts_a_stream(broker: Broker, prefix: Path, tmp_path: Path) -> None:
     """Stream and check are in one process: its Spark loads the client of the store for both."""
     installation = Installation(tmp_path, broker.bootstrap_servers, tables=prefix)

@@ -117,7 +117,16 @@ def test_a_rewind_beside_another_one_says_so(feed: Feed, runs: LocalRuns, monkey
     assert "lockstep history adding" in lost.value.next_step
 
 
-@pytest.mark.parametrize("step", ["read_head_of_batch", "_make_plan", "_copy_positions", "_copy_data", "_copy_side"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("read_head_of_batch", "_make_plan", "_copy_positions", "_copy_side")
+        ),
+        "_copy_data",
+    ],
+)
 @pytest.mark.parametrize("begins_again", [False, True])
 def test_a_promotion_of_a_shadow_that_is_dropped_meanwhile_changes_nothing(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str, *, begins_again: bool

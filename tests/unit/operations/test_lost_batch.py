@@ -36,7 +36,7 @@ def problems(found: Repair) -> list[str]:
     return [each.found for each in found.checks if each.condition not in {"ok", "repaired"}]
 
 
-@settings(max_examples=scale_examples(50), deadline=None)
+@settings(max_examples=scale_examples(50, usual=6), deadline=None)
 @given(
     step=st.sampled_from(STEPS),
     share=st.sampled_from([0.0, 0.0, 0.5, 0.99]),

@@ -170,7 +170,9 @@ def test_a_change_between_question_and_answer(written: ProtocolRun, tmp_path: Pa
     assert done or change not in HARMLESS
 
 
-@settings(max_examples=scale_examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=scale_examples(40, usual=6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(command=st.sampled_from(sorted(COMMANDS)), changes=st.lists(st.sampled_from(sorted(CHANGES)), max_size=3))
 def test_changes_between_question_and_answer(
     written: ProtocolRun, tmp_path_factory: pytest.TempPathFactory, command: str, changes: list[str]

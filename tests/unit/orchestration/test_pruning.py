@@ -1,6 +1,7 @@
 """What Dagster keeps of the streams is bounded: on a real instance, whose clock is moved."""
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,10 +56,22 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def instance(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DagsterInstance]:
+@pytest.fixture(scope="module")
+def new_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a new instance on SQLite: Dagster takes a second to make them."""
+    home = tmp_path_factory.mktemp("new")
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    with DagsterInstance.from_config(str(home)) as made:
+        made.get_runs_count()
+    return home
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def instance(tmp_path: Path, new_files: Path, request: pytest.FixtureRequest) -> Iterator[DagsterInstance]:
     """SQLite, as `make up` has it, and Postgres, as an installation of several machines has it."""
     storage = request.getfixturevalue("postgres").make_storage(tmp_path) if request.param == "postgres" else ""
+    if not storage:
+        shutil.copytree(new_files, tmp_path, dirs_exist_ok=True)
     (tmp_path / "dagster.yaml").write_text(f"telemetry: {{enabled: false}}\n{storage}")
     with DagsterInstance.from_config(str(tmp_path)) as made:
         yield made

@@ -45,7 +45,7 @@ def small_blocks(filled_bytes: int, block_bytes: int = 100) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=scale_examples(150))
+@settings(max_examples=scale_examples(150, usual=15))
 @given(batches=HISTORIES, filled_bytes=st.sampled_from([0, 300, 2_000, 1 << 30]))
 def test_a_state_that_is_filled_later_is_that_of_a_dict(batches: History, filled_bytes: int) -> None:
     with TemporaryDirectory() as folder, patch_limit(4), small_blocks(filled_bytes):

@@ -33,7 +33,7 @@ BATCHES = st.lists(
 History = list[tuple[list[Step], str, int, bool]]
 
 
-@settings(max_examples=scale_examples(100))
+@settings(max_examples=scale_examples(100, usual=12))
 @given(batches=BATCHES)
 def test_a_merged_state_is_that_of_a_dict(batches: History) -> None:
     """Local stores of earlier versions, kills before the commit and rewinds in between."""

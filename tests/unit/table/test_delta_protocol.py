@@ -63,7 +63,7 @@ def check(made: EveryCommit) -> None:
         DeltaTable(table).to_pyarrow_table()
 
 
-@settings(max_examples=scale_examples(60), deadline=None)
+@settings(max_examples=scale_examples(60, usual=8), deadline=None)
 @given(steps=st.lists(STEPS, min_size=3, max_size=14))
 def test_commits_of_all_kinds_in_any_order_keep_the_rules(steps: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
