@@ -39,7 +39,7 @@ LOCK = ROOT / "requirements.lock"
 
 # What the image installs: the same versions without the tools of development.
 RUNTIME_LOCK = ROOT / "requirements-runtime.lock"
-RUNTIME_EXTRAS = ("protobuf", "registry", "s3", "postgres")
+RUNTIME_EXTRAS = ("protobuf", "registry", "s3", "postgres", "aws")
 
 UV_PIN = ROOT / "tools" / "uv-requirements.txt"
 

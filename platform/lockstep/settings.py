@@ -190,7 +190,8 @@ class RegistrySettings(_Refusing):
 ALLOWED_OPTIONS = (
     *("security.protocol", "sasl.mechanism", "sasl.username"),
     *("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id", "sasl.oauthbearer.scope"),
-    *("sasl.oauthbearer.extensions", "https.ca.location"),
+    *("sasl.oauthbearer.extensions", "sasl.oauthbearer.metadata.authentication.type", "sasl.oauthbearer.config"),
+    *("https.ca.location",),
     *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location"),
     *("ssl.keystore.location", "ssl.crl.location", "ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list"),
     *("client.rack", "client.dns.lookup", "broker.address.family"),
@@ -334,6 +335,24 @@ def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str])
 _ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 _CLIENT = "sasl.oauthbearer.client.id"
 _SECRET = "sasl.oauthbearer.client.secret"  # noqa: S105  # its name
+_IDENTITY = "sasl.oauthbearer.metadata.authentication.type"
+_IDENTITY_CONFIG = "sasl.oauthbearer.config"
+_IDENTITIES = {
+    "azure_imds": (
+        re.compile(r"query=[\w.~:/%=&-]+", re.ASCII),
+        "query=api-version=2025-04-07&resource=api://APPLICATION",
+    ),
+    "aws_iam": (
+        re.compile(
+            r"region=[a-z0-9-]+,audience=[\w.~:/-]+"
+            r"(,duration_seconds=\d+)?(,signing_algorithm=(ES384|RS256))?",
+            re.ASCII,
+        ),
+        "region=eu-central-1,audience=https://kafka.example",
+    ),
+}
+"""Identities of a machine in a cloud, each with the form and an example of its configuration. Other parts of it would
+name another host, or log secrets."""
 _HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
 
@@ -343,6 +362,13 @@ def _wrong_tokens(options: dict[str, str], secrets: dict[str, str], hosts: tuple
     given = [name for name in (*options, *secrets) if name.startswith(("sasl.oauthbearer.", "https."))]
     if options.get("sasl.mechanism") != TOKENS:
         return f"{given[0]} has no effect without sasl.mechanism {TOKENS}" if given else ""
+    if _IDENTITY in options or _IDENTITY_CONFIG in options:
+        return _wrong_identity(options, secrets)
+    return _wrong_client(options, secrets, hosts)
+
+
+def _wrong_client(options: dict[str, str], secrets: dict[str, str], hosts: tuple[str, ...]) -> str:
+    """Reason why client credentials cannot be used as meant; empty otherwise."""
     missing = [name for name in (_ENDPOINT, _CLIENT) if name not in options]
     if missing:
         return f"{TOKENS} needs options {missing[0]}"
@@ -353,6 +379,19 @@ def _wrong_tokens(options: dict[str, str], secrets: dict[str, str], hosts: tuple
         return f"{unused[0]} has no effect with {TOKENS}, whose identity is {_CLIENT}"
     problem = _find_wrong_issuer(options[_ENDPOINT], hosts, "kafka.issuer_hosts")
     return f"options {_ENDPOINT} {problem}" if problem else ""
+
+
+def _wrong_identity(options: dict[str, str], secrets: dict[str, str]) -> str:
+    """Reason why a machine's identity in its cloud cannot be used as meant; empty otherwise."""
+    kind = options.get(_IDENTITY, "unset")
+    if kind not in _IDENTITIES:
+        return f"options {_IDENTITY} is {kind!r}; it is one of {', '.join(_IDENTITIES)}"
+    form, example = _IDENTITIES[kind]
+    if not form.fullmatch(options.get(_IDENTITY_CONFIG, "")):
+        return f"options {_IDENTITY_CONFIG} is not of the form {example!r}"
+    kept = {"sasl.mechanism", _IDENTITY, _IDENTITY_CONFIG, "sasl.oauthbearer.extensions"}
+    unused = [name for name in (*options, *secrets) if name.startswith(("sasl.", "https.")) and name not in kept]
+    return f"{unused[0]} has no effect with {kind}, whose identity is the machine's" if unused else ""
 
 
 def _find_wrong_issuer(address: str, hosts: tuple[str, ...], setting: str) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CLIENT = "stream-client"
 CLIENT_PHRASE = "client-passphrase+/="
 AUDIENCE = "kafka"
+RESOURCE = "api://kafka"
+"""The application whose tokens a machine in a cloud may get."""
 KEYS = "keys.json"
 PATH = "/oauth2/v2.0/token"
 KEY_ID = "of-the-tests"
@@ -103,10 +105,34 @@ def run_token_server(folder: Path) -> Iterator[TokenServer]:
         thread.join()
 
 
+class _Answering(BaseHTTPRequestHandler):
+    """Answers in JSON."""
+
+    def _answer(self, status: int, content: dict[str, object], **headers: str) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base's names
+        """Nothing on the error stream."""
+
+
+def answer_machine(tokens: TokenServer, path: str, header: str | None) -> tuple[int, dict[str, object]]:
+    """The answer of the metadata service of a machine in a cloud: status and content."""
+    if header != "true" or f"resource={RESOURCE}" not in path:
+        return 400, {"error": "invalid_request", "error_description": "no header, or another resource"}
+    return 200, {"access_token": tokens.issue(), "expires_in": str(tokens.life_seconds)}
+
+
 def _make_handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
     expected = "Basic " + base64.b64encode(f"{CLIENT}:{CLIENT_PHRASE}".encode()).decode()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(_Answering):
         """One request for a token."""
 
         def do_POST(self) -> None:
@@ -123,17 +149,8 @@ def _make_handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
                 life = {"token_type": "Bearer", "expires_in": tokens.life_seconds}
                 self._answer(200, {"access_token": tokens.issue(), **life})
 
-        def _answer(self, status: int, content: dict[str, object], **headers: str) -> None:
-            body = json.dumps(content).encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base's names
-            """Nothing on the error stream."""
+        def do_GET(self) -> None:
+            """Answer as the metadata service of a machine in a cloud does."""
+            self._answer(*answer_machine(tokens, self.path, self.headers["Metadata"]))
 
     return Handler

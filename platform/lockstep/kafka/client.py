@@ -88,7 +88,7 @@ class ClusterClient(AdminClient):
         )
         try:
             super().__init__(configuration)
-        except KafkaException as error:
+        except (KafkaException, ImportError) as error:
             raise _unusable(error) from error
 
     def request_descriptions(
@@ -173,7 +173,7 @@ class RangeConsumer(Consumer):
         self._connection_log = connection_log or ConnectionLog()
         try:
             super().__init__({**_with_log(self._connection_log, configuration), "log_level": log_level})
-        except KafkaException as error:
+        except (KafkaException, ImportError) as error:
             raise _unusable(error) from error
 
     def clear_log(self) -> None:
@@ -266,9 +266,16 @@ def _with_log(log: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[st
     return {**with_secrets(configuration), "error_cb": log, "logger": log, "log_level": INFORMATION}
 
 
-def _unusable(error: KafkaException) -> KafkaError:
+def _unusable(error: KafkaException | ImportError) -> KafkaError:
+    if isinstance(error, ImportError):
+        step = 'pip install "lockstep[aws]" for the driver and the executors'
+        return KafkaError("the identity of a machine in AWS needs a package that is not installed", next_step=step)
     said = cast("ClientError", error.args[0]).str()
-    return KafkaError(
-        f"no Kafka client can be made of these settings: {said}",
-        next_step="correct kafka.options, or the files that they and kafka.secrets name",
-    )
+    step = "correct kafka.options, or the files that they and kafka.secrets name"
+    if _NO_TOKEN in said:
+        step = "check the role or credentials of this machine, and that it reaches the token service of its cloud"
+        return KafkaError("no token for the identity of this machine arrived within 10 seconds", next_step=step)
+    return KafkaError(f"no Kafka client can be made of these settings: {said}", next_step=step)
+
+
+_NO_TOKEN = "OAuth token not set"  # noqa: S105  # words of the client library, which waits so long

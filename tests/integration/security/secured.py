@@ -15,7 +15,16 @@ from cryptography.hazmat.primitives import serialization as pem
 
 from lockstep.features.localdev.broker import Broker
 from lockstep.settings import KafkaSettings
-from tests.support.token_server import AUDIENCE, CLIENT, CLIENT_PHRASE, KEYS, TokenServer, run_token_server
+from tests.support.sts_server import REGION
+from tests.support.token_server import (
+    AUDIENCE,
+    CLIENT,
+    CLIENT_PHRASE,
+    KEYS,
+    RESOURCE,
+    TokenServer,
+    run_token_server,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +123,37 @@ class Secured:
             },
             secrets={"sasl.oauthbearer.client.secret": self.secret("client-secret", CLIENT_PHRASE)},
             issuer_hosts=("127.0.0.1",),
+            timeout_seconds=ANSWER_SECONDS,
+        )
+
+    def azure(self) -> KafkaSettings:
+        """Settings of a machine in Azure, whose metadata service is the issuer of the tests."""
+        settings = KafkaSettings(
+            bootstrap_servers=self.broker.address("TOKEN"),
+            options={
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.metadata.authentication.type": "azure_imds",
+                "sasl.oauthbearer.config": f"query=api-version=2025-04-07&resource={RESOURCE}",
+                "ssl.ca.location": self.file("ca.pem"),
+            },
+            timeout_seconds=ANSWER_SECONDS,
+        )
+        # The address of the real service is that of the client library.
+        here = {"sasl.oauthbearer.token.endpoint.url": self.tokens.url, "https.ca.location": self.file("ca.pem")}
+        return settings.model_copy(update={"options": {**settings.options, **here}})
+
+    def aws(self) -> KafkaSettings:
+        """Settings of a machine in AWS."""
+        return KafkaSettings(
+            bootstrap_servers=self.broker.address("TOKEN"),
+            options={
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.metadata.authentication.type": "aws_iam",
+                "sasl.oauthbearer.config": f"region={REGION},audience={AUDIENCE}",
+                "ssl.ca.location": self.file("ca.pem"),
+            },
             timeout_seconds=ANSWER_SECONDS,
         )
 

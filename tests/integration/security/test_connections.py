@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,11 @@ from lockstep.kafka.reader import MessageRun, Range, UnreadableRange, read_range
 from lockstep.model.tuning import Tuning
 from tests.integration.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
 from tests.support.installation import wait_until
+from tests.support.sts_server import KEY_ID, KEY_PHRASE, StsServer, run_sts_server
+from tests.support.token_server import AUDIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 from lockstep.settings import KafkaSettings
 
@@ -30,6 +33,7 @@ WAYS: dict[str, Callable[[Secured], KafkaSettings]] = {
     "SCRAM-SHA-512": lambda kafka: kafka.sasl("SCRAM-SHA-512"),
     "mutual TLS": Secured.mutual,
     "a token": Secured.oidc,
+    "the identity of a machine in Azure": Secured.azure,
     "a name and a password that JAAS would stumble over": lambda kafka: kafka.sasl("SCRAM-SHA-256", ODD_READER),
     "SCRAM without TLS": lambda kafka: without_tls(kafka.sasl("SCRAM-SHA-256", listener="SASL_PLAINTEXT")),
 }
@@ -263,3 +267,48 @@ def test_a_reader_continues_over_the_ends_of_its_tokens(
     consumer.close()
     assert secured.tokens.issued - before >= 6
     assert set(secured.tokens.scopes) == {"streams"}
+
+
+@pytest.fixture
+def sts(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterator[StsServer]:
+    """The token service of a cloud, and the credentials of a machine there."""
+    with run_sts_server(secured.tokens) as service:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", service.address)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY_PHRASE)
+        yield service
+
+
+def test_the_identity_of_a_machine_in_aws_is_a_signed_request_that_is_repeated_in_time(
+    secured: Secured, sts: StsServer, topic_family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(secured, topic_family)
+    monkeypatch.setattr(secured.tokens, "life_seconds", 10)
+    client = ClusterAdmin(make_admin_client(secured.aws()), ANSWER_SECONDS)
+    wait_until(lambda: topic_family in client.topic_names(), "the topic in the list", ANSWER_SECONDS)
+    first = len(sts.requests)
+    wait_until(lambda: len(sts.requests) > first, "another token", 30)
+    assert topic_family in client.topic_names()
+    assert sts.refused == 0
+    assert all(each["Action"] == ["GetWebIdentityToken"] for each in sts.requests)
+    assert all(each["Audience.member.1"] == [AUDIENCE] for each in sts.requests)
+
+
+def test_wrong_credentials_of_a_machine_in_aws_are_named(
+    secured: Secured, sts: StsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "guessed")
+    error = refusal(secured.aws())
+    assert sts.refused > 0
+    assert error.problem == "no token for the identity of this machine arrived within 10 seconds"
+    assert "role or credentials of this machine" in error.next_step
+
+
+def test_the_package_for_an_identity_in_aws_is_named_if_it_is_missing(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    for name in [each for each in sys.modules if each.startswith("confluent_kafka._oauthbearer")]:
+        monkeypatch.delitem(sys.modules, name)
+    error = refusal(secured.aws())
+    assert error.next_step == 'pip install "lockstep[aws]" for the driver and the executors'

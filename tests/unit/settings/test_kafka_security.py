@@ -100,6 +100,43 @@ def test_a_login_by_token_that_cannot_be_as_meant_is_refused(
     assert said in token_problem(options, secrets, "login.example")
 
 
+MACHINE = "sasl.oauthbearer.metadata.authentication.type"
+CONFIG = "sasl.oauthbearer.config"
+PROTECTED = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+AZURE = {**PROTECTED, MACHINE: "azure_imds", CONFIG: "query=api-version=2025-04-07&resource=api://1-2&client_id=3"}
+AWS = {**PROTECTED, MACHINE: "aws_iam", CONFIG: "region=eu-central-1,audience=https://kafka.example"}
+
+
+@pytest.mark.parametrize("options", [AZURE, AWS, {**AWS, CONFIG: f"{AWS[CONFIG]},duration_seconds=600"}])
+def test_the_identity_of_a_machine_in_a_cloud_needs_no_secret(options: dict[str, str]) -> None:
+    sent = make_reader_configuration(KafkaSettings(options=options))
+    assert {"sasl.oauthbearer.method": "oidc", **options}.items() <= sent.items()
+
+
+@pytest.mark.parametrize(
+    ("options", "secrets", "said"),
+    [
+        ({**AZURE, MACHINE: "gcp"}, {}, "is 'gcp'; it is one of azure_imds, aws_iam"),
+        ({**PROTECTED, CONFIG: AWS[CONFIG]}, {}, "is 'unset'; it is one of"),
+        ({**PROTECTED, MACHINE: "aws_iam"}, {}, "is not of the form 'region=eu-central-1,audience="),
+        ({**AWS, CONFIG: AZURE[CONFIG]}, {}, "is not of the form"),
+        ({**AZURE, CONFIG: "query=resource=a,endpoint=http://evil.example"}, {}, "is not of the form"),
+        ({**AWS, CONFIG: f"{AWS[CONFIG]},sts_endpoint=https://evil.example"}, {}, "is not of the form"),
+        ({**AWS, CONFIG: f"{AWS[CONFIG]},aws_debug=console"}, {}, "is not of the form"),
+        ({**AWS, CONFIG: f"{AWS[CONFIG]}\n"}, {}, "control characters"),
+        ({**AZURE, ENDPOINT: ISSUER}, {}, f"{ENDPOINT} has no effect with azure_imds"),
+        ({**AZURE, CLIENT: "streams"}, {}, f"{CLIENT} has no effect with azure_imds"),
+        (AWS, CLIENT_SECRET, "sasl.oauthbearer.client.secret has no effect with aws_iam"),
+        ({**AWS, "sasl.username": "reader"}, {}, "sasl.username has no effect with aws_iam"),
+        ({**AWS, "security.protocol": "SASL_PLAINTEXT"}, {}, "sends the token readable"),
+    ],
+)
+def test_an_identity_that_cannot_be_as_meant_is_refused(
+    options: dict[str, str], secrets: dict[str, str], said: str
+) -> None:
+    assert said in token_problem(options, secrets, "login.example")
+
+
 @pytest.mark.parametrize(
     "endpoint",
     [

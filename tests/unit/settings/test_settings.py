@@ -16,7 +16,8 @@ from lockstep.settings import load_settings
 ALLOWED = (
     "security.protocol, sasl.mechanism, sasl.username, "
     "sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id, sasl.oauthbearer.scope, "
-    "sasl.oauthbearer.extensions, https.ca.location, "
+    "sasl.oauthbearer.extensions, sasl.oauthbearer.metadata.authentication.type, sasl.oauthbearer.config, "
+    "https.ca.location, "
     "ssl.ca.location, ssl.ca.pem, ssl.certificate.location, ssl.certificate.pem, ssl.key.location, "
     "ssl.keystore.location, ssl.crl.location, ssl.cipher.suites, ssl.curves.list, ssl.sigalgs.list, "
     "client.rack, client.dns.lookup, broker.address.family, socket.*, reconnect.*, metadata.*, topic.metadata.*"
@@ -206,7 +207,6 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
         "fetch.min.bytes",
         "bootstrap.servers",
         "plugin.library.paths",
-        "sasl.oauthbearer.config",
         "sasl.oauthbearer.method",
         "enable.sasl.oauthbearer.unsecure.jwt",
         "sasl.kerberos.kinit.cmd",
