@@ -30,12 +30,13 @@ from lockstep.features.export.dataset import (
 )
 from lockstep.features.export.export import WaitReason, export_stream, list_proven_hours, plan_export
 from lockstep.features.export.publish import STAGING
+from lockstep.features.export.status import read_exports
 from lockstep.features.export.undone import UNDONE, find_undone_rows
-from lockstep.features.history.promote import prepare_promotion
+from lockstep.features.history.promote import prepare_promotion, promote_shadow
 from lockstep.features.history.rewind import prepare_rewind, rewind_stream
 from lockstep.features.history.rewind_commit import list_undone
 from lockstep.features.history.shadow import begin_shadow
-from lockstep.operations.followers import list_effects
+from lockstep.operations.followers import DeclaredFollowers, list_effects
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Refused
@@ -275,11 +276,33 @@ def test_a_rewind_and_a_promotion_are_refused_or_rewrite_the_hours_as_declared(f
     (effect,) = [each for each in list_effects("adding", runs.folders.root, undone_after=1) if each.kind == "export"]
     assert effect.effect.startswith("its next run rebuilds it")
     done = rewind_stream(rewriting.handle, "1", who="ann", why="off by one")
-    assert done.plan.copies[0].endswith("the next export withdraws them, and writes them again")
+    assert done.plan.copies[0].endswith("the next export withdraws them; their rows return with later hours")
     rewriting.run()
     close_hour(rewriting.folders)
     compact_stream(rewriting.folders)
     again = export_stream(rewriting.stream, rewriting.folders)
     assert (len(again.hours_withdrawn), len(again.hours)) == (2, 1)
-    found = ds.dataset(rewriting.folders.export, format="parquet", partitioning="hive").to_table()
-    assert count_rows(found.to_pylist()) == count_rows(stored_rows(rewriting.folders))
+    assert_same(rewriting)
+
+    declared = dataclasses.replace(rewriting.stream, name="again", export=None)
+    begin_shadow(rewriting.handle, "again", "1", code="", who="ann", why="off by one")
+    rewriting.of(declared).run()
+    plan = prepare_promotion(rewriting.handle, "again").plan
+    assert plan.copies[0].endswith("their rows return with later hours")
+    promote_shadow(rewriting.handle, "again", who="ann", why="off by one")
+    plan_now = plan_export(rewriting.stream, rewriting.folders)
+    (status,) = read_exports(DeclaredFollowers((rewriting.stream,), (), rewriting.folders.root))
+    assert (len(plan_now.undone), status.behind, status.next_run) == (1, 1, "withdraws 1 hour")
+    withdrawn = export_stream(rewriting.stream, rewriting.folders)
+    hour = plan_now.undone[0]
+    assert withdrawn.describe().notes[0].startswith(f"rows of the withdrawn hours {hour} to {hour} are missing")
+    close_hour(rewriting.folders)
+    compact_stream(rewriting.folders)
+    assert len(export_stream(rewriting.stream, rewriting.folders).hours) == 1
+    assert_same(rewriting)
+
+
+def assert_same(runs: LocalRuns) -> None:
+    """All hours are closed: the dataset has the rows of the table."""
+    found = ds.dataset(runs.folders.export, format="parquet", partitioning="hive").to_table()
+    assert count_rows(found.to_pylist()) == count_rows(stored_rows(runs.folders))

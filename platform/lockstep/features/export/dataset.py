@@ -15,7 +15,7 @@ killed one leaves is deleted by a later one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -312,9 +312,15 @@ def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
     return publish_folder(staged, _find_hour(folder, manifest.hour), MANIFEST_FILE)
 
 
-def take_back_hour(folder: Path, hour: str) -> None:
-    """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight at once."""
-    take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE)
+def take_back_hour(folder: Path, hour: str, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight at once.
+
+    Args:
+        folder: The dataset.
+        hour: The hour.
+        is_wanted: Whether the published hour is to be taken back: another export may have written it again.
+    """
+    take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE, is_wanted)
 
 
 def delete_leftovers(folder: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
@@ -112,7 +112,18 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("bytes to read", self.bytes, Unit.BYTES),
         )
         records = (Records.of("hours", reversed(self.hours), "hour files rows bytes"), make_waiting(self.waiting))
-        return Description(title=f"{self.stream}: export", facts=facts, records=records)
+        notes = describe_missing(self.undone, self.waiting)
+        return Description(title=f"{self.stream}: export", facts=facts, records=records, notes=notes)
+
+
+def describe_missing(withdrawn: Sequence[str], waiting: Iterable[WaitingHours]) -> tuple[str, ...]:
+    """Name the rows that readers miss after a withdrawal, until the hours in which they were read again are written."""
+    hours = [hour for each in waiting for hour in (each.oldest_hour, each.newest_hour) if withdrawn]
+    later = [hour for hour in hours if hour > withdrawn[-1]]
+    if not later:
+        return ()
+    text = f"rows of the withdrawn hours {min(withdrawn)} to {max(withdrawn)} are missing in the dataset"
+    return (f"{text} until hours {min(later)} to {max(later)} are written, which wait now",)
 
 
 def make_waiting(waiting: Iterable[WaitingHours]) -> Records:
@@ -165,7 +176,9 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("newest hour", self.hours[-1] if self.hours else ""),
             Labelled("batch", self.batch),
         )
-        return Description(title=f"{self.stream}: exported", facts=facts, records=(make_waiting(self.waiting),))
+        notes = describe_missing(self.hours_withdrawn, self.waiting)
+        records = (make_waiting(self.waiting),)
+        return Description(title=f"{self.stream}: exported", facts=facts, records=records, notes=notes)
 
 
 def sort_hours(

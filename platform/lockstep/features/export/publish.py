@@ -7,7 +7,9 @@ In a file system by one rename of its staging folder. An object store has no ren
 3. the staging folder is deleted.
 
 The folder of a killed export is deleted when it is a day old, with the unfinished hour that the export had claimed. An
-hour is deleted in the other order: the manifest first, `_claim` last, and a staging folder is there until then.
+hour is deleted in the other order: the manifest first, `_claim` last, and the staging folder is there until then, with
+the mark of the process that deletes: of several withdrawals of one publication one deletes, and a later publication,
+which has another staging folder, is not touched.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +28,11 @@ STAGING = "_staging"
 CLAIM = "_claim"
 STALE_SECONDS = 86_400.0
 """No hour takes a day to write."""
+WITHDRAWAL = "_withdrawal"
+"""Prefix of the mark of a process that deletes a published hour, with a number: the first is 0."""
+WITHDRAWING_SECONDS = 600.0
+"""After this time a withdrawal was killed, and another process continues it: it deletes a few files."""
+WAIT_SECONDS = 1.0
 _STAGED = re.compile(r"[^/]+-[0-9a-f]{32}")
 """The name of a staging folder: a folder of another name is not ours."""
 
@@ -78,16 +85,23 @@ def _copy(staged: Path, target: Path, last: str) -> bool:
     return True
 
 
-def take_back_folder(folder: Path, target: Path, last: str) -> None:
-    """Take a folder back: by one rename, or its last file first; a kill is then that of an export."""
+def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> None:
+    """Take a folder back: by one rename, or its last file first; a kill is then that of an export.
+
+    Args:
+        folder: The dataset.
+        target: The published folder.
+        last: Its file that exists only if it is whole.
+        is_wanted: Whether the folder that is published now is to be taken back.
+
+    Raises:
+        PathRefused: The claim of the folder does not name a staging folder.
+    """
+    if is_in_object_store(target):
+        _withdraw(folder, target, last, is_wanted)
+        return
     storage = find_storage(target)
     staged = make_staging_folder(folder, target.name)
-    if is_in_object_store(target):
-        staged = folder / STAGING / _read_claim(target)
-        storage.replace(staged / CLAIM, b"")
-        _delete_published(target, last)
-        storage.delete_folder(staged)
-        return
     storage.make_folder(staged.parent)
     try:
         storage.move(target, staged)
@@ -96,13 +110,54 @@ def take_back_folder(folder: Path, target: Path, last: str) -> None:
     storage.delete_folder(staged)
 
 
-def _read_claim(target: Path) -> str:
-    """The staging folder that a claim names.
+def _withdraw(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> None:
+    """Delete what a process has published, or wait until another process has deleted it.
+
+    1. Mark the staging folder that the claim names.
+    2. Delete the folder if it still has that claim: another withdrawal may have ended before the mark, and another
+       export may have published since.
+    """
+    storage = find_storage(target)
+    name = _read_claim(target)
+    if name is None or not is_wanted():
+        return
+    staged = folder / STAGING / name
+    while not _mark(staged):  # 1
+        time.sleep(WAIT_SECONDS)
+        if _read_claim(target) != name:
+            return
+    if _read_claim(target) == name:  # 2
+        _delete_published(target, last)
+    storage.delete_folder(staged)
+
+
+def _mark(staged: Path) -> bool:
+    """Whether this process is the one that deletes what was published from a staging folder."""
+    storage = find_storage(staged)
+    marks = [name for name in storage.list_names(staged) if name.startswith(WITHDRAWAL)]
+    if marks:
+        newest = max(marks, key=_read_number)
+        status = storage.get_status(staged / newest)
+        if status is None or time.time() - status.modified_at < WITHDRAWING_SECONDS:
+            return False
+    return create_owned(staged / f"{WITHDRAWAL}{len(marks)}", uuid.uuid4().hex)
+
+
+def _read_number(mark: str) -> int:
+    number = mark.removeprefix(WITHDRAWAL)
+    return int(number) if number.isdecimal() else 0
+
+
+def _read_claim(target: Path) -> str | None:
+    """The staging folder that a claim names; None without a claim.
 
     Raises:
         PathRefused: It names none.
     """
-    name = find_storage(target).read(target / CLAIM).decode(errors="replace")
+    try:
+        name = find_storage(target).read(target / CLAIM).decode(errors="replace")
+    except FileNotFoundError:
+        return None
     if find_fault(name) or _STAGED.fullmatch(name) is None:
         raise PathRefused(target / CLAIM, name, "it is no staging folder")
     return name

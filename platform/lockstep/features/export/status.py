@@ -1,4 +1,4 @@
-"""Status of exports: hours that are ready and not exported. Reads only."""
+"""Status of exports: hours to write and to withdraw. Reads only."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def _read_one(stream: AnyStream, declared: DeclaredFollowers) -> FollowerStatus:
     except LockstepError as error:
         return msgspec.structs.replace(status, problem=f"{error.problem}; {error.next_step}")
     lost = describe_lost_position(declared.root, FollowerName(KIND, stream.name)) if plan.exported else ""
-    return msgspec.structs.replace(status, behind=len(plan.hours), next_run=describe_next_run(plan), problem=lost)
+    behind = len(plan.hours) + len(plan.undone)
+    return msgspec.structs.replace(status, behind=behind, next_run=describe_next_run(plan), problem=lost)
 
 
 def describe_next_run(plan: ExportPlan) -> str:
     """Describe the next run of an export in a few words."""
-    if plan.hours:
-        return f"writes {format_count(len(plan.hours), 'hour')}"
+    work = {"withdraws": len(plan.undone), "writes": len(plan.hours)}
+    if any(work.values()):
+        return ", ".join(f"{verb} {format_count(count, 'hour')}" for verb, count in work.items() if count)
     waiting = [each for each in plan.waiting if each.reason is not WaitReason.OPEN]
     if waiting:
         return f"has nothing to do: {waiting[0].oldest_hour} waits, {waiting[0].reason.value}"

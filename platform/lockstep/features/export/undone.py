@@ -95,7 +95,7 @@ def withdraw_undone(folder: Path, hours: tuple[str, ...], head: Head) -> tuple[s
     withdrawn = list[str]()
     for hour in hours:
         if is_undone(folder, hour, head):
-            take_back_hour(folder, hour)
+            take_back_hour(folder, hour, partial(is_undone, folder, hour, head))
             withdrawn.append(hour)
     return tuple(withdrawn)
 
@@ -111,6 +111,6 @@ def find_undone_rows(undone: UndoneBatches) -> KeptRows:
         return KeptRows()
     extent = f"{len(hours)} exported hours, from {hours[-1]} to {hours[0]}, hold batches that would be undone"
     if export.on_rewind is OnRewind.REWRITE:
-        return KeptRows(notes=(f"{extent}: the next export withdraws them, and writes them again",))
+        return KeptRows(notes=(f"{extent}: the next export withdraws them; their rows return with later hours",))
     step = "go back to a later batch; or declare Export(on_rewind=OnRewind.REWRITE), which writes these hours again"
     return KeptRows((Obstacle(UNDONE, extent, step),))
