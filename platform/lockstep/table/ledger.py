@@ -231,6 +231,11 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the topic is retired, and was deleted or re-created."""
+        return self.retired and (self.ending is not None or self.gone_since is not None)
+
+    @property
     def is_loss(self) -> bool:
         """Whether an operator gave up the offsets of this range: none of them was read."""
         return self.until > self.start and not self.messages and any(each.kind in LOSSES for each in self.accepted)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from lockstep import Ordered
 from lockstep.declare.archive import Archive
+from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.archive.retention import drop_old_messages
 from lockstep.features.archive.status import read_archive_status
-from lockstep.features.history.promote import promote_shadow
+from lockstep.features.history.promote import prepare_promotion, promote_shadow
 from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
 from lockstep.features.history.shadow import begin_shadow, prepare_shadow
 from lockstep.features.retention.housekeeping import run_housekeeping
@@ -137,3 +139,37 @@ def test_a_start_without_the_oldest_messages_is_refused_by_name(feed: Feed, runs
     assert f"has 4 of the offsets to be read again, in 1 partitions, most of {made}/0: 4 from 0 on" in obstacle.problem
     (unread,) = prepare_shadow(mended.handle, "adding_shadow", "0").plan.obstacles
     assert unread.kind is RewindReason.EXPIRED
+
+
+def test_an_old_life_of_a_topic_is_named_stays_retired_and_is_left_out_if_that_is_accepted(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    """A topic of four messages was deleted and created again."""
+    ordered = archived(runs.of(adding(feed.pattern, Ordered())))
+    made = feed.create("values")
+    read_in_batches(feed, ordered, made, VALUES[:4])
+    feed.delete(made)
+    feed.create_again("values")
+    read_in_batches(feed, ordered, made, VALUES)
+    new = folded([(offset, "s", value) for offset, value in enumerate(VALUES)])
+    assert len(read_rows(ordered, made)) > len(new)
+    said = f"4 of the offsets to be read again are of topics that were deleted or re-created: {made}; no run reads them"
+    (obstacle,) = prepare_rewind(ordered.handle, "0").plan.obstacles
+    assert (obstacle.kind, said in obstacle.problem) == (RewindReason.EXPIRED, True)
+    (unread,) = prepare_shadow(ordered.handle, "adding_shadow", "0").plan.obstacles
+    assert (unread.kind, said in unread.problem) == (RewindReason.TOPIC, True)
+
+    begin_shadow(ordered.handle, "adding_shadow", "0", code="", who="ann", why="a test", accept_deleted=True)
+    shadow = ordered.of(dataclasses.replace(ordered.stream, name="adding_shadow"))
+    assert shadow.run() is RunOutcome.ENDED
+    assert read_rows(shadow, made) == new
+    (lost,) = prepare_promotion(ordered.handle, "adding_shadow").plan.obstacles
+    assert (lost.kind, said in lost.problem) == (RewindReason.TOPIC, True)
+    assert prepare_promotion(ordered.handle, "adding_shadow", accept_deleted=True).plan.obstacles == ()
+
+    rewind_stream(ordered.handle, "0", who="ann", why="a test", accept_expired=True)
+    assert ordered.run() is RunOutcome.ENDED
+    assert read_rows(ordered, made) == new
+    found = {(row.until, row.retired, row.ending) for row in ordered.handle.positions.values()}
+    assert found == {(0, True, "re-created"), (len(VALUES), False, None)}
+    assert prove(ordered) == "proven ()"

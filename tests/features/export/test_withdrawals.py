@@ -39,7 +39,7 @@ def _no_rename(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(LocalStorage, "create_whole", create)
     monkeypatch.setattr(publish, "is_in_object_store", lambda _: True)
-    monkeypatch.setattr(publish.time, "sleep", wait)
+    monkeypatch.setattr("lockstep.features.export.publish.time.sleep", wait)
 
 
 def publish_hour(folder: Path, content: str) -> bool:
@@ -53,7 +53,7 @@ def publish_hour(folder: Path, content: str) -> bool:
 
 
 def withdraw(folder: Path) -> None:
-    """Withdraw the hour if it is the old one."""
+    """Withdraw the hour of the old content."""
     manifest = folder / "hour" / LAST
     take_back_folder(folder, folder / "hour", LAST, lambda: manifest.exists() and manifest.read_text() == "old")
 

@@ -54,21 +54,21 @@ def test_a_topic_that_was_taken_up_since_is_read_again_from_its_first_position()
     held, since = keyed(row("a", 0, 0, 10)), keyed(row("b", 0, 5, 9), row("b", 1, 0, 3))
     now = keyed(row("a", 0, 0, 10), row("b", 0, 9, 40), row("b", 1, 3, 7))
     assert rewound(held, now, since) == {("id-a", 0): (10, False), ("id-b", 0): (5, False), ("id-b", 1): (0, False)}
-    assert list(make_unplaced_rows(held, since)) == []
+    assert list(make_unplaced_rows(held, {}, since)) == []
 
 
 def test_a_partition_that_a_known_topic_got_since_has_no_position_and_its_growth_is_judged_again() -> None:
     held, since = keyed(row("a", 0, 0, 10)), keyed(row("a", 0, 10, 20), row("a", 1, 0, 4))
     now = keyed(row("a", 0, 10, 20), row("a", 1, 0, 4))
     assert rewound(held, now, since) == {("id-a", 0): (10, False)}
-    assert [(each.partition, each.until) for each in make_unplaced_rows(held, since)] == [(1, 0)]
+    assert [(each.partition, each.until) for each in make_unplaced_rows(held, {}, since)] == [(1, 0)]
 
 
 def test_a_topic_that_was_created_again_since_is_a_known_one() -> None:
     held = keyed(row("a", 0, 0, 10))
     since = keyed(row("a", 0, 0, 4, life="new"))
     assert rewound(held, {**held, **since}, since) == {("id-a", 0): (10, False)}
-    assert [(each.topic_id, each.until) for each in make_unplaced_rows(held, since)] == [("new-a", 0)]
+    assert [(each.topic_id, each.until) for each in make_unplaced_rows(held, {}, since)] == [("new-a", 0)]
 
 
 def test_a_topic_that_was_retired_since_stays_retired_unless_it_had_messages() -> None:

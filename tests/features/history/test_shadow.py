@@ -388,8 +388,9 @@ def test_what_the_stream_has_read_of_a_topic_that_is_forgotten_refuses_a_promoti
     forget(feed, runs, gone)
     shadow_of(runs).run()
     plan = prepare_promotion(runs.handle, NAME).plan
-    assert [each.kind for each in plan.obstacles] == [RewindReason.BEHIND, RewindReason.EXPIRED]
+    assert [each.kind for each in plan.obstacles] == [RewindReason.TOPIC]
     assert [(each.topic, each.position, each.shadow_at) for each in plan.partitions] == [(gone, 4, 2)]
+    assert prepare_promotion(runs.handle, NAME, accept_deleted=True).plan.obstacles == ()
 
 
 @pytest.mark.parametrize("of_stream", [False, True], ids=["shadow alone", "stream too"])
@@ -782,10 +783,13 @@ def test_a_topic_that_is_deleted_refuses_a_shadow_that_would_read_it(
         forget(feed, runs, topic)
     else:
         feed.delete(topic)
-    with pytest.raises(
-        Refused, match=f"neither Kafka nor the archive has 2 of the offsets .* most of {topic}/0: 2 from 2 on"
-    ):
+    problem = f"neither Kafka nor the archive has 2 of the offsets .* most of {topic}/0: 2 from 2 on"
+    if is_forgotten:
+        problem = f"2 of the offsets .* are of topics that were deleted or re-created: {topic}"
+    with pytest.raises(Refused, match=problem):
         begin(runs, "1")
+    accepted = prepare_shadow(runs.handle, NAME, "1", accept_deleted=True).plan.obstacles
+    assert [each.kind for each in accepted] == ([] if is_forgotten else [RewindReason.EXPIRED])
     assert prepare_shadow(runs.handle, NAME, "2").plan.obstacles == ()
     of_others = dataclasses.replace(runs.stream, topics=Topics(pattern=feed.pattern, exclude=re.escape(topic)))
     assert prepare_shadow(runs.of(of_others).handle, NAME, "1").plan.obstacles == ()

@@ -885,8 +885,8 @@ REWIND_PLAN = list_mutants(
     ),
     Change(
         "partitions that a known topic got since the target have no position",
-        "for key, row in since.items() if not _is_judged_again(row, known)}",
-        "for key, row in since.items() if key not in held}",
+        "if key not in held and not _is_judged_again(row, now.get(key), known):",
+        "if key not in held:",
         "test_a_partition_that_a_known_topic_got_since_has_no_position_and_its_growth_is_judged_again",
     ),
 )
@@ -896,9 +896,21 @@ REWOUND_TOPICS = list_mutants(
     "features/history/test_rewound_topics.py",
     Change(
         "the growth of a topic that was added after the target is judged again",
-        " or first.lifecycle == GROWN",
+        "(first.topic in known or first.lifecycle == GROWN)",
+        "first.topic in known",
+        "test_growth_is_judged_after_any_rewind_as_it_was_at_first_and_an_end_is_not_judged_again",
+    ),
+    Change(
+        "a topic that is gone stays retired",
+        " or now[key].is_gone)",
+        ")",
+        "test_growth_is_judged_after_any_rewind_as_it_was_at_first_and_an_end_is_not_judged_again",
+    ),
+    Change(
+        "a grown partition of a topic that is gone keeps its position",
+        " and (now is None or not now.is_gone)",
         "",
-        "test_growth_is_judged_after_any_rewind_as_it_was_at_first",
+        "test_growth_is_judged_after_any_rewind_as_it_was_at_first_and_an_end_is_not_judged_again",
     ),
 )
 
@@ -1729,6 +1741,23 @@ COMMIT_ORDER = [
     ),
 ]
 
+WITHDRAWALS = list_mutants(
+    "features/export/publish.py",
+    "features/export/test_withdrawals.py",
+    Change(
+        "of two withdrawals one deletes",
+        "            return False\n    return create_owned(staged",
+        "            pass\n    return create_owned(staged",
+        "test_a_withdrawal_between_any_steps_of_another_leaves_the_later_hour_whole",
+    ),
+    Change(
+        "a withdrawal deletes the publication that it has marked",
+        "    if _read_claim(target) == name:  # 2\n",
+        "    if True:  # 2\n",
+        "test_a_withdrawal_between_any_steps_of_another_leaves_the_later_hour_whole",
+    ),
+)
+
 ARCHIVE = [
     *list_mutants(
         "features/archive/retention.py",
@@ -1846,6 +1875,7 @@ WEBHOOKS = (
 )
 MUTANTS = (
     *COMMIT_ORDER,
+    *WITHDRAWALS,
     *ARCHIVE,
     *COMMIT,
     *LOG,

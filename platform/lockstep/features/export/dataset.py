@@ -318,7 +318,7 @@ def take_back_hour(folder: Path, hour: str, is_wanted: Callable[[], bool] = lamb
     Args:
         folder: The dataset.
         hour: The hour.
-        is_wanted: Whether the published hour is to be taken back: another export may have written it again.
+        is_wanted: Whether the published hour is the wrong one: another export may have written it again.
     """
     take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE, is_wanted)
 

@@ -118,8 +118,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_missing(withdrawn: Sequence[str], waiting: Iterable[WaitingHours]) -> tuple[str, ...]:
     """Name the rows that readers miss after a withdrawal, until the hours in which they were read again are written."""
-    hours = [hour for each in waiting for hour in (each.oldest_hour, each.newest_hour) if withdrawn]
-    later = [hour for hour in hours if hour > withdrawn[-1]]
+    hours = {each.oldest_hour for each in waiting} | {each.newest_hour for each in waiting}
+    later = {hour for hour in hours if withdrawn and hour > withdrawn[-1]}
     if not later:
         return ()
     text = f"rows of the withdrawn hours {min(withdrawn)} to {max(withdrawn)} are missing in the dataset"

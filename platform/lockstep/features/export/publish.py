@@ -92,7 +92,7 @@ def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[
         folder: The dataset.
         target: The published folder.
         last: Its file that exists only if it is whole.
-        is_wanted: Whether the folder that is published now is to be taken back.
+        is_wanted: Whether the folder that is published now is the wrong one.
 
     Raises:
         PathRefused: The claim of the folder does not name a staging folder.
@@ -111,7 +111,7 @@ def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[
 
 
 def _withdraw(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> None:
-    """Delete what a process has published, or wait until another process has deleted it.
+    """Delete a published folder, or wait until another process has deleted it.
 
     1. Mark the staging folder that the claim names.
     2. Delete the folder if it still has that claim: another withdrawal may have ended before the mark, and another
@@ -132,7 +132,7 @@ def _withdraw(folder: Path, target: Path, last: str, is_wanted: Callable[[], boo
 
 
 def _mark(staged: Path) -> bool:
-    """Whether this process is the one that deletes what was published from a staging folder."""
+    """Mark a staging folder for this process, which then deletes the published folder; False if it has a mark."""
     storage = find_storage(staged)
     marks = [name for name in storage.list_names(staged) if name.startswith(WITHDRAWAL)]
     if marks:

@@ -33,6 +33,7 @@ from lockstep.errors import LockstepError
 if TYPE_CHECKING:
     from lockstep.features.history.diff import StreamDiff
     from lockstep.features.history.shadow import ShadowShown
+    from lockstep.operations.stream_handle import StreamHandle
 
 
 @register_command(
@@ -143,7 +144,7 @@ def delete_savepoint(
 @register_command(
     "shadow begin order_books --code ../fix --from before-release", Panel.RECOVER, name="begin", within=shadow
 )
-def begin_shadow(  # an option a question
+def begin_shadow(  # noqa: PLR0913  # an option a question
     stream: StreamName,
     start: Annotated[
         str,
@@ -162,6 +163,9 @@ def begin_shadow(  # an option a question
         str, typer.Option(callback=require_reason, help="Reason, stored with the shadow.")
     ] = "started by hand",
     *,
+    accept_deleted: Annotated[
+        bool, typer.Option("--accept-deleted", help="Leave out topics that were deleted or re-created since.")
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show where it would start.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -170,9 +174,17 @@ def begin_shadow(  # an option a question
     The stream is not touched, but for a savepoint that keeps the batch. `lockstep run`, `stop`, `status`, `verify` and
     the others take the shadow's name; `lockstep shadow promote` makes it the stream.
     """
-    from lockstep.features.history.shadow import SUFFIX
+    from lockstep.features.history.shadow import SUFFIX, prepare_shadow
 
-    _begin_shadow(stream, name or f"{stream}{SUFFIX}", start, code, why, plan=plan, as_json=as_json)
+    chosen = name or f"{stream}{SUFFIX}"
+    source = _open_source(stream, chosen, start, code)
+    who = getpass.getuser()
+    carry_out(
+        lambda: prepare_shadow(source, chosen, start, code=code, who=who, why=why, accept_deleted=accept_deleted),
+        plan_only=plan,
+        yes=True,
+        as_json=as_json,
+    )
 
 
 @register_command("shadow list order_books", Panel.RECOVER, name="list", within=shadow)
@@ -197,10 +209,9 @@ def drop_shadow(
     carry_out(lambda: prepare_drop(stream, chosen, settings, who=who), plan_only=plan, yes=yes, as_json=as_json)
 
 
-def _begin_shadow(  # the options of the command
-    stream: str, name: str, start: str, code: str, why: str, *, plan: bool, as_json: bool
-) -> None:
-    from lockstep.features.history.shadow import load_shadow_code, name_shadow, prepare_shadow
+def _open_source(stream: str, name: str, start: str, code: str) -> StreamHandle:
+    """The stream with the code of its shadow."""
+    from lockstep.features.history.shadow import load_shadow_code, name_shadow
     from lockstep.operations.stream_handle import StreamHandle
 
     if not code and name not in list_all_streams():
@@ -208,14 +219,7 @@ def _begin_shadow(  # the options of the command
         step = f"name the new code: {command}; or declare {name} in assets/"
         raise LockstepError(f"no --code is given, and assets/ declares no stream {name!r}", next_step=step)
     declared = load_shadow_code(code, stream, name) if code else find_stream_or_exit(name)
-    source = StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
-    who = getpass.getuser()
-    carry_out(
-        lambda: prepare_shadow(source, name, start, code=code, who=who, why=why),
-        plan_only=plan,
-        yes=True,
-        as_json=as_json,
-    )
+    return StreamHandle(name_shadow(declared, stream), load_settings_or_exit())
 
 
 @register_command("shadow promote order_books order_books_shadow --plan", Panel.RECOVER, name="promote", within=shadow)
@@ -232,6 +236,10 @@ def promote(  # noqa: PLR0913  # an option a question
     accept_code: Annotated[
         bool, typer.Option("--accept-code", help="Although the deployed code is not the shadow's, byte by byte.")
     ] = False,
+    accept_deleted: Annotated[
+        bool,
+        typer.Option("--accept-deleted", help="Although it lacks rows of topics that were deleted or re-created."),
+    ] = False,
     plan: PlanOnly = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -246,7 +254,14 @@ def promote(  # noqa: PLR0913  # an option a question
     handle = open_handle(stream)
     cause = f"{why} ({getpass.getuser()})"
     carry_out(
-        lambda: prepare_promotion(handle, name, cause=cause, accept_behind=accept_behind, accept_code=accept_code),
+        lambda: prepare_promotion(
+            handle,
+            name,
+            cause=cause,
+            accept_behind=accept_behind,
+            accept_code=accept_code,
+            accept_deleted=accept_deleted,
+        ),
         plan_only=plan,
         yes=yes,
         as_json=as_json,

@@ -31,6 +31,7 @@ from lockstep.features.history.rewind import (
     RewindReason,
     count_rows,
     count_rows_of,
+    describe_gone,
     describe_unpublished,
     find_state_files,
     publish_positions,
@@ -87,6 +88,7 @@ class PromotedPartition(msgspec.Struct, frozen=True, kw_only=True):
         shadow_at: The position of the shadow, which the stream will have.
         behind: Offsets by which the shadow is behind: their rows go, until the next run has read them again.
         expired: Those of them that Kafka no longer has.
+        is_gone: The topic was deleted or re-created: nothing of it can be read again.
     """
 
     topic: str
@@ -95,6 +97,7 @@ class PromotedPartition(msgspec.Struct, frozen=True, kw_only=True):
     shadow_at: int
     behind: int
     expired: int
+    is_gone: bool = False
 
 
 class PromotionPlan(Plan, frozen=True, kw_only=True):
@@ -224,14 +227,28 @@ def promote_shadow(
     why: str,
     accept_behind: bool = False,
     accept_code: bool = False,
+    accept_deleted: bool = False,
 ) -> Promoted:
     """Prepare a promotion and commit it. Raises as both do."""
-    cause = f"{why} ({who})"
-    return prepare_promotion(handle, name, cause=cause, accept_behind=accept_behind, accept_code=accept_code).commit()
+    prepared = prepare_promotion(
+        handle,
+        name,
+        cause=f"{why} ({who})",
+        accept_behind=accept_behind,
+        accept_code=accept_code,
+        accept_deleted=accept_deleted,
+    )
+    return prepared.commit()
 
 
 def prepare_promotion(
-    handle: StreamHandle, name: str, *, cause: str = "", accept_behind: bool = False, accept_code: bool = False
+    handle: StreamHandle,
+    name: str,
+    *,
+    cause: str = "",
+    accept_behind: bool = False,
+    accept_code: bool = False,
+    accept_deleted: bool = False,
 ) -> Prepared[PromotionPlan, Promoted]:
     """Plan a promotion: a shadow becomes the stream; changes nothing.
 
@@ -244,6 +261,7 @@ def prepare_promotion(
         cause: The reason and the operator.
         accept_behind: Promote although the shadow has not read as far as the stream.
         accept_code: Promote although the deployed code is not the shadow's.
+        accept_deleted: Lose the rows of topics that were deleted or re-created, and that the shadow has not read.
 
     Raises:
         NoTable: The stream has never run.
@@ -259,6 +277,7 @@ def prepare_promotion(
     """
     prepared = _prepare(handle, name)
     accepted: dict[str, bool] = {RewindReason.BEHIND: accept_behind, RewindReason.CODE: accept_code}
+    accepted[RewindReason.TOPIC] = accept_deleted
     plan = msgspec.structs.replace(prepared.plan, obstacles=drop_accepted(prepared.plan.obstacles, accepted))
     return Prepared(plan, partial(_carry_out, handle, msgspec.structs.replace(prepared, planned=plan), cause))
 
@@ -438,6 +457,7 @@ def _compare(
             shadow_at=shadow_at,
             behind=behind,
             expired=behind if ends is None else min(behind, max(0, ends.start - shadow_at)),
+            is_gone=row.is_gone,
         )
 
 
@@ -504,6 +524,8 @@ def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head
 
 
 def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[Obstacle]:
+    gone = [(each.topic, each.behind) for each in partitions if each.behind and each.is_gone]
+    partitions = [each for each in partitions if not each.is_gone]
     if late := [each for each in partitions if each.behind]:
         worst = max(late, key=lambda each: each.behind)
         problem = (
@@ -515,6 +537,9 @@ def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable
     if lost := sum(each.expired for each in partitions):
         problem = f"Kafka no longer has {lost} offsets that {name} has not read and the stream has"
         yield Obstacle(RewindReason.EXPIRED, problem, f"keep {name} as it is, or start another shadow")
+    if gone:
+        step = f"keep {name} as it is; or lose their rows: --accept-deleted"
+        yield Obstacle(RewindReason.TOPIC, describe_gone(gone), step)
 
 
 def _find_gone(stream: str, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[Obstacle]:

@@ -86,7 +86,8 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
         log_start: First offset that Kafka still has; None if it does not have or show the topic.
         read_again: Offsets that the next run reads again.
         archived: Those of them that it reads from the archive: Kafka no longer has them.
-        expired: Those of them that neither Kafka nor the archive has.
+        expired: Those of them that neither Kafka nor the archive has; all, of a topic that is gone.
+        is_gone: The topic was deleted or re-created; it stays retired.
     """
 
     topic: str
@@ -98,6 +99,7 @@ class RewoundPartition(msgspec.Struct, frozen=True, kw_only=True):
     read_again: int
     archived: int
     expired: int
+    is_gone: bool = False
 
 
 class RewindPlan(Plan, frozen=True, kw_only=True):
@@ -360,7 +362,7 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     now = dict(list_named_files(folders.table))
     back = {path: size for path, size in list_files_of(folders, target).items() if path not in now}
     state, damaged = find_state_files(folders, rows)
-    unread = (*rows, *make_unplaced_rows(held, since.first))
+    unread = (*rows, *make_unplaced_rows(held, newest, since.first))
     partitions = tuple(_compare(handle.readable, newest, unread))
     undone = list_undone(folders, handle.stream, head, target)
     copies = find_undone_copies(undone)
@@ -468,7 +470,7 @@ def read_rewound_rows(
     newest = {**since.forgotten, **now}
     return RewoundRows(
         placed=tuple(make_rewound_rows(held, newest, since.first)),
-        unplaced=tuple(make_unplaced_rows(held, since.first)),
+        unplaced=tuple(make_unplaced_rows(held, newest, since.first)),
         newest=newest,
     )
 
@@ -482,7 +484,8 @@ def make_rewound_rows(
 
     Topics that were added since the target keep their first position, so that an offset that expired since is found
     missing; partitions that a topic got after its first batch do not: their growth is judged again. A topic that was
-    retired since, without a message, stays retired. What the archive has is not archived again.
+    retired since, without a message, stays retired, as does a topic that is gone: nothing of it can be read again. What
+    the archive has is not archived again.
 
     Args:
         held: The newest row of each partition as of the target.
@@ -490,36 +493,44 @@ def make_rewound_rows(
         since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    taken_up = {key: _before_first_message(row) for key, row in since.items() if not _is_judged_again(row, known)}
+    taken_up = dict[TopicIdPartition, LedgerRow]()
+    for key, row in since.items():
+        if key not in held and not _is_judged_again(row, now.get(key), known):
+            taken_up[key] = _before_first_message(row)
     for key, row in (*held.items(), *taken_up.items()):
-        stands = key in now and now[key].until == row.until
-        rewound = row.with_retirement_of(now[key]) if stands else row
+        stays_retired = key in now and (now[key].until == row.until or now[key].is_gone)
+        rewound = row.with_retirement_of(now[key]) if stays_retired else row
         archived_until = now[key].archived_until if key in now else None
         yield msgspec.structs.replace(rewound, archived_until=archived_until)
 
 
 def make_unplaced_rows(
-    held: Mapping[TopicIdPartition, LedgerRow], since: Mapping[TopicIdPartition, LedgerRow]
+    held: Mapping[TopicIdPartition, LedgerRow],
+    now: Mapping[TopicIdPartition, LedgerRow],
+    since: Mapping[TopicIdPartition, LedgerRow],
 ) -> Iterable[LedgerRow]:
     """Partitions without a position after a rewind that the next run reads again: their growth is judged again. Pure.
 
     Args:
         held: The newest row of each partition as of the target.
+        now: The newest row of each partition, also of those that were forgotten since.
         since: The first row of each partition after the target.
     """
     known = {row.topic for row in held.values()}
-    unplaced = (row for key, row in since.items() if key not in held and _is_judged_again(row, known))
-    yield from map(_before_first_message, unplaced)
+    for key, row in since.items():
+        if key not in held and _is_judged_again(row, now.get(key), known):
+            yield _before_first_message(row)
 
 
-def _is_judged_again(first: LedgerRow, known: Collection[str]) -> bool:
+def _is_judged_again(first: LedgerRow, now: LedgerRow | None, known: Collection[str]) -> bool:
     """Whether the audit judges a partition after the rewind: new partitions of a topic, other topics of its name.
 
     Args:
         first: The first row of the partition after the target.
+        now: Its newest row: a topic that is gone is not found by an audit.
         known: Names of the topics as of the target.
     """
-    return first.topic in known or first.lifecycle == GROWN
+    return (first.topic in known or first.lifecycle == GROWN) and (now is None or not now.is_gone)
 
 
 def _before_first_message(row: LedgerRow) -> LedgerRow:
@@ -550,7 +561,7 @@ def _find_obstacles(
     if target.batch == head.batch:
         step = "choose an earlier batch; lockstep history lists them"
         yield Obstacle(RewindReason.NO_CHANGE, f"batch {head.batch} is the last batch", step)
-    if lost := [each for each in partitions if each.expired]:
+    if lost := [each for each in partitions if each.expired and not each.is_gone]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
             f"neither Kafka nor the archive has {sum(each.expired for each in lost)} of the offsets to be read again, "
@@ -559,6 +570,23 @@ def _find_obstacles(
         )
         step = "go back to a later batch, or lose their rows: --accept-expired; a strict stream halts there"
         yield Obstacle(RewindReason.EXPIRED, problem, step)
+    if gone := [each for each in partitions if each.expired and each.is_gone]:
+        step = "go back to a later batch, or lose their rows: --accept-expired"
+        yield Obstacle(RewindReason.EXPIRED, describe_gone([(each.topic, each.expired) for each in gone]), step)
+
+
+def describe_gone(unread: Sequence[tuple[str, int]]) -> str:
+    """Describe offsets of topics that were deleted or re-created: no run reads them, from the archive neither.
+
+    Args:
+        unread: Topic and number of offsets of each partition.
+    """
+    names = format_some(sorted({topic for topic, _ in unread}))
+    offsets = sum(count for _, count in unread)
+    return (
+        f"{offsets} of the offsets to be read again are of topics that were deleted or re-created: {names}; no run "
+        "reads them; the archive keeps what it has of them for lockstep verify and lockstep message"
+    )
 
 
 def _find_gone(folders: StreamFolders, files: Iterable[tuple[Path, int]], damaged: Sequence[str]) -> Iterable[Obstacle]:
@@ -622,6 +650,7 @@ def _compare(
             read_again=again,
             archived=count_archived(ends, row.until + expired, position),
             expired=expired,
+            is_gone=key in now and now[key].is_gone,
         )
 
 

@@ -29,6 +29,7 @@ from lockstep.features.history.rewind import (
     SAVEPOINT_NAME,
     RewindReason,
     count_archived,
+    describe_gone,
     find_state_files,
     find_target,
     read_rewound_rows,
@@ -37,7 +38,17 @@ from lockstep.features.history.savepoint import drop_named_savepoint, make_savep
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, Records, Unit, make_changed
+from lockstep.operations.plan_frame import (
+    Description,
+    Labelled,
+    Obstacle,
+    Plan,
+    Prepared,
+    Records,
+    Unit,
+    drop_accepted,
+    make_changed,
+)
 from lockstep.operations.stream_handle import StreamHandle
 from lockstep.operations.stream_table import try_read_head
 from lockstep.operations.whole_stream import delete_stream
@@ -79,6 +90,7 @@ class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
         archived: Offsets up to `position` that the shadow reads from the archive: Kafka no longer has them.
         expired: Offsets from `begins_at` on that neither Kafka nor the archive has; of a topic that is deleted, up to
             `position`.
+        is_gone: The topic was deleted or re-created; the shadow does not read it.
     """
 
     topic: str
@@ -87,6 +99,7 @@ class ShadowedPartition(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     archived: int
     expired: int
+    is_gone: bool = False
 
 
 class ShadowPlan(Plan, frozen=True, kw_only=True):
@@ -355,6 +368,7 @@ def _look_at(
         ends = source.readable.ends.get(key)
         now = newest.get(key)
         position = row.until if now is None else now.until
+        has_gone = now is not None and now.is_gone
         if row.retired and position == row.until:
             continue
         is_gone = row.topic_id not in there and row.topic in selected
@@ -367,6 +381,7 @@ def _look_at(
             position=position,
             archived=count_archived(ends, row.until + expired, position),
             expired=expired,
+            is_gone=has_gone,
         )
 
 
@@ -374,7 +389,7 @@ def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[Sh
     if damaged:
         problem = f"state of that batch cannot be read: {format_some([*damaged])}"
         yield Obstacle(RewindReason.STATE, problem, f"start from another batch; lockstep repair {stream}")
-    if lost := [each for each in partitions if each.expired]:
+    if lost := [each for each in partitions if each.expired and not each.is_gone]:
         worst = max(lost, key=lambda each: each.expired)
         problem = (
             f"neither Kafka nor the archive has {sum(each.expired for each in lost)} of the offsets from there on, in "
@@ -383,15 +398,27 @@ def _find_obstacles(stream: str, damaged: Sequence[str], partitions: Sequence[Sh
         )
         step = "start from a later batch: lockstep savepoint make keeps it before Kafka deletes the messages after it"
         yield Obstacle(RewindReason.EXPIRED, problem, step)
+    if gone := [each for each in partitions if each.expired and each.is_gone]:
+        step = "start from a later batch; or leave them out: --accept-deleted, as does its promotion"
+        yield Obstacle(RewindReason.TOPIC, describe_gone([(each.topic, each.expired) for each in gone]), step)
 
 
-def begin_shadow(source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str) -> ShadowShown:
+def begin_shadow(
+    source: StreamHandle, name: str, start: str, *, code: str, who: str, why: str, accept_deleted: bool = False
+) -> ShadowShown:
     """Prepare a shadow and commit it. Raises as both do."""
-    return prepare_shadow(source, name, start, code=code, who=who, why=why).commit()
+    return prepare_shadow(source, name, start, code=code, who=who, why=why, accept_deleted=accept_deleted).commit()
 
 
 def prepare_shadow(
-    source: StreamHandle, name: str, start: str, *, code: str = "", who: str = "", why: str = ""
+    source: StreamHandle,
+    name: str,
+    start: str,
+    *,
+    code: str = "",
+    who: str = "",
+    why: str = "",
+    accept_deleted: bool = False,
 ) -> Prepared[ShadowPlan, ShadowShown]:
     """Plan a shadow; changes nothing. `lockstep run` runs it once it is started.
 
@@ -402,6 +429,7 @@ def prepare_shadow(
         code: The place of the declaration; empty if `assets/` declares the shadow under its name.
         who: The operator.
         why: The reason.
+        accept_deleted: Start without the messages of topics that were deleted or re-created.
 
     Raises:
         NoTable: The stream has never run.
@@ -413,6 +441,8 @@ def prepare_shadow(
         Refused: Names every obstacle.
     """
     planned = _plan(source, name, start)
+    obstacles = drop_accepted(planned.plan.obstacles, {RewindReason.TOPIC: accept_deleted})
+    planned = msgspec.structs.replace(planned, plan=msgspec.structs.replace(planned.plan, obstacles=obstacles))
     return Prepared(planned.plan, partial(_carry_out, source, planned, code, who, why))
 
 
