@@ -12,12 +12,14 @@ from deltalake import DeltaTable
 from lockstep import Ordered
 from lockstep.declare.archive import Archive
 from lockstep.engine.driver.loop import RunOutcome
+from lockstep.features.archive.metrics import BYTES, FILES, read_archive_gauges
 from lockstep.features.archive.retention import drop_old_messages
 from lockstep.features.archive.status import read_archive_status
 from lockstep.features.history.promote import prepare_promotion, promote_shadow
 from lockstep.features.history.rewind import RewindReason, prepare_rewind, rewind_stream
 from lockstep.features.history.shadow import begin_shadow, prepare_shadow
 from lockstep.features.retention.housekeeping import run_housekeeping
+from lockstep.operations.inspect.trial import NothingToTry, try_stream
 from lockstep.operations.past_batches import NotRewindable
 from lockstep.table import delta_log
 from lockstep.table.checkpoint import write_checkpoint
@@ -54,6 +56,9 @@ def let_a_month_pass(runs: LocalRuns) -> None:
         then = path.stat().st_mtime - MONTH_SECONDS - age
         os.utime(path, (then, then))
     run_housekeeping(runs.folders, retention_seconds=3600.0)
+    gauges = {each.name: each.value for each in read_archive_gauges(runs.folders)}
+    files = list(runs.folders.archive.glob("*.parquet"))
+    assert gauges == {BYTES: sum(file.stat().st_size for file in files), FILES: len(files)}
     assert delta_log.read_entry(runs.folders.table, 0) is None
 
 
@@ -83,6 +88,11 @@ def assert_repaired(mended: LocalRuns, topic: str) -> None:
 def test_a_bug_of_last_month_is_repaired_on_a_topic_whose_log_has_gone(runs: LocalRuns, topic: str) -> None:
     mended = archived(runs)
     assert prove(mended).startswith("violated")
+    tried = try_stream(mended.stream, mended.settings, messages_max=100)
+    assert tried.counts.messages == len(VALUES)
+    assert [(each.topic, each.start, each.until) for each in tried.partitions] == [(topic, 0, len(VALUES))]
+    with pytest.raises(NothingToTry):  # Kafka has none
+        try_stream(runs.stream, runs.settings, messages_max=100)
     rewind_stream(mended.handle, "2", who="ann", why="off by one")
     mended.run()
     assert_repaired(mended, topic)

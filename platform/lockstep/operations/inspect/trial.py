@@ -1,6 +1,7 @@
 """Tries a stream on real messages: decoder, gate and fold, in a scratch folder that is deleted afterwards.
 
-The messages are those that a first run would read first, even if the stream has read some already. One task of the
+The messages are those that a first run would read first, even if the stream has read some already; of a stream with an
+archive also messages that Kafka has deleted. One task of the
 engine folds them, as the first batch would be. Then every integrity class that the messages have evidence for judges
 the same messages, so that the declared class can be compared with the others.
 """
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +23,12 @@ import pyarrow.parquet as pq
 
 from lockstep.declare.options import FirstSnapshot, Latest
 from lockstep.declare.stream import AnyStream, format_source
+from lockstep.engine.driver.archived_log import ArchivedBlocks, expand_view, find_archived
 from lockstep.engine.driver.lookup_pins import find_lookup_tables, find_newest_versions
 from lockstep.engine.driver.planner import BatchPlan, PlanInput, make_batch_identity, plan_batch
 from lockstep.engine.driver.run import make_job
 from lockstep.engine.driver.subscription import Subscription
+from lockstep.engine.executor.archive import ArchiveSource
 from lockstep.engine.executor.compiled_stream import CompiledStream, compile_stream
 from lockstep.engine.executor.fold import decode_message
 from lockstep.engine.executor.message_source import KafkaSource
@@ -41,18 +45,21 @@ from lockstep.integrity.ordered import Ordered
 from lockstep.integrity.strict import Linked, LogOnly, Strict
 from lockstep.integrity.strict import Sequence as SequenceEvidence
 from lockstep.integrity.verdict import UNKNOWN_SESSION, Judgement
+from lockstep.kafka.admin import ClusterView
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.finding import Finding
 from lockstep.model.message_counts import MessageCounts
-from lockstep.model.position import Position
+from lockstep.model.position import Position, TopicNamePartition
 from lockstep.model.record import Envelope, Kind, Record
 from lockstep.operations.durations import format_count
 from lockstep.operations.inspect.spellings import KeySpellings
 from lockstep.operations.inspect.whole_tables import find_large_state, find_reason
 from lockstep.operations.stream_handle import StreamHandle
+from lockstep.operations.stream_table import try_read_head
 from lockstep.settings import Settings
 from lockstep.state.changelog import make_state_version
 from lockstep.storage import find_storage
+from lockstep.table.archive import read_blocks
 from lockstep.table.commit import Writer
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
@@ -177,6 +184,7 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         KafkaError: Kafka does not answer.
         SettingsError: The decoder needs a schema registry, and none is set.
         LookupUnusable: A lookup table is missing, or is not as declared.
+        TableError: The archive or the ledger of a stream with an archive is damaged.
     """
     if isinstance(stream.topics.start, Latest):
         stream = replace(stream, topics=replace(stream.topics, start=FirstSnapshot()))
@@ -185,7 +193,8 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         scratch = Path(folder)
         folders = {"table_root": scratch / "tables", "local_root": scratch / "local"}
         handle = StreamHandle(stream, settings.model_copy(update=folders))
-        plan = _plan(handle, messages_max, topic)
+        archived = _read_archived(stream, handle, StreamFolders(stream.name, settings.table_root))
+        plan = _plan(handle, messages_max, topic, archived)
         lookups = find_lookup_tables(stream, settings.table_root)  # the others of its tables are in the scratch folder
         job = msgspec.structs.replace(make_job(stream, handle.settings, handle.folders), lookups=lookups)
         batch = msgspec.structs.replace(plan.batch, lookups=pinned)
@@ -198,15 +207,38 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
     return msgspec.structs.replace(found, advice=(*large, *found.advice))
 
 
-def _plan(handle: StreamHandle, messages_max: int, topic: str | None) -> BatchPlan:
+class _Archived(msgspec.Struct, frozen=True):
+    """The view of Kafka with the archive of a stream as the older part of each log.
+
+    Attributes:
+        folder: Folder of the archive.
+        view: The view.
+        blocks: The archived offsets.
+    """
+
+    folder: Path
+    view: ClusterView
+    blocks: ArchivedBlocks
+
+
+def _read_archived(stream: AnyStream, handle: StreamHandle, folders: StreamFolders) -> _Archived:
+    """Read the archive of a stream, if it is declared."""
+    head = None if stream.archive is None else try_read_head(folders)
+    cut = dict.fromkeys((key for key, ends in handle.view.ends.items() if ends.start > 0), 0)
+    blocks = {} if head is None or not cut else read_blocks(folders, head, cut)
+    return _Archived(folders.archive, expand_view(handle.view, blocks), blocks)
+
+
+def _plan(handle: StreamHandle, messages_max: int, topic: str | None, archived: _Archived) -> BatchPlan:
     """The first batch of a first run, on one core."""
-    positions = Subscription({}, handle.view, frozenset(), handle.joined).positions.values()
+    view = archived.view
+    positions = Subscription({}, view, frozenset(), handle.joined).positions.values()
     head = Head(stream=handle.stream.name, cluster_id=handle.view.cluster_id)
     plan = plan_batch(
         PlanInput(
             batch=make_batch_identity(Writer(epoch=0, generation=0), head, time.time_ns() // 1_000),
             positions=tuple(each for each in positions if topic in {None, each.topic}),
-            ends=handle.view.ends,
+            ends=view.ends,
             messages_max=messages_max,
             cores=1,
         )
@@ -214,7 +246,8 @@ def _plan(handle: StreamHandle, messages_max: int, topic: str | None) -> BatchPl
     if not plan.bins:
         every = f"any topic that matches {handle.stream.topics.pattern}"
         raise NothingToTry(handle.stream.name, f"topic {topic}" if topic else every)
-    return plan
+    locate = partial(find_archived, archived.folder, view, archived.blocks)
+    return msgspec.structs.replace(plan, bins=tuple(tuple(map(locate, group)) for group in plan.bins))
 
 
 def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[str, object]]:
@@ -233,7 +266,8 @@ def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream
     places = [
         Range(each.position.topic, each.position.partition, each.position.next_offset, each.until) for each in ranges
     ]
-    for run in KafkaSource(job.kafka, job.tuning).read(places):
+    planned = {TopicNamePartition(each.position.topic, each.position.partition): each for each in ranges}
+    for run in ArchiveSource(KafkaSource(job.kafka, job.tuning), planned).read(places):
         if not isinstance(run, MessageRun):
             continue
         position, envelopes = read.partitions[run.index]
