@@ -283,7 +283,11 @@ def test_a_rewind_and_a_promotion_are_refused_or_rewrite_the_hours_as_declared(f
     again = export_stream(rewriting.stream, rewriting.folders)
     assert (len(again.hours_withdrawn), len(again.hours)) == (2, 1)
     assert_same(rewriting)
+    promote_and_export(rewriting)
 
+
+def promote_and_export(rewriting: LocalRuns) -> None:
+    """A promotion undoes an hour, whose rows return with the hour of the promotion."""
     declared = dataclasses.replace(rewriting.stream, name="again", export=None)
     begin_shadow(rewriting.handle, "again", "1", code="", who="ann", why="off by one")
     rewriting.of(declared).run()

@@ -82,7 +82,6 @@ DRIVER_ONLY = (
 # its parts (plan, commit, asset, commands), so they need none.
 ONE_IMPORTER = {
     "cli.progress": "bars and lines, apart from the commands",
-    "engine.executor.archive": "the messages of a task to the archive and from there, apart from its steps",
     "engine.executor.attempt": "what a task tries again with less, apart from how it works",
     "declare.decoders.protobuf_checks": "checks that Protobuf's library lacks, apart from frames and schemas",
     "declare.decoders.avro_reader": "the binary encoding, apart from message types and registry",
