@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -34,6 +34,7 @@ ALL = timedelta(hours=-1)
     st.none() | st.integers(0, 20),
     st.sampled_from([f"2026-01-01T0{hour}" for hour in range(4)]),
 )
+@example([(0, 0)], 1, "2026-01-01T00")
 def test_no_batch_of_a_file_that_stays_is_dropped(
     drawn: list[tuple[int, int]], unread_from: int | None, held_from: str
 ) -> None:
@@ -67,6 +68,7 @@ READ = st.dictionaries(PLACES, st.tuples(st.integers(0, 5), st.booleans()))
 
 
 @given(st.dictionaries(PLACES, st.none() | st.integers(1, 5)), READ)
+@example({("a", 1): 3}, {("a", 0): (0, False)})
 def test_a_reader_needs_the_archived_offsets_after_its_positions(
     archived: dict[tuple[str, int], int | None], read: dict[tuple[str, int], tuple[int, bool]]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockstep.control.handover import CommitRequest, request_commit
@@ -46,6 +46,7 @@ class Model:
 
 
 @given(STEPS)
+@example([("send", 0, 1), ("order", 0, 1), ("hide", 0, 1)])
 def test_an_order_is_due_until_the_messages_of_its_moment_are_read(steps: list[tuple[str, int, int]]) -> None:
     model = Model()
     with TemporaryDirectory() as folder:
