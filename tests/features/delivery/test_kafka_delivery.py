@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import subprocess
@@ -49,7 +50,7 @@ from tests.support.feed import ProducerRecord, session, update
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.feed import Feed
@@ -365,7 +366,7 @@ def test_the_proof_finds_a_row_that_is_in_the_topic_twice(feed: Feed, runs: Loca
 def test_the_proof_finds_rows_that_are_missing_changed_or_of_others(
     feed: Feed, runs: LocalRuns, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_message.MessageEncoder, "encode", damage(kafka_message.MessageEncoder.encode))
+    monkeypatch.setattr(kafka_message.MessageEncoder, "encode_all", damage(kafka_message.MessageEncoder.encode_all))
     run_delivery(runs, target)
     monkeypatch.undo()
     feed.append(target, [ProducerRecord("p", b"{}")], 0)
@@ -375,19 +376,20 @@ def test_the_proof_finds_rows_that_are_missing_changed_or_of_others(
     assert counts >= {"1 missing", "1 extra", "1 changed", "1 foreign"}
 
 
-def damage(encode: Callable[..., OutgoingMessage]) -> Callable[..., OutgoingMessage]:
+def damage(encode_all: Callable[..., Iterator[OutgoingMessage]]) -> Callable[..., Iterator[OutgoingMessage]]:
     """Another value for the third row, and another identity for the fifth."""
-    count = [0]
+    count = itertools.count(1)
 
-    def call(self: object, row: object) -> OutgoingMessage:
-        made = encode(self, row)
-        count[0] += 1
-        if count[0] == 3:
-            return made._replace(value=b'{"name":"x","value":0,"total":0}')
-        if count[0] == 5:
-            (name, identity), batch = made.headers
-            return made._replace(headers=[(name, identity + b"9"), batch])
-        return made
+    def call(self: object, rows: object) -> Iterator[OutgoingMessage]:
+        for made in encode_all(self, rows):
+            number = next(count)
+            if number == 3:
+                yield made._replace(value=b'{"name":"x","value":0,"total":0}')
+            elif number == 5:
+                (name, identity), batch = made.headers
+                yield made._replace(headers=[(name, identity + b"9"), batch])
+            else:
+                yield made
 
     return call
 

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
 
 from lockstep import Kind
 from lockstep.delivery import (
@@ -521,7 +522,7 @@ def test_a_user_without_rights_is_refused_with_the_reason(
     url: str, offline: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute(url, "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN")
-    monkeypatch.setenv(VARIABLE, url.replace("dagster@", "reader@"))
+    monkeypatch.setenv(VARIABLE, make_conninfo(url, user="reader"))
     with pytest.raises(TargetRefused, match="permission denied"):
         deliver(offline, declare(offline))
     monkeypatch.setenv(VARIABLE, url.replace("/delivered", "/nothing"))

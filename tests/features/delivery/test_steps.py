@@ -6,10 +6,13 @@ import random
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import msgspec
+import pyarrow as pa
 import pytest
 
 from lockstep import Kind
 from lockstep.delivery import RowSource
+from lockstep.errors import TableError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.delivery import steps
 from lockstep.features.delivery.decode import RowDecoder
@@ -132,3 +135,26 @@ def test_small_slices_and_a_small_cache_read_the_same(offline: Offline, monkeypa
     monkeypatch.setattr(steps, "SLICE_ROWS", 2)
     monkeypatch.setattr(steps, "CACHE_BYTES", 0)
     assert list(read_all(offline)) == before
+
+
+class Validated(msgspec.Struct, kw_only=True):
+    """The fields of the stream's row; its rows are not made by position."""
+
+    name: str
+    value: int
+    total: int
+
+
+def test_rows_of_plain_fields_are_those_that_a_validation_makes(offline: Offline) -> None:
+    base = open_table(offline.folders).base()
+    step = plan_step(offline.folders, base.head, 0, base.head.batch, {})
+    decoder = RowDecoder(offline.stream.types.row)
+    for placed in TableSnapshot(offline.folders, base).read_rows(step):
+        rows, origins = decoder.decode(placed)
+        validated, same = RowDecoder(Validated).decode(placed)
+        assert msgspec.to_builtins(rows) == msgspec.to_builtins(validated)
+        assert origins == same
+        at = placed.rows.column_names.index("name")
+        nulls = pa.nulls(placed.rows.num_rows, pa.string())
+        with pytest.raises(TableError, match="are no Row"):
+            decoder.decode(placed._replace(rows=placed.rows.set_column(at, "name", nulls)))

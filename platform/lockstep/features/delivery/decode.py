@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -11,6 +14,7 @@ import pyarrow as pa
 from lockstep.declare.delivery_target import RowSource
 from lockstep.errors import TableError
 from lockstep.features.delivery.steps import PlacedRows
+from lockstep.model.columns import Column
 from lockstep.model.decoding import decode_value
 from lockstep.model.table_schema import make_row_columns
 
@@ -29,6 +33,7 @@ class RowDecoder:
         self._defaulted = frozenset(
             column.name for column in columns if not column.field().nullable and not fields[column.name].required
         )
+        self._plain = columns if _is_plain(row_type, self._names) else None
 
     def decode(self, placed: PlacedRows) -> tuple[Sequence[msgspec.Struct], Sequence[RowSource]]:
         """Decode rows of one partition and batch.
@@ -38,6 +43,9 @@ class RowDecoder:
         Raises:
             TableError: A row is not of the row type.
         """
+        if self._plain is not None and all(_has_values(placed.rows[each.name], each) for each in self._plain):
+            values = (placed.rows[name].to_pylist() for name in self._names)
+            return list(map(self._kind, *values)), _make_origins(placed)
         columns = [self._read_column(placed.rows, name) for name in self._names]
         names = [self._encoded[name] for name in self._names]
         plain = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -59,7 +67,23 @@ class RowDecoder:
         return [_ABSENT if value is None else value for value in values] if name in self._defaulted else values
 
 
+_SCALARS: Any = (bool, bytes, date, datetime, Decimal, float, int, str)
+_PLAIN = (*_SCALARS, *(each | None for each in _SCALARS))
 _ABSENT: Any = object()
+
+
+def _is_plain(row_type: type[msgspec.Struct], names: Sequence[str]) -> bool:
+    """Whether Arrow's values are those of the fields, so that a row can be made without its validation."""
+    parameters = inspect.signature(row_type).parameters.values()
+    given = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    types = [field.type for field in msgspec.structs.fields(row_type)]
+    is_plain = all(each in _PLAIN for each in types)
+    return is_plain and given == list(names) and not hasattr(row_type, "__post_init__")
+
+
+def _has_values(values: pa.ChunkedArray[Any], column: Column) -> bool:
+    """Whether a column has the declared type, and no null that its field cannot have."""
+    return values.type == column.type.arrow and (column.type.nullable or not values.null_count)
 
 
 def _drop_absent(row: dict[str, object]) -> dict[str, object]:

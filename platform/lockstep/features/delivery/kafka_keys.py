@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, RowUndeliverable, TargetConnection
+from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, TargetConnection
 from lockstep.features.delivery.erasures import ErasedSession, digest_session
 from lockstep.features.delivery.kafka_message import ROW, MessageEncoder, OutgoingMessage, decode_headers
 from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, digest_value
@@ -34,8 +34,7 @@ class KeyedRebuild(TargetConnection):
 
     def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
         """Take rows. Raises RowUndeliverable."""
-        for row in rows:
-            message = encode_row(self._encoder, row)
+        for message in self._encoder.encode_all(rows):
             self._wanted[KeyPlace(message.partition, message.key)] = message
         self._token = token
 
@@ -54,15 +53,6 @@ class KeyedRebuild(TargetConnection):
         for place, message in self._wanted.items():
             if message.value is not None and not _is_equal(message, message.value, last.get(place)):
                 yield message
-
-
-def encode_row(encoder: MessageEncoder, row: DeliveredRow) -> OutgoingMessage:
-    """Encode a row. Raises RowUndeliverable."""
-    try:
-        return encoder.encode(row)
-    except (TypeError, ValueError) as error:
-        step = "let Delivery.select make a value that JSON can hold"
-        raise RowUndeliverable(row.origin.identity, f"JSON cannot hold it: {error}", next_step=step) from error
 
 
 def _is_equal(message: OutgoingMessage, value: bytes, last: LastMessage | None) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from lockstep.declare.delivery_target import DeliveredRow, RowIdentity
+from lockstep.declare.delivery_target import DeliveredRow, RowIdentity, RowUndeliverable
 from lockstep.declare.row_key import SESSION_COLUMNS
 
 ROW = "lockstep.row"
@@ -51,15 +51,6 @@ class RowHeaders(NamedTuple):
     code: str
 
 
-class _Run(NamedTuple):
-    """What rows of one batch and partition share."""
-
-    batch: int
-    generation: int
-    topic_id: str
-    partition: int
-
-
 class MessageEncoder:
     """Encodes the rows of one table for a topic."""
 
@@ -79,26 +70,58 @@ class MessageEncoder:
         self._table_id = table_id
         self._code = code
         self._partitions = partitions
-        self._run = _Run(0, 0, "", 0)
-        self._prefix = b""
-        self._of_batch: Header = (BATCH, b"")
 
     def encode(self, row: DeliveredRow) -> OutgoingMessage:
-        """Encode a row. Raises TypeError or ValueError for a value that JSON cannot hold."""
-        origin = row.origin
-        run = _Run(origin.batch, origin.generation, origin.topic_id, origin.partition)
-        if run != self._run:
-            self._run = run
-            self._prefix = f"{self._table_id}/{origin.generation}/{origin.topic_id}/{origin.partition}/".encode()
-            self._of_batch = (BATCH, f"{origin.batch}/{self._code}/{origin.topic}".encode())
-        key, digest = _encode_key(origin.session)
-        if self._readers:
+        """Encode a row. Raises RowUndeliverable for a value that JSON cannot hold."""
+        return next(self.encode_all([row]))
+
+    def encode_all(self, rows: Sequence[DeliveredRow]) -> Iterator[OutgoingMessage]:
+        """Encode rows. Raises RowUndeliverable at a value that JSON cannot hold."""
+        shared: tuple[int, int, str, int] | None = None
+        prefix = b""
+        of_batch = (BATCH, b"")
+        for row, value in zip(rows, self._encode_values(rows), strict=True):
+            origin = row.origin
+            here = (origin.batch, origin.generation, origin.topic_id, origin.partition)
+            if here != shared:
+                shared = here
+                prefix = f"{self._table_id}/{origin.generation}/{origin.topic_id}/{origin.partition}/".encode()
+                of_batch = (BATCH, f"{origin.batch}/{self._code}/{origin.topic}".encode())
+            key, digest = self._encode_key(row) if self._readers else _encode_session(origin.session)
+            identity = b"%b%d/%d" % (prefix, origin.emit_offset, origin.row)
+            yield OutgoingMessage(key, value, digest % self._partitions, [(ROW, identity), of_batch])
+
+    def _encode_values(self, rows: Sequence[DeliveredRow]) -> Iterable[bytes | None]:
+        """Encode the values in one call, which takes a third of the time, or one by one up to that which fails."""
+        if not self._removed:
+            try:
+                lines = self._encoder.encode_lines([row.value for row in rows]).splitlines()
+            except (TypeError, ValueError):
+                lines = []
+            if len(lines) == len(rows):  # a value with a line feed has two
+                return lines
+        return map(self._encode_value, rows)
+
+    def _encode_value(self, row: DeliveredRow) -> bytes | None:
+        if self._removed and getattr(row.value, self._removed) is None:
+            return None
+        try:
+            return self._encoder.encode(row.value)
+        except (TypeError, ValueError) as error:
+            raise _make_undeliverable(row, error) from error
+
+    def _encode_key(self, row: DeliveredRow) -> tuple[bytes, int]:
+        """The declared key of a row, and its positive hash."""
+        try:
             key = self._encoder.encode([read(row) for read in self._readers])
-            digest = _hash(key) & 0x7FFFFFFF
-        identity = b"%b%d/%d" % (self._prefix, origin.emit_offset, origin.row)
-        is_gone = bool(self._removed) and getattr(row.value, self._removed) is None
-        value = None if is_gone else self._encoder.encode(row.value)
-        return OutgoingMessage(key, value, digest % self._partitions, [(ROW, identity), self._of_batch])
+        except (TypeError, ValueError) as error:
+            raise _make_undeliverable(row, error) from error
+        return key, _hash(key) & 0x7FFFFFFF
+
+
+def _make_undeliverable(row: DeliveredRow, error: Exception) -> RowUndeliverable:
+    step = "let Delivery.select make a value that JSON can hold"
+    return RowUndeliverable(row.origin.identity, f"JSON cannot hold it: {error}", next_step=step)
 
 
 def _make_reader(name: str) -> Callable[[DeliveredRow], object]:
@@ -118,7 +141,7 @@ def decode_headers(headers: Mapping[str, bytes]) -> RowHeaders:
 
 
 @lru_cache(KEYS_CACHED)
-def _encode_key(session: str) -> tuple[bytes, int]:
+def _encode_session(session: str) -> tuple[bytes, int]:
     """The key of a session, and its positive hash."""
     key = session.encode()
     return key, _hash(key) & 0x7FFFFFFF

@@ -31,7 +31,7 @@ from lockstep.declare.delivery_target import (
 from lockstep.errors import KafkaError, KafkaUnreachable, LockstepError
 from lockstep.features.delivery.changeable_target import ChangeableTarget
 from lockstep.features.delivery.erasures import ErasedSession
-from lockstep.features.delivery.kafka_keys import KeyedRebuild, encode_row, list_erased
+from lockstep.features.delivery.kafka_keys import KeyedRebuild, list_erased
 from lockstep.features.delivery.kafka_message import MessageEncoder, OutgoingMessage, decode_headers
 from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, read_last_messages
 from lockstep.features.delivery.kafka_setup import (
@@ -221,8 +221,7 @@ class KafkaConnection(ChangeableTarget):
     def _produce(self, rows: Sequence[DeliveredRow], encoder: MessageEncoder) -> None:
         """Produce to pinned partitions: a topic that grows keeps the order of its keys until the next claim."""
         topic = self._topic.name
-        for row in rows:
-            message = encode_row(encoder, row)
+        for message, row in zip(encoder.encode_all(rows), rows, strict=True):
             try:
                 self._produce_one(topic, message)
             except KafkaException as error:
@@ -234,7 +233,7 @@ class KafkaConnection(ChangeableTarget):
         key, value, partition, headers = message
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=cast("list[Any]", headers))
+                self._producer.produce(topic, value, key, partition, headers=headers)  # type: ignore[arg-type]  # a list
             except BufferError:
                 self._producer.poll(0.05)
             else:
