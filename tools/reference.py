@@ -131,7 +131,7 @@ def page() -> str:
 
 def _side_tables() -> Iterator[str]:
     """The columns of the ledger and the quarantine."""
-    yield "## Side tables\n"
+    yield "## Side tables\n\nA column without a type is `int64` and not null.\n"
     for name, row in (("Ledger", LedgerRow), ("Quarantine", QuarantineRow)):
         first, _, rest = (inspect.getdoc(row) or "").partition("Attributes:\n")
         meanings = dict(item.removeprefix("- ").split(": ", 1) for item in _items(rest))
@@ -139,7 +139,8 @@ def _side_tables() -> Iterator[str]:
         for each in make_row_schema(row):
             null = ", nullable" if each.nullable else ""
             arrow = str(each.type).replace("<element: ", "<")
-            yield f"- `{each.name}` (`{arrow}`{null}): {meanings[f'`{each.name}`']}"
+            kind = "" if f"{arrow}{null}" == "int64" else f" (`{arrow}`{null})"
+            yield f"- `{each.name}`{kind}: {meanings[f'`{each.name}`']}"
         yield ""
 
 
@@ -317,7 +318,8 @@ def _documentation(of: object, parameters: Sequence[inspect.Parameter] = ()) -> 
         if block in SECTIONS:
             section = block
             label = _label(parameters) if block == "Attributes:" else block
-            yield f"{label}\n" if label else ""
+            if label:
+                yield f"{label}\n"
         elif section and (block.startswith("    ") or not block):
             items = _without_unread(of, _items(block))
             yield "\n".join(_with_types(items, parameters) if section == "Attributes:" else items) + "\n"

@@ -20,7 +20,6 @@ class Peer:
         order: What order of a session's messages it keeps.
         exactly_once: What is exactly once.
         recovery: What state is recovered from after a failure.
-        gaps: What becomes of a message that is missing.
         ratio_max: The most that lockstep's CPU time to this peer's may be.
     """
 
@@ -29,13 +28,11 @@ class Peer:
     order: str
     exactly_once: str
     recovery: str
-    gaps: str
     ratio_max: float = 1.0
 
 
 _KEYED = "of a partition, kept by the exchange by session"
 _OF_A_PARTITION = "of a partition, without an exchange"
-_NO_GAPS = "no check"
 _CHANGELOG = "the changelog topic, or the local store's part of it"
 
 FLINK_RATIO_MAX = 0.65
@@ -49,7 +46,6 @@ PEERS = {
             _KEYED,
             "state, offsets and files, by a checkpoint every 5 s; plain Parquet files, no table",
             "the last checkpoint",
-            _NO_GAPS,
             FLINK_RATIO_MAX,
         ),
         Peer(
@@ -58,25 +54,20 @@ PEERS = {
             _KEYED,
             "as flink-heap",
             "the last checkpoint, which is incremental",
-            _NO_GAPS,
         ),
         Peer(
             System("kafka-streams", "benchmarks.peers.kafka_streams", rows=None),
             build_java,
             _OF_A_PARTITION,
-            "state, offsets and rows, by a transaction every 5 s; rows end in a topic: their way "
-            "into a table and the broker's work for changelogs are extra",
+            "state, offsets and rows, by a transaction every 5 s; rows end in a topic",
             _CHANGELOG,
-            _NO_GAPS,
         ),
         Peer(
             System("pyspark", "benchmarks.peers.structured_streaming", "table"),
             structured_streaming.find_jars,
-            "none: the exchange by session and its sort lose it, and the fold sorts each session by offset in memory",
+            "none: the fold sorts each session by offset in memory",
             "state, offsets and rows of a micro-batch, in one commit of a Delta table",
             "the checkpoint's changelog of the state store (RocksDB)",
-            "the source fails on offsets that are expired in Kafka; no check of the sequence; may confuse a re-created "
-            "topic with the old topic",
         ),
         Peer(
             System("quix", "benchmarks.peers.quix", rows=None),
@@ -84,16 +75,13 @@ PEERS = {
             _OF_A_PARTITION,
             "as kafka-streams",
             _CHANGELOG,
-            _NO_GAPS,
         ),
         Peer(
             System("bytewax", "benchmarks.peers.bytewax", "rows"),
             bytewax.build,
             _KEYED,
-            "state, offsets and files, by an epoch every 5 s; plain Parquet files, no table. An unsaved epoch "
-            "leaves a file, which only the next start replaces",
+            "state, offsets and files, by an epoch every 5 s; plain Parquet files, no table",
             "the recovery store (SQLite), which holds whole sessions, on a local disk",
-            _NO_GAPS,
         ),
     )
 }
@@ -101,9 +89,6 @@ PEERS = {
 
 def make_promises() -> str:
     """The promises as a table in Markdown."""
-    lines = ["| peer | order | exactly once | state recovered from | gaps |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {name} | {peer.order} | {peer.exactly_once} | {peer.recovery} | {peer.gaps} |"
-        for name, peer in PEERS.items()
-    ]
+    lines = ["| peer | order | exactly once | state recovered from |", "|---|---|---|---|"]
+    lines += [f"| {name} | {peer.order} | {peer.exactly_once} | {peer.recovery} |" for name, peer in PEERS.items()]
     return "\n".join(lines) + "\n"

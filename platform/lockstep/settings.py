@@ -136,17 +136,15 @@ class RegistrySettings(_Refusing):
     Attributes:
         url: Address, for example http://registry:8081; empty without a registry. For decoders with a schema registry.
         user: User, if the registry requires one. For registries with a login.
-        secrets: Location of the user's `password`, or of the `client_secret`: `file:` and an absolute path, or `env:`
-            and a variable. Fetched by each process that connects. For registries with a login.
+        secrets: Location of the user's `password`, or of the `client_secret`. For registries with a login.
         client_id: Client of OpenID Connect, whose token is sent instead of a user. For registries with tokens.
         issuer_url: Address at which the client requests its tokens. For registries with tokens.
-        issuer_hosts: Hosts that may issue tokens: the host of `issuer_url` must be one of them. For registries with
-            tokens.
+        issuer_hosts: Hosts that may issue tokens, that of `issuer_url` among them. For registries with tokens.
         scope: Scope of the tokens, if the issuer requires one. For registries with tokens.
         headers: Further headers of each request to the registry, such as `target-sr-cluster`. For services with several
             registries.
-        ca_file: Certificates to trust instead of the system's, for registry and issuer; on every machine that runs
-            tasks. For certificates of a private authority.
+        ca_file: Certificates to trust instead of the system's, on every machine that runs tasks. For certificates of a
+            private authority.
         timeout_seconds: Timeout of one request, retries included. For slow or distant registries.
     """
 
@@ -275,10 +273,9 @@ class KafkaSettings(_Refusing):
     Attributes:
         bootstrap_servers: host:port, separated by commas. For all installations.
         options: librdkafka options for TLS, SASL, rack and sockets. For clusters with TLS, a login or racks.
-        secrets: Locations of the secrets, by librdkafka's name of the option: `file:` and an absolute path, or `env:`
-            and a variable. Fetched by each process that connects. For clusters with a login.
-        issuer_hosts: Hosts that may issue tokens, for the mechanism OAUTHBEARER: the host of
-            `sasl.oauthbearer.token.endpoint.url` must be one of them. For clusters with OpenID Connect.
+        secrets: Locations of the secrets, by librdkafka's name of the option. For clusters with a login.
+        issuer_hosts: Hosts that may issue tokens, that of `sasl.oauthbearer.token.endpoint.url` among them. For
+            clusters with OpenID Connect.
         timeout_seconds: Timeout of one request to the cluster. For slow or distant clusters.
         topic_identity: `id`: topics are known by their topic id. `name`: by their name; a re-created topic is then read
             as the old topic, and `Strict` and `Once` are refused (docs/brokers.md). For brokers without topic ids.
@@ -417,9 +414,8 @@ class SparkSettings(_Refusing):
             For clusters, and machines that do other work.
         driver_memory: Heap of the driver's JVM. For derived tables and checks under a `local` master, whose queries run
             in the driver's JVM.
-        worker_memory_mb: Maximum memory of a Python worker, in MB, without mapped files; by default half of the memory
-            of its container or machine. A task that passes it fails, and the worker ends. For transforms that need
-            more, or machines that do other work.
+        worker_memory_mb: Maximum memory of a Python worker, in MB; by default half of the memory of its container or
+            machine. For transforms that need more, or machines that do other work.
         options: Further Spark properties. For memory and cores of executors on a cluster.
     """
 
@@ -440,8 +436,8 @@ class DagsterSettings(_Refusing):
     """The streams in Dagster: hosts, and retention in Dagster's own database.
 
     Attributes:
-        hosts: Groups of streams (`Stream(host_group=...)`) of which Dagster runs all streams in one run, by the job
-            `host_<group>` (docs/host.md), instead of one run for each stream. For installations of many streams.
+        hosts: Groups of streams (`Stream(host_group=...)`) that Dagster runs in one run each (docs/host.md). For
+            installations of many streams.
         retention_days: Retention of ended runs, events without a run and check results; the newest always stay. For
             installations that must keep the history of runs longer, or have little disk.
         runs_max: Maximum number of ended runs of each job, however young. For streams with many short runs.
@@ -474,11 +470,10 @@ class WebSettings(_Refusing):
     """Dagster's web server, as `make up` and `python -m lockstep.orchestration.web_server` start it.
 
     Attributes:
-        origins: Addresses under which a proxy publishes it, for example https://console.example, without a path.
-            Requests for other hosts, or of pages of other sites, are refused; loopback needs no entry. For a web UI
-            behind a proxy.
-        user_header: Header in which that proxy names the user whom it has authenticated, for the history of runs; it
-            must set it on every request. Empty without such a proxy. For a proxy that authenticates users.
+        origins: Addresses under which a proxy publishes it, for example https://console.example. Requests for other
+            hosts, or of pages of other sites, are refused. For a web UI behind a proxy.
+        user_header: Header in which that proxy names the user whom it has authenticated; it must set it on every
+            request. For a proxy that authenticates users.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -522,8 +517,7 @@ class HealthSettings(_Refusing):
     """Notification of alarms.
 
     Attributes:
-        secrets: Location of the `webhook`, an address that takes a POST at the start and at the end of an alarm:
-            `file:` and an absolute path, or `env:` and a variable. Anybody who knows the address may write to it. For
+        secrets: Location of the `webhook`, an address that takes a POST at the start and at the end of an alarm. For
             teams that are called by chat or pager.
     """
 
@@ -547,15 +541,12 @@ class Settings(_Refusing, BaseSettings):
             installations.
         local_root: Folder of an executor for the local stores; may be lost at any time. For machines whose fast disk is
             elsewhere.
-        code_root: Folder with the copies of the user's code that runs import. The workers of a cluster must see it;
-            on a cluster without this setting runs import the working folder itself. By default next to
-            `table_root`, with `.code` after its name; `var/tables.code` for tables in an object store. For clusters.
-        rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour. The
-            log of a table keeps its newest 20,000 entries at most, which at a trigger of 5 s are 28 hours. For rewinds
-            and slow readers that go further back, or little disk.
-        target_file_mb: Approximate maximum size of a compacted file, in MB. Files of half this size are not compacted,
-            and compacted files stay as they are when it changes. The memory of a task does not depend on it. For
-            readers that prefer other sizes.
+        code_root: Folder with the copies of the user's code that runs import. The workers of a cluster must see it. By
+            default `table_root` with `.code` after its name; `var/tables.code` for tables in an object store. For
+            clusters.
+        rewind_hours: How far back a rewind, time travel and a slow reader of the tables may go, at least an hour. For
+            rewinds and slow readers that go further back, or little disk.
+        target_file_mb: Approximate maximum size of a compacted file, in MB. For readers that prefer other sizes.
         extensions: Modules of this installation's own commands and alarms, `["my_platform.costs"]`; found from the
             working folder. For teams that add commands and alarms.
     """

@@ -55,12 +55,11 @@ class KafkaTopic(Declaration):
     Example: `KafkaTopic(topic="large_moves")`
 
     Attributes:
-        topic: Name of the topic, which must exist.
+        topic: It must exist.
         tokens: Name of the compacted topic with the positions of deliveries. Several deliveries may share it.
         key: Fields of the row, or columns of the origin such as `_session`, that are the key of a message; empty for
-            the session, in a topic that keeps each row.
-        removed: The field that is None exactly in the row of a removed key: its message is a tombstone; empty without
-            removals.
+            the session.
+        removed: The field that is None exactly in the row of a removed key: its message is a tombstone.
         transaction_rows: Rows of a transaction, at most.
         transaction_seconds: Time for which a transaction collects rows, at most.
     """
@@ -118,7 +117,7 @@ class Delivery(Declaration):
     Example: `Delivery(name="large_moves", target=KafkaTopic(topic="large_moves"), where=is_large)`
 
     Attributes:
-        name: Lower-case name, unique in the platform: the delivery's position in the target belongs to it.
+        name: Lower-case name, unique in the platform.
         target: Where rows go.
         where: Chooses the rows to deliver, by row and origin; None for all rows.
         select: Makes the delivered value, a Struct, of a row and its origin; None for the row itself.

@@ -18,8 +18,6 @@ class RowIdentity(NamedTuple):
     """The identity of a row inside one generation of a table, and its place in the order of rows.
 
     Attributes:
-        topic_id: Kafka's id of the source topic.
-        partition: Source partition.
         emit_offset: Offset that was processed when the row was emitted.
         row: Number of the row inside its emit offset.
     """
@@ -38,17 +36,11 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The origin of a delivered row.
 
     Attributes:
-        topic: Name of the source topic.
-        topic_id: Kafka's id of the source topic.
-        partition: Source partition.
         offset: Offset of the message that caused the row.
         emit_offset: Offset that was processed when the row was emitted.
         row: Number of the row inside its emit offset.
-        session: Its session.
-        sequence: The producer's number of the message; None without one.
-        event_time: Event time of the message (UTC); None without one.
+        event_time: In UTC.
         cause: The hook that emitted the row, such as "update".
-        batch: The batch that committed the row.
         generation: The generation of the table that wrote this batch.
     """
 
@@ -84,7 +76,7 @@ class DeliveredRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadRow(msgspec.Struct, frozen=True):
-    """A row that a delivery has left out, because it cannot be delivered (`UndeliverableRows.DEAD_LETTER`).
+    """A row that a delivery has left out (`UndeliverableRows.DEAD_LETTER`).
 
     Attributes:
         row: Its identity.
@@ -115,7 +107,6 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
     Other fields are the delivery's alone.
 
     Attributes:
-        delivery: Name of the delivery.
         stream: Name of its stream.
         table_id: Delta's id of the stream's table.
         generation: Generation of the table when the rows were read.
@@ -134,7 +125,6 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
         valid: The last batch that counted of each generation when the rows were read; later batches are not delivered.
         code: Digest of the delivery's functions.
         target_state: State of the target that only the target reads.
-        written_at: Time (UTC).
         dead: The rows that were left out, in order of delivery.
         undone: The last delivered batch of each generation with undone batches, whose rows stay in the target; a later
             rewind may return to them.
@@ -167,11 +157,7 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetRefused(LockstepError):
-    """A target cannot be used; nothing was delivered.
-
-    Attributes:
-        delivery: Name of the delivery.
-    """
+    """A target cannot be used; nothing was delivered."""
 
     def __init__(self, delivery: str, problem: str, *, next_step: str) -> None:
         super().__init__(f"delivery {delivery}: {problem}", next_step=next_step)
@@ -182,7 +168,6 @@ class TargetInterrupted(LockstepError):
     """A write to a target did not end, or its outcome is unknown. A new claim reads the token, which decides.
 
     Attributes:
-        delivery: Name of the delivery.
         retry_seconds: The target asked for so many seconds before the next attempt; 0 for none.
     """
 
@@ -194,11 +179,7 @@ class TargetInterrupted(LockstepError):
 
 
 class DeliveryFenced(LockstepError):
-    """A newer run of the delivery has claimed the target: this run may not write.
-
-    Attributes:
-        delivery: Name of the delivery.
-    """
+    """A newer run of the delivery has claimed the target."""
 
     def __init__(self, delivery: str) -> None:
         problem = f"another run of delivery {delivery} has claimed the target; this run delivered no row after that"
@@ -252,8 +233,7 @@ class Target(Declaration, ABC):
     Attributes:
         transaction_rows: Rows of one write, at most.
         transaction_seconds: Time for which a write collects rows, at most.
-        joins_batches: On a backlog, rows of several batches are delivered in one order of identity. False if rows of a
-            later batch must follow those of earlier batches across source partitions.
+        joins_batches: False if rows of a later batch must follow those of earlier batches across source partitions.
     """
 
     transaction_rows: ClassVar[int] = 10_000

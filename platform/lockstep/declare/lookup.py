@@ -57,9 +57,9 @@ class Lookup(Declaration, Generic[R]):
 
     Attributes:
         name: Lower-case name, in the ledger and in errors.
-        path: Folder of the table. A relative path is below the table root: "customers/derived" is a derived table,
-            "order_books/table" the table of another stream.
-        key: The field of `row` by which rows are found. Rows without a key are left out; no key may occur twice.
+        path: Folder of the table. A relative path is below the table root, such as "order_books/table" of another
+            stream.
+        key: The field of `row` by which rows are found.
         row: The row type, a frozen Struct. Its fields are the columns that are read.
         rows_max: Most rows of the table; all of them are in the memory of each Python worker.
 
@@ -88,7 +88,7 @@ class Lookup(Declaration, Generic[R]):
             raise DeclarationError("Lookup.rows_max", self.rows_max, "is not a number of rows", "for example 1_000_000")
 
     def get(self, key: object) -> R | None:
-        """The row of a key in the version that is pinned for this batch; None without a row.
+        """The row of a key; None without a row.
 
         Raises:
             LookupNotBound: No version is pinned here.

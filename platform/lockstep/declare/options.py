@@ -68,12 +68,12 @@ class GroupOffsets(Declaration):
     """From the committed offsets of a consumer group, each session from its first snapshot.
 
     A partition without a committed offset is read as `FirstSnapshot` reads it. Committed offsets that Kafka no longer
-    has are a fault like any other loss: the integrity class decides.
+    has are a fault.
 
     Example: `GroupOffsets("old-job")`
 
     Attributes:
-        group: The consumer group, for example of the job that the stream replaces.
+        group: The consumer group.
     """
 
     group: str
@@ -92,7 +92,7 @@ StartingOffsets = Earliest | FirstSnapshot | Latest | FromTime | GroupOffsets
 
 
 class NewTopics(Enum):
-    """How topics that appear while a stream runs are read. A bounded run reads the topics that exist at its start."""
+    """How topics that appear while a stream runs are read."""
 
     ADOPT = "adopt"
     """The run reads them within seconds."""
@@ -241,9 +241,8 @@ bytes of Parquet. Without a bound rows that a fold emits seldom would make batch
 class FileSize(Declaration):
     """A batch when its rows fill a file, or when a message has waited long enough.
 
-    Until then messages stay in Kafka. Sizes are learned from previous batches; files of a steady stream are within a
-    fifth of the target, so they need no compaction. A run starts with the backlog: a batch of at most
-    `Limits.batch_messages`, then batches of whole files.
+    Until then messages stay in Kafka. Files of a steady stream are within a fifth of the target, so they need no
+    compaction.
 
     `lockstep commit STREAM` lets the writer commit what waits now, without a full file.
 
@@ -253,8 +252,7 @@ class FileSize(Declaration):
 
     Attributes:
         target: Wanted size of a file: a number and kB, MB or GB (or KiB, MiB, GiB), "128 MB".
-        at_most: Maximum wait of a message before its batch starts, while a run is active. A quiet stream writes one
-            file in this time.
+        at_most: Maximum wait of a message before its batch starts, while a run is active.
     """
 
     target: str
@@ -326,15 +324,14 @@ class Limits(Declaration):
             default. For large messages, as a batch must fit the memory of its tasks, and for large files.
         message_bytes: Largest message; larger messages are undecodable. For brokers that take messages of more than 8
             MiB.
-        topics: Most topics of the stream; a pattern that matches more is considered a mistake. For families of more
-            topics, such as one for each device.
-        batch_seconds: Hard deadline of a batch: past it the batch is cancelled and planned again; the third time in a
-            row the run fails. Not with `FileSize`. For folds that take longer than 1.5 ms a message.
+        topics: Most topics of the stream. For families of more topics, such as one for each device.
+        batch_seconds: Deadline of a batch, after which it is cancelled and planned again; the third time in a row the
+            run fails. Not with `FileSize`. For folds that take longer than 1.5 ms a message.
         quarantine_share: Largest share of a batch that may be undecodable or refused by the transform; more stops the
             stream. For sources known to send more garbage.
         quarantine_burst: With fewer refused messages a batch is never stopped for its share. For small batches.
-        stop_timeout_seconds: How long a stop waits for the running batch before it is abandoned; less than Dagster's
-            timeout for a cancelled run. For long batches, and for schedulers that kill a process sooner.
+        stop_timeout_seconds: How long a stop waits for the running batch. For long batches, and for schedulers that
+            kill a process sooner.
         handover_timeout_seconds: How long a new run waits for an unresponsive writer before it claims. For busy
             machines.
     """
@@ -415,16 +412,16 @@ class Objectives(Declaration):
 
     Attributes:
         freshness: Longest time that a message may wait to be committed, counted from its Kafka timestamp; None for no
-            objective. A stopped or held stream misses none. For streams whose rows somebody waits for.
-        headroom: Least time until retention may delete an unread message; of a retention of less than twice that, half
-            the retention. For teams that need more time to notice, to fix the cause, and to catch up.
+            objective. For streams whose rows somebody waits for.
+        headroom: Least time until retention may delete an unread message; of a short retention half of it. For teams
+            that need more time to catch up.
         open_transaction: Longest time that a transaction may hide the messages behind it. For brokers with another
             `transaction.max.timeout.ms` than 15 minutes.
         quarantine_per_hour: Most messages that may enter quarantine within an hour. For sources known to send garbage.
         uncompacted: Longest time that a closed hour may wait for compaction, which runs every hour. For
             installations that compact less often.
-        follower_lag: Longest time that a follower, such as a derived table or an export, may leave batches unread. It
-            must be longer than its schedule waits. For followers that run less often than hourly.
+        follower_lag: Longest time that a follower may leave batches unread; longer than its schedule waits. For
+            followers that run less often than hourly.
     """
 
     freshness: timedelta | None = None

@@ -43,12 +43,11 @@ class PostgresTable(Declaration):
     Example: `PostgresTable(table="market.large_moves", connection="env:MARKET_DATABASE")`
 
     Attributes:
-        table: Name of the table, lower-case, with its schema before a dot; without a schema, in the schema public.
+        table: Name of the table, lower-case, after its schema and a dot; by default in the schema public.
         connection: Location of the connection string, a secret: `file:` and an absolute path, or `env:` and a variable.
             It is libpq's, as "host=db.example dbname=market user=lockstep password=...".
-        key: Fields of the row, or columns of the origin such as `_session`, of which the table has the last row; empty
-            to append each row.
-        removed: The field that is None exactly in the row of a removed key, which deletes it; empty without removals.
+        key: Fields of the row, or columns of the origin, of which the table has the last row; empty to append each row.
+        removed: The field that is None exactly in the row of a removed key.
         new_columns: The effect of a new field of the row type.
         transaction_rows: Rows of a transaction, at most.
         transaction_seconds: Time for which a transaction collects rows, at most.

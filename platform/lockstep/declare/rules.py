@@ -524,7 +524,7 @@ class Predicate(Rule):
     Example: `Predicate("low <= high", id="low_is_lowest")`
 
     Attributes:
-        condition: The condition, for example "quantity is null or cast(quantity as double) > 0".
+        condition: For example "quantity is null or cast(quantity as double) > 0".
     """
 
     condition: str
@@ -555,8 +555,8 @@ class Expectation(Rule):
     Example: `Expectation("expect_column_values_to_not_be_null", {"column": "price"})`
 
     Attributes:
-        type: Its name there, for example "expect_column_mean_to_be_between".
-        arguments: Its arguments, for example {"column": "price", "min_value": 1}.
+        type: For example "expect_column_mean_to_be_between".
+        arguments: For example {"column": "price", "min_value": 1}.
     """
 
     type: str

@@ -36,10 +36,10 @@ class InitialState(msgspec.Struct, Generic[S, R], frozen=True):
 class Transform(Declaration, Generic[M, S, R]):
     """Folds messages of type M into a state of type S per session and emits rows of type R.
 
-    M is the decoder's result (a Struct, or a union of tagged Structs), and None in it is a record without a value: a
-    tombstone; S is a type whose values are loaded exactly as they were stored (docs/state.md); R is a Struct of
-    columns. A transform is deterministic: no clock, no random number and no order of a set may reach a row. An
-    exception in any of these methods is a verdict about the message: its state and rows are undone.
+    M is the decoder's result, and None in it a tombstone; S is a type whose values are loaded exactly as they were
+    stored (docs/state.md); R is a Struct of columns. A transform is deterministic: no clock, no random number and no
+    order of a set may reach a row. An exception in any of these methods is a verdict about the message: its state and
+    rows are undone.
 
     A fold whose rows replay to its state declares `key` and `removed`; `lockstep verify` proves it.
 
@@ -66,16 +66,16 @@ class Transform(Declaration, Generic[M, S, R]):
         return state
 
     def check_integrity(self, integrity: IntegrityClass) -> None:
-        """Refuse integrity classes under which the transform cannot work; called when a stream is declared.
+        """Refuse integrity classes under which the transform cannot work.
 
         Raises:
             DeclarationError: It cannot work under this class.
         """
 
     def envelope(self, message: M, record: Record) -> Envelope:
-        """Extract the envelope of a message. Called first, once per message; must not change anything.
+        """Extract the envelope of a message. Must not change anything.
 
-        By default from `envelope_fields`; a class has one of the two. A method in a subclass replaces them.
+        By default from `envelope_fields`.
         """
         declared = type(self).envelope_fields
         if declared is None:
@@ -91,8 +91,7 @@ class Transform(Declaration, Generic[M, S, R]):
         Args:
             message: The snapshot.
             record: Its Kafka record.
-            previous: The state that the snapshot replaces; None if the session is new. It may be changed in place and
-                returned.
+            previous: The state that the snapshot replaces; None if the session is new. It may be returned.
         """
 
     @abstractmethod
@@ -163,7 +162,7 @@ class Transform(Declaration, Generic[M, S, R]):
         return type(self).removed
 
     def pending(self, state: S) -> int:
-        """Number of messages that are in the state and in no row yet: the messages that are lost with the state.
+        """Number of messages that are in the state and in no row yet.
 
         Called when a state is discarded that no snapshot replaces: the loss is then counted by messages. Must not
         change anything.

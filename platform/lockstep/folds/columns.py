@@ -41,17 +41,15 @@ PREVIOUS = "previous_"
 class TableFields(Declaration):
     """The fields of the messages of a `ColumnFold`, by name.
 
+    `session`, `sequence`, `event_time_us` and `end` are those of `EnvelopeFields`.
+
     Example: `TableFields(snapshot=Snapshot, rows="sensors", key="name")`
 
     Attributes:
         snapshot: The message type that sets the whole table; messages of the other types change rows of it.
         rows: Field of a message with its rows, a list of a Struct.
         key: Field of a row with its key.
-        session: Field of a message with its session; None for the record's key.
-        sequence: Field of a message with the producer's number.
-        event_time_us: Field of a message with its event time in microseconds since 1970 (UTC).
-        end: The message type that ends a session.
-        emits_unchanged: Also emit a row for an update that changes nothing of it.
+        emits_unchanged: Also emit a row for an update that changes nothing.
     """
 
     snapshot: type[msgspec.Struct]

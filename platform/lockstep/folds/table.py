@@ -31,8 +31,7 @@ class TableFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     keys.
 
     Attributes:
-        key: Fields of R that spell K, in its order: `key = ("side", "price")` for a `tuple[str, Decimal]`. An empty
-            tuple if the rows do not replay to the state.
+        key: Fields of R that spell K, in its order: `key = ("side", "price")` for a `tuple[str, Decimal]`.
         removed: Field of R that is null exactly in the row of a removed key.
         ends_remove: Whether the end of a session emits a row for each of its keys. Without these rows the table does
             not show which sessions have ended.

@@ -178,7 +178,7 @@ class SessionWindows(_TimeWindows):
     Example: `SessionWindows(timedelta(minutes=30))`
 
     Attributes:
-        gap: A message that follows the preceding message after this time or later is in another window.
+        gap: Silence after which the next message is in another window.
         lateness: How long a window stays open after its end; under `FuzzyWindow` that of the class.
 
     Raises:
@@ -257,14 +257,14 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
 
     @abstractmethod
     def add(self, value: A, message: M) -> A:
-        """The aggregate with one more message: `value` itself, changed in place, or a new object."""
+        """The aggregate with one more message: `value` changed in place, or a new object."""
 
     @abstractmethod
     def emit(self, window: Window, value: A) -> R:
         """The output row of a closed window."""
 
     def merge(self, first: A, second: A) -> A:
-        """The aggregate of two session windows that a message has joined, the earlier window first."""
+        """The aggregate of two session windows that a message has joined, the earlier first."""
         raise NotImplementedError
 
     @override
@@ -328,7 +328,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
 
     @override
     def pending(self, state: WindowState[A]) -> int:
-        """Messages in open windows; of windows that overlap, a message counts once in each."""
+        """Messages in open windows."""
         return sum(each.window.messages for each in state.open)
 
     def _put(self, state: WindowState[A], message: M, start_us: int, end_us: int) -> None:

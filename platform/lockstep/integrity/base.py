@@ -122,7 +122,7 @@ class HaltScope(Enum):
     STREAM = "stream"
     """The whole stream."""
     TOPIC = "topic"
-    """The topic of the violation: it stays at its position, nothing of it is skipped, and all other topics continue."""
+    """The topic of the violation: it stays at its position, and all other topics continue."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Halt(Policy):
     Example: `Halt(HaltScope.TOPIC)`
 
     Attributes:
-        scope: The extent of the halt. A run of a halted stream ends; with `HaltScope.TOPIC` it reads the other topics.
+        scope: The extent of the halt.
     """
 
     scope: HaltScope = HaltScope.STREAM

@@ -59,8 +59,7 @@ class NoIntegrity(IntegrityClass):
     """Best effort: undecodable messages are quarantined, gaps are counted, unknown sessions pass.
 
     Attributes:
-        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. Larger
-            numbers are not compared. A loss of half the modulus or more in a row is counted as falling numbers.
+        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits. Larger numbers are not compared.
     """
 
     wraps_at: int | None = None

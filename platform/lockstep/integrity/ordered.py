@@ -93,8 +93,7 @@ class Ordered(IntegrityClass):
     Attributes:
         on_violation: The reaction to a violation, for example to a deleted topic.
         on_growth: The effect of new partitions of a topic.
-        wraps_at: Modulus at which numbers restart at 0: 256 for 8 bits; None for numbers that do not wrap. A larger
-            number is refused. A loss of half the modulus or more in a row is treated as falling numbers.
+        wraps_at: As `Sequence.wraps_at`.
     """
 
     on_violation: Policy = field(default_factory=Suspend)

@@ -207,8 +207,7 @@ class Linked(Evidence):
 class Checksum(Evidence):
     """The fold verifies each result and raises `Violation` on a mismatch.
 
-    Proves the state after each message with a checksum, and the number of messages if an END carries it. The state is
-    that number; `KnownSession` for a session whose number is unknown.
+    Proves the state after each message with a checksum, and the number of messages if an END carries it.
     """
 
     @override

@@ -63,10 +63,7 @@ class DecimalType(Declaration):
         return fitting or unit * 0
 
     def make_reader(self) -> Callable[[Number], Decimal]:
-        """`canonical` with a cache, for a hot fold whose numbers repeat, such as prices.
-
-        It takes 0.04 us for a cached number, 1 us for any other.
-        """
+        """`canonical` with a cache, for a hot fold: 0.04 us for a cached number, 1 us for any other."""
         read: Callable[[Number], Decimal] = _Numbers(self).__getitem__
         return read
 

@@ -29,16 +29,14 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: A short, stable name: one of `Fault`, or of a verdict: "gap", "broken link", "unknown session", ...
-        topic: Name of the topic.
         topic_id: Kafka's topic id; a re-created topic has another.
-        partition: Partition number.
         offset: First offset concerned.
         until: First offset after those concerned.
         session: The session, if any.
         expected: What would have kept the promise.
         found: The value or state that was found.
         detail: Further text for people, for example the error text of a fold.
-        traceback: The traceback of an error of the stream's own code, as Python prints it; empty for anything else.
+        traceback: The traceback of an error of the stream's own code.
     """
 
     cause: str

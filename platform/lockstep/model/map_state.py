@@ -61,9 +61,9 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
     Struct.
 
     - Iteration is in the order of the encoded keys (whole numbers from 0 on: ascending; texts: by length, then by
-      bytes), not of insertion; it and `len` read the keys of the whole table.
+    bytes); it and `len` read all keys.
 
-    - A table belongs to the state that contains it. If it is assigned to another state, it is copied whole.
+    - If a table is assigned to another state, it is copied.
     """
 
     __slots__ = ("_changed", "_held", "_stored")

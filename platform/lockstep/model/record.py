@@ -64,9 +64,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """One Kafka record.
 
     Attributes:
-        topic: Name of the topic.
         topic_id: Kafka's topic id; a re-created topic has another.
-        partition: Partition number.
         offset: Offset in the partition.
         source: The client's own message.
     """

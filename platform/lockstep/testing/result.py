@@ -29,7 +29,6 @@ class MessageResult(Generic[R]):
         envelope: Its envelope; None when it could not be decoded or has none.
         verdict: Its verdict. A message of kind SKIP is accepted with the cause "skip".
         rows: The rows that it emitted, in order.
-        topic: Its topic.
     """
 
     offset: int

@@ -23,29 +23,23 @@ PAGE = """# Faults: expected outcomes and their proofs
 
 {intro}
 
-{tiers}
-
 """
 INTRO = (
     "Each fault is produced in a real run, with a proof that it happened; then the tables are compared with a plain "
     "fold of the log that shares no code with lockstep. The expected outcome is in italics. "
-    "[tests/faults/matrix/proofs.py](../tests/faults/matrix/proofs.py) names the tests that prove each fault; "
+    "[tests/faults/matrix/proofs.py](../tests/faults/matrix/proofs.py) names the tests of each fault and their tier; "
     "`.venv/bin/python -m tests.faults.matrix.matrix > docs/faults.md` generates this page."
-)
-TIERS = (
-    "T0 and T1 run with every change, T0 without Kafka and Spark. T2 runs in `make test-nightly` and `make test-all`; "
-    "a slow test that needs strace or a mount namespace fails without it."
 )
 
 
 def page() -> str:
     """The list as a page."""
-    return PAGE.format(intro=INTRO, tiers=TIERS) + "".join(map(_line, MATRIX))
+    return PAGE.format(intro=INTRO) + "".join(map(_line, MATRIX))
 
 
 def _line(fault: Fault) -> str:
     left = f". Not covered: {fault.left}" if fault.left else ""
-    return f"- **{fault.id}** ({fault.tier.value}) {fault.what}: *{fault.expected}*{left}.\n"
+    return f"- **{fault.id}** {fault.what}: *{fault.expected}*{left}.\n"
 
 
 if __name__ == "__main__":

@@ -126,8 +126,7 @@ class Avro(FramedDecoder):
     union of tagged Structs: the tag is the record's name, unless the record has a field of the tag's name.
 
     Attributes:
-        reader_schema: An Avro schema as JSON text to which messages are resolved before they are
-            converted, for its aliases and defaults. Seldom needed.
+        reader_schema: An Avro schema as JSON text to which messages are resolved first, for its aliases and defaults.
     """
 
     reader_schema: str | None = None
