@@ -43,6 +43,16 @@ def has_table(folders: StreamFolders) -> bool:
     return False
 
 
+def has_claimed_table(folders: StreamFolders) -> bool:
+    """Whether a run has claimed the stream's table: a table that is just created has no id in its head yet.
+
+    Raises:
+        TableRootMissing: As `has_table`.
+        TableError: The log is damaged.
+    """
+    return has_table(folders) and bool(open_table(folders).base().head.table_id)
+
+
 def open_table(folders: StreamFolders) -> OutputLog:
     """The log of a stream's table.
 

@@ -27,15 +27,17 @@ from lockstep.features.delivery.status import plan_delivery, read_deliveries
 from lockstep.features.delivery.stop_order import start_delivery, stop_delivery
 from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.features.retention.rows import drop_old_rows
+from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.followers import DeclaredFollowers
 from lockstep.operations.kept_rows import ErasedHours
 from lockstep.operations.stream_table import open_table
 from lockstep.settings import Settings
+from lockstep.table.create import open_tables
 from lockstep.table.follower_positions import FollowerName, read_position, write_position
 from lockstep.table.live_files import LiveFiles
 from tests.support.installation import wait_until
 from tests.support.kept_stream import keeping, script
-from tests.support.offline_stream import Offline
+from tests.support.offline_stream import CLUSTER, Offline
 from tests.support.plain_reader import read_table
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to-add" / "target.md"
@@ -121,6 +123,18 @@ def test_a_stream_without_a_table_waits(tmp_path: Path, page: Any) -> None:
     assert plan_delivery(declared, offline.folders.root).next_run == "waits for a table"
     done = deliver(declared, Settings(table_root=offline.folders.root), stop=threading.Event())
     assert (done.is_waiting, done.claims) == (True, 0)
+
+
+def test_a_delivery_starts_when_a_run_has_claimed_the_table(tmp_path: Path, page: Any) -> None:
+    """A table has no id in its head before: a delivery that started then halted for ever, as if it were replaced."""
+    offline = Offline(keeping(), tmp_path)
+    declared = declare(offline, page)
+    open_tables(offline.folders, make_table_schema(declared.stream.types.row), CLUSTER)
+    done = deliver(declared, Settings(table_root=offline.folders.root), stop=threading.Event())
+    assert (done.is_waiting, done.claims) == (True, 0)
+    offline.run(*script())
+    run(offline, declared)
+    assert plan_delivery(declared, offline.folders.root).behind == 0
 
 
 def test_a_stopped_delivery_stays_stopped_under_dagster_and_by_hand_until_it_is_started(

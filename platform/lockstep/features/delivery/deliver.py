@@ -34,7 +34,7 @@ from lockstep.features.delivery.stop_order import StopSwitch
 from lockstep.features.delivery.targets import DeclaredDelivery, open_target
 from lockstep.operations.followers import record_failure
 from lockstep.operations.plan_frame import Description, Labelled
-from lockstep.operations.stream_table import has_table, open_table
+from lockstep.operations.stream_table import has_claimed_table, open_table
 from lockstep.settings import Settings
 from lockstep.table import delta_log
 from lockstep.table.follower_positions import (
@@ -190,7 +190,7 @@ class _Run:
         pause = 1.0
         while not self._stop.is_set():
             before = self.result.writes
-            if not has_table(self._folders):
+            if not has_claimed_table(self._folders):
                 if not follows:
                     return msgspec.structs.replace(self.result, is_waiting=True)
                 self._stop.wait(POLL_SECONDS)

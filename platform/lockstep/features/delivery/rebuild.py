@@ -29,7 +29,7 @@ from lockstep.features.delivery.targets import DeclaredDelivery, open_target
 from lockstep.features.delivery.undone import forget_undone, move_token
 from lockstep.operations.followers import FollowerStanding, judge_standing
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Plan, Prepared, drop_accepted, make_changed
-from lockstep.operations.stream_table import NoTable, has_table, open_table
+from lockstep.operations.stream_table import NoTable, has_claimed_table, open_table
 from lockstep.settings import Settings
 from lockstep.table.follower_positions import SourceHistory, find_generation, write_position
 from lockstep.table.head import Head
@@ -150,7 +150,7 @@ def prepare_rebuild(
         TableError: The table or its ledger is damaged.
     """
     folders = StreamFolders(declared.stream.name, settings.table_root)
-    if not has_table(folders):
+    if not has_claimed_table(folders):
         raise NoTable(folders.stream, folders.root)
     read = read_version(folders, open_table(folders))
     plan = _make_plan(declared, folders, read.base.head, RebuildOrder(replaces, accept_dropped))
