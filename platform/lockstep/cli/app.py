@@ -219,11 +219,14 @@ def register_command(
         within: The group of commands that it belongs to, if any.
     """
     to = within if within is not None else app
-    taken = {each.name or getattr(each.callback, "__name__", "") for each in to.registered_commands}
+    taken = {each.name or getattr(each.callback, "__name__", ""): each for each in to.registered_commands}
     register = to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
 
     def add(command: F) -> F:
-        if (called := name or command.__name__) in taken:
+        called = name or command.__name__
+        if called in taken:
+            if getattr(taken[called].callback, "__module__", "") == command.__module__:
+                return command  # its module is imported again, from a copy of the code
             raise LockstepError(f"the command {called} is there already", next_step="rename one of them")
         register(_name_its_stream(command))
         return command

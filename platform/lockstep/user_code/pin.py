@@ -41,22 +41,24 @@ def pin_code(folder: Path, settings: Settings) -> Path:
     found: Iterator[tuple[Path, CodeVersion] | None] = (find(root) for find in load_parts("code_finders"))
     copy, version = next(filter(None, found), None) or _copy_for_run(folder, root, settings)
     remember_code(copy, version)
-    _forget_modules(folder, set(settings.extensions))
+    _forget_modules(folder)
     return copy
 
 
-def _forget_modules(folder: Path, kept: Collection[str]) -> None:
+def _forget_modules(folder: Path) -> None:
     """Let modules of the working folder be imported again, from the copy.
 
-    Extensions are loaded with the features, before the choice, and import parts of the project. They are kept
-    themselves: their commands are registered already.
+    Extensions are loaded with the features, before the choice, and import parts of the project.
     """
     names = {name.partition("/")[0].removesuffix(".py") for name in list_code(folder)}
+    forgotten = list[str]()
     for name, module in list(sys.modules.items()):
         paths = (getattr(module, "__file__", None), *getattr(module, "__path__", ()))
         is_of_folder = any(path is not None and Path(path).is_relative_to(folder) for path in paths)
-        if is_of_folder and name not in kept and name.partition(".")[0] in names:
-            del sys.modules[name]
+        if is_of_folder and name.partition(".")[0] in names:
+            forgotten.append(name)
+    for name in forgotten:  # afterwards: the path of a package inside of another needs its parent
+        del sys.modules[name]
 
 
 def _copy_for_run(folder: Path, root: Path, settings: Settings) -> tuple[Path, CodeVersion]:

@@ -36,6 +36,16 @@ from assets import later
 import shared
 print(json.dumps([later.__file__, later.VERSION, shared.VERSION]), flush=True)
 """
+EXTENSION = """
+import shared, shared_parts.units.prices
+from assets import orders
+from lockstep.extensions import Feature, Panel, register_command
+FEATURE = Feature(name="own")
+
+@register_command("own_figures", Panel.INSPECT)
+def own_figures() -> None:
+    pass
+"""
 WORKER = "import json; from assets import later, orders; print(json.dumps([later.VERSION, orders.VERSION]))"
 
 
@@ -171,10 +181,10 @@ def test_the_version_is_that_of_the_copy_of_the_transform(tmp_path: Path, monkey
         assert find_code_version(stream) == version
 
 
-def import_in(project: Path, text: str, **environment: str) -> str:
+def import_in(project: Path, text: str, *, first: str = "import lockstep.code_location", **environment: str) -> str:
     """The output of a text that imports from the code location of a project."""
     variables = {**os.environ, "PYTHONPATH": LIBRARY, "LOCKSTEP_TABLE_ROOT": str(project.parent / "tables")}
-    command = [sys.executable, "-c", f"import lockstep.code_location\n{text}"]
+    command = [sys.executable, "-c", f"{first}\n{text}"]
     said = subprocess.run(
         command, cwd=project, env={**variables, **environment}, capture_output=True, text=True, check=False
     )
@@ -215,19 +225,24 @@ def test_tables_within_the_project_are_not_copied(project: Path) -> None:
     ]
 
 
-def test_an_extension_that_imports_the_project_pins_no_code_of_the_working_folder(project: Path) -> None:
-    imports = "import shared\nfrom assets import orders\nfrom lockstep.feature import Feature\n"
-    text = f"{imports}FEATURE = Feature(name='own')\n"
-    (project / "own.py").write_text(text)
-    program = """
+@pytest.mark.parametrize("extension", ["own", "ours.own"])
+def test_an_extension_that_imports_the_project_pins_no_code_of_the_working_folder(
+    project: Path, extension: str
+) -> None:
+    """Folders without __init__.py and inside of others, an extension in a package, and one with a command."""
+    (project / "shared_parts" / "units").mkdir(parents=True)
+    (project / "shared_parts" / "units" / "prices.py").write_text("VERSION = 1\n")
+    module = project.joinpath(*extension.split(".")).with_suffix(".py")
+    module.parent.mkdir(exist_ok=True)
+    module.write_text(EXTENSION)
+    program = f"""
+from lockstep.cli import __main__
 from lockstep.feature import list_features
 assert list_features()[-1].name == "own"
-import own
 from lockstep import code_location
-import assets.orders, json, shared, sys
-print(json.dumps([own.__file__, shared.__file__, assets.orders.__file__, sys.modules["own"] is own]))
+import assets.orders, json, shared, shared_parts.units.prices, sys, {extension}
+modules = (assets.orders, shared, shared_parts.units.prices, {extension})
+print(json.dumps([module.__file__ for module in modules]))
 """
-    found = json.loads(import_in(project, program, LOCKSTEP_EXTENSIONS=json.dumps(["own"])))
-    extension, *others, is_kept = found
-    assert (extension, is_kept) == (str(project / "own.py"), True)
-    assert [Path(other).is_relative_to(project) for other in others] == [False, False]
+    found = json.loads(import_in(project, program, first="", LOCKSTEP_EXTENSIONS=json.dumps([extension])))
+    assert [Path(other).is_relative_to(project) for other in found] == [False] * 4
