@@ -342,7 +342,7 @@ _IDENTITIES = {
     "aws_iam": (
         re.compile(
             r"region=[a-z0-9-]+,audience=[\w.~:/-]+"
-            r"(,duration_seconds=\d+)?(,signing_algorithm=(ES384|RS256))?",
+            r"(,duration_seconds=([6-9]\d|[1-9]\d\d|[12]\d{3}|3[0-5]\d\d|3600))?(,signing_algorithm=(ES384|RS256))?",
             re.ASCII,
         ),
         "region=eu-central-1,audience=https://kafka.example",
@@ -360,6 +360,8 @@ def _wrong_tokens(options: dict[str, str], secrets: dict[str, str], hosts: tuple
     if options.get("sasl.mechanism") != TOKENS:
         return f"{given[0]} has no effect without sasl.mechanism {TOKENS}" if given else ""
     if _IDENTITY in options or _IDENTITY_CONFIG in options:
+        if hosts:
+            return f"kafka.issuer_hosts has no effect with {_IDENTITY}: the cloud issues the tokens"
         return _wrong_identity(options, secrets)
     return _wrong_client(options, secrets, hosts)
 

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.request import getproxies, proxy_bypass
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo
 from confluent_kafka.admin._topic import TopicDescription
 
-from lockstep.errors import KafkaError, KafkaUnreachable
+from lockstep.errors import KafkaError, KafkaUnreachable, LockstepError
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
 from lockstep.kafka.secrets import Plain, with_secrets
 from lockstep.settings import TOKENS, KafkaSettings
@@ -88,8 +89,8 @@ class ClusterClient(AdminClient):
         )
         try:
             super().__init__(configuration)
-        except (KafkaException, ImportError) as error:
-            raise _unusable(error) from error
+        except Exception as error:
+            raise _make_unusable(error) from error
 
     def request_descriptions(
         self, names: Sequence[str], timeout_seconds: float
@@ -173,8 +174,8 @@ class RangeConsumer(Consumer):
         self._connection_log = connection_log or ConnectionLog()
         try:
             super().__init__({**_with_log(self._connection_log, configuration), "log_level": log_level})
-        except (KafkaException, ImportError) as error:
-            raise _unusable(error) from error
+        except Exception as error:
+            raise _make_unusable(error) from error
 
     def clear_log(self) -> None:
         """The cluster has sent messages: discard earlier log lines."""
@@ -232,9 +233,20 @@ def make_reader_configuration(settings: KafkaSettings) -> Configuration:
     }
 
 
-def make_producer_configuration(settings: KafkaSettings) -> Configuration:
-    """Configuration of a producer; secrets are still references (`with_secrets`)."""
-    return make_connection_configuration(settings)
+def make_producer(settings: KafkaSettings, options: Mapping[str, Any]) -> Producer:
+    """A producer; secrets are read here.
+
+    Args:
+        settings: Connection to the cluster.
+        options: Further options of the client.
+
+    Raises:
+        KafkaError: No client can be made of the settings.
+    """
+    try:
+        return Producer({**with_secrets(make_connection_configuration(settings)), **options})
+    except Exception as error:
+        raise _make_unusable(error) from error
 
 
 def make_consumer(configuration: Configuration) -> RangeConsumer:
@@ -248,7 +260,11 @@ def make_connection_configuration(settings: KafkaSettings, address: str | None =
     Args:
         settings: Connection to the cluster.
         address: host:port of one broker; by default those of the settings.
+
+    Raises:
+        KafkaError: A proxy would get the token of this machine.
     """
+    _refuse_proxy(settings)
     tokens = {"sasl.oauthbearer.method": "oidc"} if settings.options.get("sasl.mechanism") == TOKENS else {}
     return {
         **settings.options,
@@ -266,12 +282,17 @@ def _with_log(log: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[st
     return {**with_secrets(configuration), "error_cb": log, "logger": log, "log_level": INFORMATION}
 
 
-def _unusable(error: KafkaException | ImportError) -> KafkaError:
+def _make_unusable(error: Exception) -> Exception:
+    """The error of a client that cannot be made: the library runs the code of a cloud's library, with errors of its."""
+    if isinstance(error, LockstepError):
+        return error
+    step = "correct kafka.options, or the files that they and kafka.secrets name"
     if isinstance(error, ImportError):
         step = 'pip install "lockstep[aws]" for the driver and the executors'
-        return KafkaError("the identity of a machine in AWS needs a package that is not installed", next_step=step)
+        return KafkaError("the identity of a machine in AWS needs a package of the extra aws", next_step=step)
+    if not isinstance(error, KafkaException):
+        return KafkaError(f"no Kafka client can be made: {type(error).__name__}: {error}", next_step=step)
     said = cast("ClientError", error.args[0]).str()
-    step = "correct kafka.options, or the files that they and kafka.secrets name"
     if _NO_TOKEN in said:
         step = "check the role or credentials of this machine, and that it reaches the token service of its cloud"
         return KafkaError("no token for the identity of this machine arrived within 10 seconds", next_step=step)
@@ -279,3 +300,19 @@ def _unusable(error: KafkaException | ImportError) -> KafkaError:
 
 
 _NO_TOKEN = "OAuth token not set"  # noqa: S105  # words of the client library, which waits so long
+
+
+def _refuse_proxy(settings: KafkaSettings) -> None:
+    """Refuse to request the token of an Azure machine through a proxy, which could read it or send that of another.
+
+    Raises:
+        KafkaError: The environment names a proxy for the address.
+    """
+    is_asked = settings.options.get("sasl.oauthbearer.metadata.authentication.type") == "azure_imds"
+    if is_asked and {"http", "all"} & getproxies().keys() and not proxy_bypass(METADATA_HOST):
+        problem = "the proxy of the environment would get the token of this machine"
+        raise KafkaError(problem, next_step=f"add {METADATA_HOST} to the variables NO_PROXY and no_proxy")
+
+
+METADATA_HOST = "169.254.169.254"
+"""Where a machine in Azure gets its tokens, without TLS and inside of the machine."""

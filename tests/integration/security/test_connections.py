@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin
-from lockstep.kafka.client import make_admin_client, make_consumer, make_reader_configuration
+from lockstep.kafka.client import make_admin_client, make_consumer, make_producer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange, read_ranges
 from lockstep.model.tuning import Tuning
 from tests.integration.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
@@ -312,3 +312,9 @@ def test_the_package_for_an_identity_in_aws_is_named_if_it_is_missing(
         monkeypatch.delitem(sys.modules, name)
     error = refusal(secured.aws())
     assert error.next_step == 'pip install "lockstep[aws]" for the driver and the executors'
+
+
+def test_a_profile_of_aws_that_is_missing_is_named(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(KafkaError, match=r"ProfileNotFound.*\(missing\)"):
+        make_producer(secured.aws(), {})

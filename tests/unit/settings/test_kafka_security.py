@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from lockstep.errors import SettingsError
+from lockstep.errors import KafkaError, SettingsError
 from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.secrets import SECRET_BYTES_MAX, fetch_secret, with_secrets
 from lockstep.settings import KafkaSettings
@@ -123,6 +123,8 @@ def test_the_identity_of_a_machine_in_a_cloud_needs_no_secret(options: dict[str,
         ({**AZURE, CONFIG: "query=resource=a,endpoint=http://evil.example"}, {}, "is not of the form"),
         ({**AWS, CONFIG: f"{AWS[CONFIG]},sts_endpoint=https://evil.example"}, {}, "is not of the form"),
         ({**AWS, CONFIG: f"{AWS[CONFIG]},aws_debug=console"}, {}, "is not of the form"),
+        ({**AWS, CONFIG: f"{AWS[CONFIG]},duration_seconds=59"}, {}, "is not of the form"),
+        ({**AWS, CONFIG: f"{AWS[CONFIG]},duration_seconds=3601"}, {}, "is not of the form"),
         ({**AWS, CONFIG: f"{AWS[CONFIG]}\n"}, {}, "control characters"),
         ({**AZURE, ENDPOINT: ISSUER}, {}, f"{ENDPOINT} has no effect with azure_imds"),
         ({**AZURE, CLIENT: "streams"}, {}, f"{CLIENT} has no effect with azure_imds"),
@@ -134,7 +136,24 @@ def test_the_identity_of_a_machine_in_a_cloud_needs_no_secret(options: dict[str,
 def test_an_identity_that_cannot_be_as_meant_is_refused(
     options: dict[str, str], secrets: dict[str, str], said: str
 ) -> None:
-    assert said in token_problem(options, secrets, "login.example")
+    assert said in token_problem(options, secrets)
+
+
+def test_hosts_of_issuers_have_no_effect_with_the_identity_of_a_machine() -> None:
+    assert "kafka.issuer_hosts has no effect with" in token_problem(AWS, {}, "login.example")
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
+def test_no_proxy_gets_the_token_of_a_machine(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service of the cloud has no TLS: a proxy could read the token, or answer with its own."""
+    monkeypatch.setenv(variable, "http://proxy.example:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(KafkaError) as refused:
+        make_reader_configuration(KafkaSettings(options=AZURE))
+    assert refused.value.next_step == "add 169.254.169.254 to the variables NO_PROXY and no_proxy"
+    monkeypatch.setenv("no_proxy", "localhost,169.254.169.254")
+    assert make_reader_configuration(KafkaSettings(options=AZURE))
+    assert make_reader_configuration(KafkaSettings(options=AWS))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from lockstep.declare.delivery import KafkaTopic
 from lockstep.declare.delivery_target import DeliveryToken, TargetInterrupted, TargetRefused
 from lockstep.kafka.admin import ClusterAdmin, Topic, read_topic_settings
-from lockstep.kafka.client import ClusterClient, make_producer_configuration
-from lockstep.kafka.secrets import with_secrets
+from lockstep.kafka.client import ClusterClient, make_producer
 from lockstep.model.decoding import decode_json
 from lockstep.settings import KafkaSettings
 
@@ -131,6 +130,7 @@ def start_producer(
     Raises:
         TargetRefused: The brokers refuse transactions.
         TargetInterrupted: They did not answer.
+        KafkaError: No client can be made of the settings.
     """
     options: dict[str, Any] = {
         "transactional.id": transactional_id,
@@ -144,7 +144,7 @@ def start_producer(
         "delivery.report.only.error": True,
         "on_delivery": on_failure,
     }
-    producer = Producer({**with_secrets(make_producer_configuration(settings)), **options})
+    producer = make_producer(settings, options)
     try:
         producer.init_transactions(settings.timeout_seconds)
     except KafkaException as error:

@@ -7,21 +7,22 @@ idempotent, waits for every acknowledgement, and fails on the first message that
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Message
 from confluent_kafka.cimpl import NewTopic
 
 from lockstep.errors import KafkaError
 from lockstep.kafka.admin import ClusterAdmin
-from lockstep.kafka.client import make_admin_client, make_producer_configuration
-from lockstep.kafka.secrets import Plain, with_secrets
+from lockstep.kafka.client import make_admin_client, make_producer
+from lockstep.kafka.secrets import Plain
 from lockstep.settings import KafkaSettings
 from lockstep.time_limit import SLOW, describe_silence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 # The broker may have just started; a local one answers in well under a second after that.
@@ -117,6 +118,22 @@ def count_produced(cluster: Cluster, topic: str) -> int:
     return sum(ends.high_watermark for ends in admin.view([topic]).ends.values())
 
 
+OPTIONS: Mapping[str, Plain] = MappingProxyType(
+    {
+        "enable.idempotence": True,  # acks=all, and order kept over retries
+        "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be written
+        "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
+        "compression.type": "zstd",
+        "linger.ms": 20,
+        # Without end: messages that time out are exempt from the gapless guarantee, and those after them are written.
+        "message.timeout.ms": 0,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
+        "log_level": LOG_LEVEL,
+    }
+)
+"""Of the client that sends."""
+
+
 class SentMessages:
     """One run of a producer: counts the messages written and stores the first refusal."""
 
@@ -126,7 +143,7 @@ class SentMessages:
         self._taken = 0
         self._sent = 0
         self._refusal: ClientError | None = None
-        self._producer = Producer(_configuration(self._settings))
+        self._producer = make_producer(self._settings, OPTIONS)
 
     def send(self, topic: str, message: Outgoing) -> None:
         """Pass one message to the client; waits while its queue is full, as it is when Kafka is away for long.
@@ -187,21 +204,6 @@ class SentMessages:
 
 def _settings(cluster: Cluster) -> KafkaSettings:
     return KafkaSettings(bootstrap_servers=cluster) if isinstance(cluster, str) else cluster
-
-
-def _configuration(settings: KafkaSettings) -> dict[str, Plain]:
-    return {
-        **with_secrets(make_producer_configuration(settings)),
-        "enable.idempotence": True,  # acks=all, and order kept over retries
-        "enable.gapless.guarantee": True,  # a message given up is the end: none after it may be written
-        "partitioner": "murmur2_random",  # the same partition for a key as Kafka's own Java client
-        "compression.type": "zstd",
-        "linger.ms": 20,
-        # Without end: messages that time out are exempt from the gapless guarantee, and those after them are written.
-        "message.timeout.ms": 0,
-        "queue.buffering.max.kbytes": QUEUE_KBYTES,
-        "log_level": LOG_LEVEL,
-    }
 
 
 def _failed(settings: KafkaSettings, problem: str, cause: ClientError | None, seconds: float) -> KafkaError:

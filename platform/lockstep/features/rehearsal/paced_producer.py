@@ -24,8 +24,7 @@ import numpy.typing as npt
 from confluent_kafka import KafkaError, Message, Producer
 
 from lockstep.features.rehearsal.message_copy import CopiedMessage, name_lap_key
-from lockstep.kafka.client import make_producer_configuration
-from lockstep.kafka.secrets import with_secrets
+from lockstep.kafka.client import make_producer
 from lockstep.settings import KafkaSettings
 
 TICK_SECONDS = 0.005
@@ -147,7 +146,7 @@ class Lane:
 
 def open_producer(settings: KafkaSettings) -> Producer:
     """The client of a load test."""
-    return Producer({**with_secrets(make_producer_configuration(settings)), **SETTINGS})
+    return make_producer(settings, SETTINGS)
 
 
 def make_lanes(order: SendOrder) -> list[Lane]:
