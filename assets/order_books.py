@@ -181,7 +181,7 @@ OUTPUTS = (
         first_rows=FirstRows.NEW,
     ),
 )
-HAS_OUTPUTS = "MARKET_DATABASE" in os.environ
+HAS_OUTPUTS = bool(os.environ.get("MARKET_DATABASE"))
 """Whether this installation has a database, a topic and a receiver for the rows, as that of `make up` does."""
 
 

@@ -37,6 +37,10 @@ settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
 
 
+for output in ("MARKET_DATABASE", "MARKET_ALERTS"):
+    os.environ.pop(output, None)  # a shell with the addresses of `make up` would let tests write there
+
+
 WORKERS_MIN, WORKERS_MAX = 3, 8
 """Three workers more than cores, because tests wait for Kafka and Dagster longer than they compute: 4 kept 1.3 of 2
 cores at work. Each takes up to 2 GB."""

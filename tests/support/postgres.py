@@ -15,19 +15,17 @@ import psutil
 import psycopg2  # type: ignore[import-untyped]  # it has no types
 
 from lockstep.features.localdev.local_postgres import (
-    DATABASE,
     USER,
     create_cluster,
     make_address,
     make_server_command,
+    read_password,
 )
 from lockstep.features.localdev.processes import find_free_ports, start_child
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-PASSWORD = "no secret"  # noqa: S105  # the server asks for none
 
 
 @dataclass
@@ -100,7 +98,8 @@ class Postgres:
             if cursor.fetchone() is None:
                 cursor.execute(f"CREATE DATABASE {name}")
         connection.close()
-        place = f"hostname: 127.0.0.1, port: {self.port}, db_name: {name}, username: {USER}, password: {PASSWORD}"
+        password = read_password(self.folder / "data")
+        place = f"hostname: 127.0.0.1, port: {self.port}, db_name: {name}, username: {USER}, password: '{password}'"
         return f"\nstorage:\n  postgres:\n    postgres_db: {{{place}}}\n"
 
     def make_database(self, name: str) -> str:
@@ -110,7 +109,7 @@ class Postgres:
             cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
             cursor.execute(f"CREATE DATABASE {name}")
         connection.close()
-        return make_address(self.port, name)
+        return make_address(self.folder / "data", self.port, name)
 
     def _answers(self) -> bool:
         try:
@@ -120,7 +119,7 @@ class Postgres:
         return True
 
     def _connect(self) -> psycopg2.extensions.connection:
-        made = psycopg2.connect(host="127.0.0.1", port=self.port, user=USER, dbname=DATABASE, connect_timeout=5)
+        made = psycopg2.connect(make_address(self.folder / "data", self.port), connect_timeout=5)
         made.autocommit = True
         return made
 

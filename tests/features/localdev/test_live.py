@@ -246,10 +246,14 @@ def test_rows_reach_every_output_once_whatever_is_killed(live: Live) -> None:
     assert {each.name: each.status for each in report.followers} == dict.fromkeys(
         (*names, "order_books"), InvariantStatus.PROVEN
     )
-    stored = [line["id"].partition("/")[2].partition("/")[2] for line in map(msgspec.json.decode, alerts.open("rb"))]
+    lines = map(msgspec.json.decode, alerts.read_bytes().splitlines())
+    stored = [line["id"].partition("/")[2].partition("/")[2] for line in lines]
     assert len(stored) == len(set(stored))
     assert set(stored) == read_alarming_ids(live)
-    live.command("start", "order_books")
+    DagsterGraphQLClient(live.servers.console.removeprefix("http://")).submit_job_execution(
+        "order_books_stream", LOCATION
+    )
+    assert live.make("up").returncode == 0  # the feed, too
 
 
 def test_up_completes_and_down_ends_all_of_it_whatever_was_killed_before(live: Live) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 
 from assets import order_books
 from lockstep.features.localdev.alert_receiver import AlertRow, StoredAlerts
-from lockstep.features.localdev.local_postgres import make_address
+from lockstep.features.localdev.local_postgres import DATABASE, USER, make_address
 from lockstep.features.localdev.platform import MOVES_TOPIC, OUTPUTS
 from lockstep.features.localdev.processes import find_free_ports, start_child
 from tests.support.installation import wait_until
@@ -105,8 +106,8 @@ def test_postgres_keeps_its_rows_when_it_is_killed(tmp_path: Path) -> None:
 
     def connect() -> psycopg.Connection | None:
         try:
-            return psycopg.connect(make_address(port), connect_timeout=5, autocommit=True)
-        except psycopg.OperationalError:
+            return psycopg.connect(make_address(tmp_path / "data", port), connect_timeout=5, autocommit=True)
+        except (psycopg.OperationalError, FileNotFoundError):
             return None
 
     def start() -> tuple[subprocess.Popen[bytes], psycopg.Connection]:
@@ -126,6 +127,9 @@ def test_postgres_keeps_its_rows_when_it_is_killed(tmp_path: Path) -> None:
     process, connection = start()
     with connection:
         assert connection.execute("SELECT number FROM kept").fetchall() == [(7,)]
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(f"postgresql://{USER}@127.0.0.1:{port}/{DATABASE}", connect_timeout=5)
+    assert stat.S_IMODE((tmp_path / "data.password").stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
     process.send_signal(signal.SIGQUIT)
     process.wait()
     shutil.rmtree(tmp_path / "data")
@@ -136,3 +140,20 @@ def test_the_platform_has_the_targets_that_the_stream_names() -> None:
     named = {books.target.connection, alerts.target.url}  # type: ignore[union-attr]
     assert named == {f"env:{name}" for name in OUTPUTS}
     assert moves.target.topic == MOVES_TOPIC  # type: ignore[union-attr]
+
+
+def test_an_alert_that_is_refused_for_a_full_disk_leaves_no_part_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = StoredAlerts(tmp_path / "alerts")
+    alerts.add(make_rows([1]))
+
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space"):
+            alerts.add(make_rows([2]))
+    alerts.add(make_rows([2, 3]))
+    assert read_ids(tmp_path / "alerts") == ["1", "2", "3"]

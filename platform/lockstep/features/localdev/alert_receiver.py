@@ -54,10 +54,15 @@ class StoredAlerts:
     def add(self, rows: Sequence[AlertRow]) -> None:
         """Store rows that are not there yet."""
         new = {row.id: row for row in rows if row.id not in self._ids}
-        with self._path.open("ab") as file:
-            file.writelines(msgspec.json.encode(row) + b"\n" for row in new.values())
-            file.flush()
-            os.fsync(file.fileno())
+        size = self._path.stat().st_size
+        try:
+            with self._path.open("ab") as file:
+                file.writelines(msgspec.json.encode(row) + b"\n" for row in new.values())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # the disk is full: the next request must not continue a part of a line
+            os.truncate(self._path, size)
+            raise
         self._ids.update(new)
 
 

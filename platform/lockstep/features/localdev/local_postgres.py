@@ -1,4 +1,4 @@
-"""A local Postgres: the programs of a wheel for development, on loopback, without a password.
+"""A local Postgres: the programs of a wheel for development, on loopback, with a random password.
 
     python -m lockstep.features.localdev.local_postgres FOLDER PORT
 
@@ -8,6 +8,7 @@ The process becomes the server. Its data are in FOLDER, and survive a kill.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -34,9 +35,18 @@ _UNPRIVILEGED = (
 )
 
 
-def make_address(port: int, database: str = DATABASE) -> str:
-    """The connection string of a database of the server at a port."""
-    return f"postgresql://{USER}@127.0.0.1:{port}/{database}"
+def make_address(folder: Path, port: int, database: str = DATABASE) -> str:
+    """The connection string of a database of the server with this data, at a port."""
+    return f"postgresql://{USER}:{read_password(folder)}@127.0.0.1:{port}/{database}"
+
+
+def read_password(folder: Path) -> str:
+    """The password of the user, which only the owner of the data can read."""
+    return _name_password(folder).read_text()
+
+
+def _name_password(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.password")
 
 
 def create_cluster(folder: Path) -> None:
@@ -50,10 +60,19 @@ def create_cluster(folder: Path) -> None:
     draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    if os.geteuid() == 0:
-        os.chown(draft, _OTHER_USER, _OTHER_USER)
-    command = make_command("initdb", "-D", str(draft), "-U", USER, "--no-sync", "--encoding=UTF8", "--auth=trust")
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    password = _name_password(folder)
+    password.unlink(missing_ok=True)
+    password.touch(mode=0o600)
+    password.write_text(secrets.token_hex(16))
+    options = ("-U", USER, f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8")
+    command = make_command("initdb", "-D", str(draft), *options)
+    try:
+        if os.geteuid() == 0:
+            os.chown(draft, _OTHER_USER, _OTHER_USER)
+        made = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        step = "install util-linux, or run as another user than root"
+        raise EnvironmentProblem(f"Postgres cannot be started as another user: {error}", next_step=step) from error
     if made.returncode != 0:
         raise EnvironmentProblem(f"Postgres cannot create its data: {made.stderr}", next_step=f"check {folder.parent}")
     draft.rename(folder)

@@ -39,7 +39,7 @@ from lockstep.features.localdev import log_rotation
 from lockstep.features.localdev.broker import Broker
 from lockstep.features.localdev.feed import SPEED
 from lockstep.features.localdev.local_kafka import KAFKA_PORT
-from lockstep.features.localdev.local_postgres import make_address
+from lockstep.features.localdev.local_postgres import create_cluster, make_address
 from lockstep.features.localdev.processes import (
     MARK,
     ProcessHandle,
@@ -235,11 +235,9 @@ class LocalPlatform:
         """Start a command of the environment's `bin` that is to live; its output goes to the log of its name."""
         start = start_detached if self.detached else start_child
         whole = [find_tool(command[0]), *command[1:]]
-        environment = {**SERVERS, **self.environment()}
+        environment = {**SERVERS, **dict.fromkeys(OUTPUTS, ""), **self.environment()}
         process = start(whole, folder=self.repository, log=self.log(name), environment=environment)
-        self._add(name, process.pid)
-        servers = self.servers()
-        self._write(msgspec.structs.replace(servers, commands={**servers.commands, name: list(command)}))
+        self._add(name, process.pid, command)
         return process
 
     @contextmanager
@@ -317,6 +315,7 @@ class LocalPlatform:
             self.end(name, DAEMON_END_SECONDS)
         servers = self.servers()
         stop_all(self.folder, servers.pids("code", "web"), servers.pids("kafka"))
+        self.end(DATABASE, DAEMON_END_SECONDS)  # of another user: a container may hide its environment
         if left := sorted(process.pid for process in list_platform_processes(self.folder)):
             raise LockstepError(f"processes {left} do not end", next_step="check them with ps; then make down")
         self._record.unlink(missing_ok=True)
@@ -342,16 +341,19 @@ class LocalPlatform:
         """Record the addresses to which streams deliver rows, by environment variable."""
         self._write(msgspec.structs.replace(self.servers(), outputs=outputs))
 
-    def _add(self, name: str, pid: int | None) -> None:
+    def _add(self, name: str, pid: int | None, command: Sequence[str] = ()) -> None:
         servers = self.servers()
         process = read_process_handle(pid or 0)
         if process is None:
             raise self.failed(name, f"{name} ended at once")
-        self._write(msgspec.structs.replace(servers, started={**servers.started, name: process}))
+        commands = {**servers.commands, name: list(command)} if command else servers.commands
+        started = {**servers.started, name: process}
+        self._write(msgspec.structs.replace(servers, started=started, commands=commands))
 
     def _write(self, servers: Servers) -> None:
-        """Write the record atomically: `make down` reads it."""
+        """Write the record atomically, for the owner alone: `make down` reads it, and it has a password."""
         draft = self._record.with_suffix(".draft")
+        draft.touch(mode=0o600)
         draft.write_bytes(msgspec.json.encode(servers))
         draft.replace(self._record)
 
@@ -405,14 +407,20 @@ def start_servers(platform: LocalPlatform, speed: float) -> Iterator[str]:
 
 
 def _start_outputs(platform: LocalPlatform) -> Iterator[str]:
-    """Start the targets of deliveries: a database, a receiver of alerts, and a topic."""
+    """Start the targets of deliveries: a database, a receiver of alerts, and a topic; without Postgres, none."""
+    data = platform.folder / DATABASE
+    try:
+        create_cluster(data)
+    except EnvironmentProblem as error:
+        yield f"without targets for rows of order_books: {error.problem}; next: {error.next_step}"
+        return
     if not all(map(platform.is_running, (DATABASE, ALERTS))):
         yield "starting Postgres and a receiver of alerts, to which order_books delivers rows"
-    postgres = platform.servers().commands.get(DATABASE) or _make_server(DATABASE, platform.folder / DATABASE)
+    postgres = platform.servers().commands.get(DATABASE) or _make_server(DATABASE, data)
     alerts = platform.servers().commands.get(ALERTS) or _make_server(ALERTS, platform.folder / ALERTS_FILE)
     platform.ensure(DATABASE, lambda: postgres)
     platform.ensure(ALERTS, lambda: alerts)
-    addresses = (make_address(int(postgres[-1])), f"http://127.0.0.1:{alerts[-1]}/")
+    addresses = (make_address(data, int(postgres[-1])), f"http://127.0.0.1:{alerts[-1]}/")
     platform.set_outputs(dict(zip(OUTPUTS, addresses, strict=True)))
     create_topic(KafkaSettings(bootstrap_servers=platform.servers().kafka), MOVES_TOPIC)
 
@@ -681,9 +689,10 @@ def _show(platform: LocalPlatform) -> None:
     SAY.print(f"  Dagster    {servers.console}   (assets, runs, plots; it has no login: loopback only)")
     SAY.print(f"  Kafka      {servers.kafka}")
     SAY.print(f"  metrics    {servers.metrics}   (for Prometheus; the dashboard is deploy/grafana/lockstep.json)")
-    SAY.print(f"  database   {servers.outputs.get('MARKET_DATABASE', '')}   (table market_books: the newest levels)")
-    SAY.print(f"  topic      {MOVES_TOPIC}   (large moves of price levels)")
-    SAY.print(f"  alerts     {platform.folder / ALERTS_FILE}   (the largest moves)")
+    if servers.outputs:
+        SAY.print("  database   $MARKET_DATABASE below   (table market_books: the newest levels)")
+        SAY.print(f"  topic      {MOVES_TOPIC}   (large moves of price levels)")
+        SAY.print(f"  alerts     {platform.folder / ALERTS_FILE}   (the largest moves)")
     SAY.print(f"  tables     {platform.tables}")
     SAY.print(f"  logs       {platform.folder / 'logs'}")
     SAY.print("\ntry next, in a shell with the environment active (. .venv/bin/activate):")
