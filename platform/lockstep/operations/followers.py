@@ -201,7 +201,7 @@ def judge_standing(read: SourceHistory, head: Head) -> FollowerStanding:
 def compute_lag(position: FollowerPosition, read: SourceHistory, head: Head, now: datetime) -> FollowerLag:
     """Compute how far a follower is behind one of its sources. Pure."""
     ready = max(0, head.rewind_floor - 1) if position.reads is Reads.HOURS else head.batch
-    counts_up_to = min(read.batch, head.valid_batches.get(read.batch_generation, 0))
+    counts_up_to = min(read.last_complete, head.valid_batches.get(read.batch_generation, 0))
     unread = ready - counts_up_to if read.table_id == head.table_id else ready
     return FollowerLag(
         name=position.follower,

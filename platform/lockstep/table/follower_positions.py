@@ -50,6 +50,9 @@ class SourceHistory(msgspec.Struct, frozen=True, kw_only=True):
         batch: The newest batch of which the follower may hold rows; 0 for none.
         batch_generation: The generation that wrote this batch.
         committed_at: Time of the newest commit that was read, in seconds since 1970 (UTC); None if unknown.
+        complete_batch: Of this batch and all before it the follower holds all rows. It is earlier than `batch` if the
+            follower stopped between rows of several batches. None if it is unknown, as in a file of 0.1.0; most
+            followers read whole batches.
     """
 
     stream: str
@@ -61,6 +64,12 @@ class SourceHistory(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     batch_generation: int
     committed_at: float | None = None
+    complete_batch: int | None = None
+
+    @property
+    def last_complete(self) -> int:
+        """The batch up to which the follower holds all rows, for lag: `batch` if it is unknown."""
+        return self.batch if self.complete_batch is None else self.complete_batch
 
 
 class FollowerName(msgspec.Struct, frozen=True, order=True):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,20 @@ from dagster import materialize
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
+from lockstep import Kind
 from lockstep.cli.app import app
 from lockstep.delivery import Delivery, DeliveryFenced, FirstRows, KafkaTopic
-from lockstep.features.delivery import commands, stop_order
+from lockstep.features.delivery import commands, kept_rows, stop_order
 from lockstep.features.delivery.asset import make_delivery_asset
 from lockstep.features.delivery.deliver import run_delivery as deliver
 from lockstep.features.delivery.events import read_history
 from lockstep.features.delivery.kept_rows import find_delivered_rows, find_droppable_hours
-from lockstep.features.delivery.status import plan_delivery, read_deliveries
+from lockstep.features.delivery.status import plan_delivery, read_deliveries, read_source_position
 from lockstep.features.delivery.stop_order import start_delivery, stop_delivery
 from lockstep.features.delivery.targets import DeclaredDelivery
 from lockstep.features.retention.rows import drop_old_rows
 from lockstep.model.table_schema import make_table_schema
-from lockstep.operations.followers import DeclaredFollowers
+from lockstep.operations.followers import DeclaredFollowers, compute_lag
 from lockstep.operations.kept_rows import ErasedHours
 from lockstep.operations.stream_table import open_table
 from lockstep.settings import Settings
@@ -36,7 +37,7 @@ from lockstep.table.create import open_tables
 from lockstep.table.follower_positions import FollowerName, read_position, write_position
 from lockstep.table.live_files import LiveFiles
 from tests.support.installation import wait_until
-from tests.support.kept_stream import keeping, script
+from tests.support.kept_stream import keeping, message, script
 from tests.support.offline_stream import CLUSTER, Offline
 from tests.support.plain_reader import read_table
 
@@ -212,7 +213,73 @@ def test_retention_may_drop_the_hours_before_that_of_the_position(offline: Offli
     assert done.retention is None
     position = read_position(root, FollowerName("delivery", "archive"))
     assert position is not None
-    write_position(root, replace(position, sources=(replace(position.sources[0], batch=0),)))
+    write_position(root, replace(position, sources=(replace(position.sources[0], complete_batch=0),)))
+    assert list_droppable(offline, declared) == frozenset()
+
+
+class StopAtRows(threading.Event):
+    """A stop that is set when the target of the page has so many rows: inside a step."""
+
+    def __init__(self, offline: Offline, rows: int) -> None:
+        super().__init__()
+        self._offline = offline
+        self._rows = rows
+
+    def is_set(self) -> bool:
+        """Whether the run is to end."""
+        return len(read_values(self._offline)) >= self._rows
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_inside_a_step_retention_and_lag_know_the_batches_that_are_delivered_as_a_whole(
+    offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """The first step has the batches 1 to 4 and four rows, the second the batches 5 and 6 and two."""
+    declared = declare(offline, page, holds_rows=timedelta(days=100_000))
+    monkeypatch.setattr(page.Folder, "transaction_rows", 1)
+    root = offline.folders.root
+    if rows > 4:
+        run(offline, declared)
+        sent = [("new", message(Kind.SNAPSHOT, 1, y=7)), ("new", message(Kind.UPDATE, 2, y=7))]
+        offline.run({"kept.one": sent}, {"kept.two": sent})
+    deliver(declared, Settings(table_root=root), stop=StopAtRows(offline, rows))
+    assert len(read_values(offline)) == rows
+    complete, newest = (4, 6) if rows > 4 else (0, 4)
+    read = read_source_position(root, "archive", "keeping")
+    assert read is not None
+    assert (read.complete_batch, read.batch) == (complete, newest)
+    assert (plan_delivery(declared, root).batch, plan_delivery(declared, root).behind) == (complete, newest - complete)
+    base = open_table(offline.folders).base()
+    position = read_position(root, FollowerName("delivery", "archive"))
+    assert position is not None
+    assert compute_lag(position, read, base.head, datetime.now(UTC)).unread_batches == newest - complete
+    hours = {complete: base.head.hour, newest: "2098-01-01T00"}
+    monkeypatch.setattr(kept_rows, "find_head_of_batch", lambda _, batch: replace(base.head, hour=hours[batch]))
+    monkeypatch.setattr(kept_rows, "find_current_hour", lambda: "2099-01-01T00")
+    later = replace(base, head=replace(base.head, hour="2099-01-01T00"))
+    monkeypatch.setattr("lockstep.table.commit.OutputLog.base", lambda _: later)
+    assert list_droppable(offline, declared) == frozenset()
+    run(offline, declared)
+    assert list_droppable(offline, declared) == {base.head.hour}
+
+
+@pytest.mark.parametrize("changes", [{"complete_batch": None}, {"batch_generation": 9}])
+def test_retention_holds_rows_behind_an_earlier_or_undone_position(
+    offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    """A position of 0.1.0 may be inside a step; batches before an undone one may count again, and be undelivered."""
+    declared = declare(offline, page, holds_rows=timedelta(days=100_000))
+    root = offline.folders.root
+    run(offline, declared)
+    base = open_table(offline.folders).base()
+    later = replace(base.head, hour="2098-01-01T00")
+    monkeypatch.setattr(kept_rows, "find_head_of_batch", lambda _table, _batch: later)
+    monkeypatch.setattr(kept_rows, "find_current_hour", lambda: "2099-01-01T00")
+    monkeypatch.setattr("lockstep.table.commit.OutputLog.base", lambda _: replace(base, head=later))
+    assert list_droppable(offline, declared) == {base.head.hour}
+    position = read_position(root, FollowerName("delivery", "archive"))
+    assert position is not None
+    write_position(root, replace(position, sources=(replace(position.sources[0], **changes),)))
     assert list_droppable(offline, declared) == frozenset()
 
 

@@ -1558,6 +1558,22 @@ POSTGRES = (
         ),
     ),
     *list_mutants(
+        "features/delivery/kept_rows.py",
+        "features/delivery/test_followers.py",
+        Change(
+            "retention leaves the rows of a step in progress",
+            "complete = read.complete_batch if",
+            "complete = read.batch if",
+            "test_inside_a_step_retention_and_lag_know_the_batches_that_are_delivered_as_a_whole",
+        ),
+        Change(
+            "batches that count again may be older than an undone position",
+            "if judge_standing(read, head) not in HALTS else None",
+            "or None",
+            "test_retention_holds_rows_behind_an_earlier_or_undone_position",
+        ),
+    ),
+    *list_mutants(
         "features/delivery/undone.py",
         "features/delivery/test_undone.py",
         Change(

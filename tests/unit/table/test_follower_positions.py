@@ -45,6 +45,7 @@ HISTORIES = st.builds(
     batch=NUMBERS,
     batch_generation=NUMBERS,
     committed_at=st.none() | st.floats(0, 4e9),
+    complete_batch=st.none() | NUMBERS,
 )
 POSITIONS = st.builds(
     FollowerPosition,

@@ -140,7 +140,7 @@ def _order(name: str, order: Callable[[Path, str, int], bool], *, as_json: bool)
     declared = _choose(name)
     root = load_settings_or_exit().table_root
     read = read_source_position(root, name, declared.stream.name)
-    order(root, name, 0 if read is None else read.batch)
+    order(root, name, 0 if read is None else read.last_complete)
     print_answer([plan_delivery(declared, root)], _plans, as_json=as_json)
 
 

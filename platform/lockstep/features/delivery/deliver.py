@@ -302,6 +302,7 @@ def make_read_history(folders: StreamFolders, token: DeliveryToken) -> SourceHis
         batch=token.step_batch,
         batch_generation=token.step_generation,
         committed_at=at,
+        complete_batch=token.batch,
     )
 
 

@@ -9,8 +9,9 @@ from lockstep.declare.delivery import Delivery, FirstRows
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.changes import may_delete_sessions
 from lockstep.features.delivery.deliver import list_deliveries
-from lockstep.features.delivery.status import read_source_position
+from lockstep.features.delivery.status import HALTS, read_source_position
 from lockstep.model.commit_hour import find_current_hour, format_hour, parse_hour
+from lockstep.operations.followers import judge_standing
 from lockstep.operations.kept_rows import ErasedHours, KeptRows
 from lockstep.operations.stream_table import open_table
 from lockstep.table.delta_log import find_head_of_batch
@@ -58,5 +59,7 @@ def _find_first_held(delivery: Delivery, folders: StreamFolders, head: Head) -> 
     read = read_source_position(folders.root, delivery.name, folders.stream)
     if read is None or read.table_id != head.table_id:
         return newest if delivery.first_rows is FirstRows.NEW else oldest
-    last = find_head_of_batch(folders.table, read.batch) if read.batch else None
+    # Undone batches that were delivered may be newer than batches that count again and were not.
+    complete = read.complete_batch if judge_standing(read, head) not in HALTS else None
+    last = find_head_of_batch(folders.table, complete) if complete else None
     return oldest if last is None else max(oldest, last.hour)

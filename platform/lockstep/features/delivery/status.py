@@ -108,10 +108,10 @@ def _plan_started(declared: DeclaredDelivery, root: Path) -> DeliveryPlan:
         first = delivery.first_rows.value
         return msgspec.structs.replace(plan, behind=until, next_run=f"starts with {first} rows")
     halt = _find_halt(read, head)
-    behind = max(0, until - read.batch)
+    behind = max(0, until - read.last_complete)
     next_run = f"halts: {halt}" if halt else f"delivers {_count_batches(behind)}"
     problem = f"{halt}; lockstep deliver {delivery.name} names the next step" if halt else ""
-    return msgspec.structs.replace(plan, batch=read.batch, behind=behind, next_run=next_run, problem=problem)
+    return msgspec.structs.replace(plan, batch=read.last_complete, behind=behind, next_run=next_run, problem=problem)
 
 
 def _find_halt(read: SourceHistory, head: Head) -> str:
