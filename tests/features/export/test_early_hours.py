@@ -19,8 +19,8 @@ import pytest
 from lockstep.derived import Export, OnRewind
 from lockstep.errors import DeclarationError
 from lockstep.features.compaction.run import compact_stream
+from lockstep.features.export import publish, write
 from lockstep.features.export import undone as undone_hours
-from lockstep.features.export import write
 from lockstep.features.export.dataset import (
     ExportMismatch,
     list_exported_hours,
@@ -40,11 +40,13 @@ from lockstep.operations.followers import DeclaredFollowers, list_effects
 from lockstep.operations.lifecycle import close_hour
 from lockstep.operations.past_batches import read_head_of_batch
 from lockstep.operations.plan_frame import Refused
+from lockstep.storage import LocalStorage
 from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.head import Retention
 from lockstep.table.live_files import is_closed
 from tests.features.export.declared import make_stream
 from tests.features.export.exporting import WITHDRAWAL_STEPS
+from tests.features.export.no_rename import use_no_rename
 from tests.features.export.test_export import Rewound
 from tests.support.feed import session, update
 from tests.support.follower_looks import Killed, die
@@ -106,14 +108,14 @@ def test_a_closed_and_compacted_hour_is_exported_without_a_wait(tmp_path: Path) 
     assert_exact(made)
 
 
-def make_dying(after: int) -> Callable[[Path, str], None]:
+def make_dying(after: int) -> Callable[[Path, str, Callable[[], bool]], bool]:
     """A withdrawal of an hour that dies after some hours."""
     left = iter(range(after))
 
-    def take_back(folder: Path, hour: str) -> None:
+    def take_back(folder: Path, hour: str, is_wanted: Callable[[], bool]) -> bool:
         if next(left, None) is None:
             die()
-        take_back_hour(folder, hour)
+        return take_back_hour(folder, hour, is_wanted)
 
     return take_back
 
@@ -176,6 +178,32 @@ def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Pa
     assert_exact(made)
 
 
+@pytest.mark.parametrize("deletions", range(1, 4))
+def test_a_withdrawal_in_an_object_store_that_is_killed_is_finished_by_the_next_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    """After the manifest of the hour was deleted, its files, or its claim: undone rows are not there twice."""
+    use_no_rename(monkeypatch)
+    made = begin(tmp_path)
+    export(made)
+    made.rewind(5)
+    made.hours(2)
+    compact_stream(made.run.folders)
+    left = iter(range(deletions))
+
+    def limit(delete: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: die() if next(left, None) is None else delete(*given)
+
+    with monkeypatch.context() as killed:
+        for name in ("delete", "delete_files", "delete_folder"):
+            killed.setattr(LocalStorage, name, limit(getattr(LocalStorage, name)))
+        with pytest.raises(Killed):
+            export_stream(made.stream, made.run.folders)
+    monkeypatch.setattr(publish, "WITHDRAWING_SECONDS", -1.0)
+    export(made)
+    assert_exact(made)
+
+
 def test_an_hour_is_withdrawn_from_a_dataset_without_its_staging_folder(tmp_path: Path) -> None:
     """A copy of a dataset may lack empty folders."""
     made = begin(tmp_path)
@@ -213,6 +241,27 @@ def test_an_undone_hour_of_a_killed_export_is_withdrawn_though_a_newer_export_sa
     assert len(hour) == 1
     assert not set(hour) & list_proven_hours(Export(on_rewind=OnRewind.REWRITE), made.run.folders)
     export(made)
+    assert_exact(made)
+
+
+def test_an_export_that_is_overtaken_leaves_an_hour_that_another_has_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = begin(tmp_path)
+    compact_stream(made.run.folders)
+    hours = list[str]()
+
+    def publish_and_pause(folder: Path, staged: Path, manifest: HourManifest) -> bool:
+        monkeypatch.setattr(write, "publish_hour", publish_hour)
+        published = publish_hour(folder, staged, manifest)
+        made.rewind(2)
+        hours.extend(export(made))
+        return published
+
+    monkeypatch.setattr(write, "publish_hour", publish_and_pause)
+    slower = export_stream(made.stream, made.run.folders)
+    assert (slower.hours, slower.hours_lost) == ((), 3)
+    assert list_exported_hours(made.run.folders.export) == set(hours) != set()
     assert_exact(made)
 
 

@@ -5,21 +5,28 @@ The steps are those of a store without a rename, on files of this machine.
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lockstep.features.export import publish
-from lockstep.features.export.publish import make_staging_folder, publish_folder, take_back_folder
+from lockstep.features.export.publish import find_suffix, make_staging_folder, publish_folder, take_back_folder
 from lockstep.storage import LocalStorage
+from tests.features.export.no_rename import use_no_rename
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 LAST = "_manifest.json"
+ROWS = "rows"
+WHOLE = {ROWS: "new", LAST: "new"}
 CALLS = ("read", "list_names", "get_status", "create_whole", "delete", "delete_files", "delete_folder")
+
+
+STEPS_MAX = 13
+"""More than the calls of a withdrawal."""
 
 
 class Waits(Exception):
@@ -31,14 +38,7 @@ def _no_rename(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(_: float) -> None:
         raise Waits
 
-    create_whole = LocalStorage.create_whole
-
-    def create(self: LocalStorage, path: Path, content: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)  # an object store has no folders
-        create_whole(self, path, content)
-
-    monkeypatch.setattr(LocalStorage, "create_whole", create)
-    monkeypatch.setattr(publish, "is_in_object_store", lambda _: True)
+    use_no_rename(monkeypatch)
     monkeypatch.setattr("lockstep.features.export.publish.time.sleep", wait)
 
 
@@ -46,7 +46,7 @@ def publish_hour(folder: Path, content: str) -> bool:
     """Publish an hour of one file."""
     staged = make_staging_folder(folder, "hour")
     staged.mkdir(parents=True)
-    for name in ("rows.parquet", LAST):
+    for name in (f"00000-{find_suffix(staged.name)}.parquet", LAST):
         (staged / name).write_text(content)
     (folder / "hour").mkdir(exist_ok=True)
     return publish_folder(staged, folder / "hour", LAST)
@@ -59,22 +59,23 @@ def withdraw(folder: Path) -> None:
 
 
 def read_hour(folder: Path) -> dict[str, str]:
-    """The files of a whole hour; empty for a withdrawn hour."""
-    hour = folder / "hour"
-    names = [path.name for path in hour.iterdir()] if hour.exists() else []
-    return {name: (hour / name).read_text() for name in names if name != publish.CLAIM}
+    """The manifest and the data file of a whole hour; empty for a withdrawn hour."""
+    files = [path for path in (folder / "hour").glob("*") if path.name != publish.CLAIM]
+    found = {path.name if path.name == LAST else ROWS: path.read_text() for path in files}
+    assert len(found) == len(files)
+    return found
 
 
-def run_interrupted(monkeypatch: pytest.MonkeyPatch, step: int, folder: Path, act: Callable[[], None]) -> bool:
-    """Withdraw, and act once before a call of the storage; returns whether there was such a call."""
+def run_interrupted(monkeypatch: pytest.MonkeyPatch, step: int, folder: Path, act: Callable[[], None]) -> str | None:
+    """Withdraw, and act once before a call of the storage; returns the call, or None if there was none."""
     calls = list[str]()
 
     def make(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any) -> Any:
-            calls.append(name)
+        def called(storage: LocalStorage, path: Any, *given: Any) -> Any:
+            calls.append(f"{name} {getattr(path, 'name', '')}")
             if len(calls) == step + 1:
                 act()
-            return real(*given)
+            return real(storage, path, *given)
 
         return called
 
@@ -82,7 +83,7 @@ def run_interrupted(monkeypatch: pytest.MonkeyPatch, step: int, folder: Path, ac
         for name in CALLS:
             patch.setattr(LocalStorage, name, make(name, getattr(LocalStorage, name)))
         withdraw(folder)
-    return len(calls) > step
+    return calls[step] if len(calls) > step else None
 
 
 def test_a_withdrawal_between_any_steps_of_another_leaves_the_later_hour_whole(
@@ -104,7 +105,7 @@ def test_a_withdrawal_between_any_steps_of_another_leaves_the_later_hour_whole(
         assert publish_hour(folder, "old")
         if not run_interrupted(monkeypatch, step, folder, act):
             break
-        whole = {"rows.parquet": "new", LAST: "new"} if published[-1] else {}
+        whole = WHOLE if published[-1] else {}
         assert read_hour(folder) == whole, step
         assert [path.name for path in (folder / publish.STAGING).iterdir()] == []
         assert publish_hour(folder, "newer") is (not whole)
@@ -129,3 +130,31 @@ def test_a_withdrawal_that_was_killed_after_its_mark_is_continued_after_a_while(
     withdraw(tmp_path)
     assert read_hour(tmp_path) == {}
     assert publish_hour(tmp_path, "new")
+
+
+@pytest.mark.parametrize("pauses", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_withdrawal_that_pauses_until_its_mark_is_old_deletes_no_row_of_a_later_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: int
+) -> None:
+    """Others continue it, may pause as well, and publish the hour; then it continues."""
+    monkeypatch.setattr(publish, "WITHDRAWING_SECONDS", -1.0)
+    monkeypatch.setattr("lockstep.features.export.publish.time.sleep", lambda _: None)
+    paused_at = set[str]()
+
+    def act(folder: Path, steps: tuple[int, ...]) -> None:
+        if not steps:
+            withdraw(folder)
+            assert publish_hour(folder, "new")
+            return
+        with monkeypatch.context() as patch:
+            call = run_interrupted(patch, steps[0], folder, lambda: act(folder, steps[1:]))
+        paused_at.add(call or "")
+        if call is None:
+            act(folder, steps[1:])
+
+    for steps in product(range(STEPS_MAX), repeat=pauses):
+        folder = tmp_path / "-".join(map(str, steps))
+        assert publish_hour(folder, "old")
+        act(folder, steps)
+        assert read_hour(folder)[ROWS] == "new", steps
+    assert "" in paused_at

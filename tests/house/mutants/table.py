@@ -756,7 +756,7 @@ EARLY_HOURS = list_mutants(
     "features/export/test_early_hours.py",
     Change(
         "an hour that a rewind undid is withdrawn before others are written",
-        "            take_back_hour(folder, hour)\n",
+        "if take_back_hour(folder, hour, partial(is_undone, folder, hour, head))",
         "",
         "test_after_rewinds_the_dataset_is_the_table_and_has_no_row_twice",
     ),
@@ -1768,9 +1768,15 @@ WITHDRAWALS = list_mutants(
     ),
     Change(
         "a withdrawal deletes the publication that it has marked",
-        "    if _read_claim(target) == name:  # 2\n",
-        "    if True:  # 2\n",
-        "test_a_withdrawal_between_any_steps_of_another_leaves_the_later_hour_whole",
+        "if file.stem.endswith(find_suffix(name))",
+        "if file.name != CLAIM",
+        "test_a_withdrawal_that_pauses_until_its_mark_is_old_deletes_no_row_of_a_later_hour",
+    ),
+    Change(
+        "a withdrawal that was killed is finished by the next",
+        "not (is_wanted() or is_half_withdrawn(folder, target, last))",
+        "not is_wanted()",
+        "test_a_withdrawal_that_pauses_until_its_mark_is_old_deletes_no_row_of_a_later_hour",
     ),
 )
 

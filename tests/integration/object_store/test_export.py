@@ -154,7 +154,7 @@ def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatc
 
 
 @pytest.mark.parametrize("deletions", range(3))
-def test_an_hour_whose_withdrawal_was_killed_is_written_again_after_a_day(
+def test_an_hour_whose_withdrawal_was_killed_is_written_again_by_the_next_export(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:
     """After its manifest was deleted, its files, or its claim: it stayed claimed for ever, and was never exported."""
@@ -164,9 +164,9 @@ def test_an_hour_whose_withdrawal_was_killed_is_written_again_after_a_day(
         with pytest.raises(Killed):
             take_back_hour(filled.folders.export, HOURS[0])
     assert list_whole_hours(filled.folders.export, HOURS) == {*EXPORTED[1:]}
-    monkeypatch.setattr(publish, "STALE_SECONDS", -1.0)
-    for _ in range(2):
-        export_stream(STREAM, filled.folders)
+    for name in ("WITHDRAWING_SECONDS", "STALE_SECONDS"):
+        monkeypatch.setattr(publish, name, -1.0)
+    export_stream(STREAM, filled.folders)
     assert_exported(filled)
     assert find_storage(filled.folders.export).list_names(filled.folders.export / publish.STAGING) == []
 

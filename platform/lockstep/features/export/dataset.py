@@ -21,9 +21,17 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.addresses import is_in_object_store
 from lockstep.declare.options import Export
 from lockstep.errors import LockstepError, format_some
-from lockstep.features.export.publish import delete_stale_folders, find_whole_folders, publish_folder, take_back_folder
+from lockstep.features.export.publish import (
+    delete_stale_folders,
+    find_whole_folders,
+    is_half_withdrawn,
+    list_staging_folders,
+    publish_folder,
+    take_back_folder,
+)
 from lockstep.model.decoding import decode_json
 from lockstep.storage import find_storage
 from lockstep.table.commit import Base
@@ -312,15 +320,26 @@ def publish_hour(folder: Path, staged: Path, manifest: HourManifest) -> bool:
     return publish_folder(staged, _find_hour(folder, manifest.hour), MANIFEST_FILE)
 
 
-def take_back_hour(folder: Path, hour: str, is_wanted: Callable[[], bool] = lambda: True) -> None:
+def take_back_hour(folder: Path, hour: str, is_wanted: Callable[[], bool] = lambda: True) -> bool:
     """Take an hour back that an erasure or a rewind overtook: it leaves the readers' sight at once.
 
     Args:
         folder: The dataset.
         hour: The hour.
         is_wanted: Whether the published hour is the wrong one: another export may have written it again.
+
+    Returns:
+        False if it is not exported, or not the wrong one.
     """
-    take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE, is_wanted)
+    return take_back_folder(folder, _find_hour(folder, hour), MANIFEST_FILE, is_wanted)
+
+
+def list_half_withdrawn_hours(folder: Path) -> frozenset[str]:
+    """The hours of an object store whose withdrawal was killed, or has not ended: rows of them may be visible."""
+    if not is_in_object_store(folder):
+        return frozenset()
+    hours = {name.rpartition("-")[0] for name in list_staging_folders(folder)}
+    return frozenset(hour for hour in hours if is_half_withdrawn(folder, _find_hour(folder, hour), MANIFEST_FILE))
 
 
 def delete_leftovers(folder: Path) -> int:

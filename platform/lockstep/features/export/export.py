@@ -29,6 +29,7 @@ from lockstep.features.export.dataset import (
     keep_options,
     list_batches,
     list_exported_hours,
+    list_half_withdrawn_hours,
     list_whole_hours,
     make_options,
     record_source,
@@ -83,7 +84,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
         stream: Name of the stream.
         folder: Folder of the dataset.
         hours: Hours to write, oldest first.
-        undone: Exported hours to withdraw first, newest first: a rewind or a promotion has undone their batches.
+        undone: Exported hours to withdraw first, newest first: a rewind or a promotion has undone their batches, or
+            their withdrawal was killed.
         files: Files to read.
         rows: Rows to write.
         bytes: Bytes to read.
@@ -416,9 +418,12 @@ def list_proven_hours(export: Export, folders: StreamFolders) -> frozenset[str]:
 
 
 def _find_undone(export: Export, folder: Path, base: Base, folders: StreamFolders, floor_hour: str) -> tuple[str, ...]:
-    """The exported hours to withdraw, newest first; none may be undone if hours wait for the rewind floor."""
+    """The exported hours to withdraw, newest first; none may be undone if hours wait for the rewind floor.
+
+    An hour is half withdrawn there, too, if an erasure has overtaken its export.
+    """
     if export.on_rewind is not OnRewind.WAIT:
         return find_undone_hours(folder, base, folders.table, floor_hour)
     if list_exported_hours(folder):
         check_source(folder, base, folders.table)
-    return ()
+    return tuple(sorted(list_half_withdrawn_hours(folder), reverse=True))

@@ -8,8 +8,9 @@ In a file system by one rename of its staging folder. An object store has no ren
 
 The folder of a killed export is deleted when it is a day old, with the unfinished hour that the export had claimed. An
 hour is deleted in the other order: the manifest first, `_claim` last, and the staging folder is there until then, with
-the mark of the process that deletes: of several withdrawals of one publication one deletes, and a later publication,
-which has another staging folder, is not touched.
+the mark of the process that deletes: of several withdrawals of one publication one deletes. The mark of a process that
+pauses passes to another, and the hour may be published again before the process continues. So its files are deleted by
+their names, which have the last characters of the claim: those of a later publication stay.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ WITHDRAWAL = "_withdrawal"
 WITHDRAWING_SECONDS = 600.0
 """After this time a withdrawal was killed, and another process continues it: it deletes a few files."""
 WAIT_SECONDS = 1.0
+_SUFFIX_LENGTH = 8
 _STAGED = re.compile(r"[^/]+-[0-9a-f]{32}")
 """The name of a staging folder: a folder of another name is not ours."""
 
@@ -40,6 +42,11 @@ _STAGED = re.compile(r"[^/]+-[0-9a-f]{32}")
 def make_staging_folder(folder: Path, name: str) -> Path:
     """The path of a new staging folder of a dataset."""
     return folder / STAGING / f"{name}-{uuid.uuid4().hex}"
+
+
+def find_suffix(staged: str) -> str:
+    """The end of the stems of all data files of a publication, by the name of its staging folder."""
+    return staged[-_SUFFIX_LENGTH:]
 
 
 def publish_folder(staged: Path, target: Path, last: str) -> bool:
@@ -78,15 +85,17 @@ def _copy(staged: Path, target: Path, last: str) -> bool:
         for name in sorted(names, key=lambda name: name == last):
             storage.copy(staged / name, target / name)
     except BaseException:
-        _delete_published(target, last)  # where this fails, too, both are deleted in a day
+        _delete_published(target, last, staged.name)  # if this fails, too, both are deleted in a day
         storage.delete_folder(staged)
         raise
     storage.delete_folder(staged)
     return True
 
 
-def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> None:
+def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> bool:
     """Take a folder back: by one rename, or its last file first; a kill is then that of an export.
+
+    A withdrawal that was killed is finished in any case.
 
     Args:
         folder: The dataset.
@@ -94,53 +103,76 @@ def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[
         last: Its file that exists only if it is whole.
         is_wanted: Whether the folder that is published now is the wrong one.
 
+    Returns:
+        False if the folder does not exist, or is not the wrong one.
+
     Raises:
         PathRefused: The claim of the folder does not name a staging folder.
     """
     if is_in_object_store(target):
-        _withdraw(folder, target, last, is_wanted)
-        return
+        return _withdraw(folder, target, last, is_wanted)
+    if not is_wanted():
+        return False
     storage = find_storage(target)
     staged = make_staging_folder(folder, target.name)
     storage.make_folder(staged.parent)
     try:
         storage.move(target, staged)
     except FileNotFoundError:
-        return
+        return False
     storage.delete_folder(staged)
+    return True
 
 
-def _withdraw(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> None:
+def is_half_withdrawn(folder: Path, target: Path, last: str) -> bool:
+    """Whether a folder is not whole because its withdrawal was killed, or has not ended.
+
+    Raises:
+        PathRefused: The claim of the folder does not name a staging folder.
+    """
+    name = _read_claim(target)
+    return (
+        name is not None
+        and bool(_list_marks(folder / STAGING / name))
+        and not find_storage(target).exists(target / last)
+    )
+
+
+def _withdraw(folder: Path, target: Path, last: str, is_wanted: Callable[[], bool]) -> bool:
     """Delete a published folder, or wait until another process has deleted it.
 
     1. Mark the staging folder that the claim names.
-    2. Delete the folder if it still has that claim: another withdrawal may have ended before the mark, and another
-       export may have published since.
+    2. Delete the files of that claim: another withdrawal may have ended before the mark, and another export may have
+       published since.
     """
     storage = find_storage(target)
     name = _read_claim(target)
-    if name is None or not is_wanted():
-        return
+    if name is None or not (is_wanted() or is_half_withdrawn(folder, target, last)):
+        return False
     staged = folder / STAGING / name
     while not _mark(staged):  # 1
         time.sleep(WAIT_SECONDS)
         if _read_claim(target) != name:
-            return
-    if _read_claim(target) == name:  # 2
-        _delete_published(target, last)
+            return True
+    _delete_published(target, last, name)  # 2
     storage.delete_folder(staged)
+    return True
 
 
 def _mark(staged: Path) -> bool:
     """Mark a staging folder for this process, which then deletes the published folder; False if it has a mark."""
     storage = find_storage(staged)
-    marks = [name for name in storage.list_names(staged) if name.startswith(WITHDRAWAL)]
+    marks = _list_marks(staged)
     if marks:
         newest = max(marks, key=_read_number)
         status = storage.get_status(staged / newest)
         if status is None or time.time() - status.modified_at < WITHDRAWING_SECONDS:
             return False
     return create_owned(staged / f"{WITHDRAWAL}{len(marks)}", uuid.uuid4().hex)
+
+
+def _list_marks(staged: Path) -> list[str]:
+    return [name for name in find_storage(staged).list_names(staged) if name.startswith(WITHDRAWAL)]
 
 
 def _read_number(mark: str) -> int:
@@ -163,12 +195,26 @@ def _read_claim(target: Path) -> str | None:
     return name
 
 
-def _delete_published(target: Path, last: str) -> None:
-    """Delete a folder in an object store so that after a kill it is not whole, and has its claim."""
+def _delete_published(target: Path, last: str, name: str) -> None:
+    """Delete a publication in an object store so that after a kill it is not whole, and has its claim.
+
+    Args:
+        target: The folder, which may have a later publication at any step.
+        last: The file that exists only if a publication is whole.
+        name: The claim of the publication.
+    """
     storage = find_storage(target)
-    storage.delete(target / last)
-    storage.delete_files([target / name for name, _ in storage.walk_files(target) if name != CLAIM])
-    storage.delete(target / CLAIM)
+    if _read_claim(target) == name:
+        storage.delete(target / last)
+    files = (Path(file) for file, _ in storage.walk_files(target))
+    storage.delete_files([target / file for file in files if file.stem.endswith(find_suffix(name))])
+    if _read_claim(target) == name:
+        storage.delete(target / CLAIM)
+
+
+def list_staging_folders(folder: Path) -> list[str]:
+    """Names of the staging folders of a dataset: of exports and withdrawals that run or were killed."""
+    return [name for name in find_storage(folder).list_names(folder / STAGING) if _STAGED.fullmatch(name)]
 
 
 def find_whole_folders(targets: Iterable[Path], last: str) -> list[Path]:
@@ -187,10 +233,9 @@ def delete_stale_folders(folder: Path, targets: Iterable[Path], last: str) -> in
         last: The file of each that exists only if it is whole.
     """
     storage = find_storage(folder)
-    staged = [name for name in storage.list_names(folder / STAGING) if _STAGED.fullmatch(name)]
-    stale = [name for name in staged if _is_stale(folder / STAGING / name)]
+    stale = [name for name in list_staging_folders(folder) if _is_stale(folder / STAGING / name)]
     if stale and is_in_object_store(folder):
-        _delete_unfinished({name.encode() for name in stale}, list(targets), last)
+        _delete_unfinished(set(stale), list(targets), last)
     for name in stale:
         storage.delete_folder(folder / STAGING / name)
     return len(stale)
@@ -203,8 +248,9 @@ def _is_stale(staged: Path) -> bool:
     return bool(times) and time.time() - max(times) > STALE_SECONDS
 
 
-def _delete_unfinished(stale: set[bytes], targets: list[Path], last: str) -> None:
+def _delete_unfinished(stale: set[str], targets: list[Path], last: str) -> None:
     for target in set(targets) - set(find_whole_folders(targets, last)):
         with suppress(FileNotFoundError):  # another export deletes it
-            if find_storage(target).read(target / CLAIM) in stale:
-                _delete_published(target, last)
+            name = find_storage(target).read(target / CLAIM).decode(errors="replace")
+            if name in stale:
+                _delete_published(target, last, name)

@@ -17,6 +17,7 @@ from lockstep.features.export.dataset import (
     is_undone,
     list_batches,
     list_exported_hours,
+    list_half_withdrawn_hours,
     read_source,
     take_back_hour,
 )
@@ -53,7 +54,7 @@ def _read_hour(table: Path, version: int) -> str:
 
 
 def find_undone_hours(folder: Path, base: Base, table: Path, floor_hour: str) -> tuple[str, ...]:
-    """List the exported hours that a rewind or a promotion has undone, newest first.
+    """List the exported hours that a rewind or a promotion has undone, or that are half withdrawn; newest first.
 
     An export that is killed may leave an hour that was undone in the moment of its publication. So hours from the
     rewind floor on are always judged, and all hours if the newest export saw other batches.
@@ -73,7 +74,8 @@ def find_undone_hours(folder: Path, base: Base, table: Path, floor_hour: str) ->
     source = read_source(folder, base, table)
     is_same = list_batches(base.head, source.below_batch) == source.batches
     judged = {hour for hour in hours if hour >= floor_hour} if is_same else hours
-    return _choose_undone(folder, judged, base.head)
+    undone = _choose_undone(folder, judged, base.head)
+    return tuple(sorted({*undone, *list_half_withdrawn_hours(folder)}, reverse=True))
 
 
 def _choose_undone(folder: Path, hours: frozenset[str] | set[str], head: Head) -> tuple[str, ...]:
@@ -92,12 +94,7 @@ def withdraw_undone(folder: Path, hours: tuple[str, ...], head: Head) -> tuple[s
 
     Another export may have withdrawn an hour since, and written it again.
     """
-    withdrawn = list[str]()
-    for hour in hours:
-        if is_undone(folder, hour, head):
-            take_back_hour(folder, hour, partial(is_undone, folder, hour, head))
-            withdrawn.append(hour)
-    return tuple(withdrawn)
+    return tuple(hour for hour in hours if take_back_hour(folder, hour, partial(is_undone, folder, hour, head)))
 
 
 def find_undone_rows(undone: UndoneBatches) -> KeptRows:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -21,10 +22,11 @@ from lockstep.features.export.dataset import (
     HourManifest,
     list_batches,
     publish_hour,
+    read_manifest,
     take_back_hour,
     write_manifest,
 )
-from lockstep.features.export.publish import make_staging_folder
+from lockstep.features.export.publish import find_suffix, make_staging_folder
 from lockstep.storage import find_storage
 from lockstep.table.head import Head
 from lockstep.table.live_files import LiveFile
@@ -96,7 +98,7 @@ def write_hour(
         files = list[ExportedFile]()
         for number, file in enumerate(hour.files):
             rows = _read_rows(source, file, columns, options.partition_by)  # 1
-            with _FileSet(staged, f"{number:05d}-{staged.name[-8:]}", options, columns) as written:
+            with _FileSet(staged, f"{number:05d}-{find_suffix(staged.name)}", options, columns) as written:
                 for group in regroup_rows(rows, options.row_group_rows):
                     digest = (digest + digest_rows(group.select(columns))) % MODULUS
                     written.add(group)
@@ -130,7 +132,14 @@ def _publish_current(folder: Path, staged: Path, manifest: HourManifest, is_curr
         return False
     if is_current():
         return True
-    take_back_hour(folder, manifest.hour)
+    take_back_hour(folder, manifest.hour, partial(_is_published, folder, manifest))
+    return False
+
+
+def _is_published(folder: Path, manifest: HourManifest) -> bool:
+    """Whether an hour is the publication of this manifest: another export may have withdrawn it, and published."""
+    with suppress(FileNotFoundError):
+        return read_manifest(folder, manifest.hour) == manifest
     return False
 
 
