@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
 
 pytestmark = pytest.mark.timeout(120)
+PHRASE = "a phrase"
+
+
 KEY: dict[str, Any] = {"key": ("_session", "name"), "removed": ""}
 
 
@@ -113,12 +116,12 @@ def test_a_role_without_rights_is_told_each_one_until_it_has_them(
     owner = postgres.make_database("diagnosed")
     execute(
         owner,
-        "CREATE ROLE writer LOGIN",
+        f"CREATE ROLE writer LOGIN PASSWORD '{PHRASE}'",
         "CREATE SCHEMA market",
         "REVOKE TEMPORARY ON DATABASE diagnosed FROM PUBLIC",
         "CREATE TABLE market.lockstep_deliveries (number int)",
     )
-    monkeypatch.setenv(VARIABLE, make_conninfo(owner, user="writer"))
+    monkeypatch.setenv(VARIABLE, make_conninfo(owner, user="writer", password=PHRASE))
     declared = declare(PostgresTable(table="market.moves", connection=f"env:{VARIABLE}", key=("_session", "name")))
     granted = list[str]()
     while errors := [each for each in diagnose(declared) if each.level is Level.ERROR]:
@@ -136,7 +139,7 @@ def test_a_role_without_rights_is_told_each_one_until_it_has_them(
     with psycopg.connect(owner) as connection:
         assert connection.execute("SELECT to_regclass('market.moves')").fetchone() == (None,)
     monkeypatch.setenv(VARIABLE, make_conninfo(owner, user="nobody_of_this_name"))
-    assert "does not exist" in list_bad(diagnose(declared))[0]
+    assert "password authentication failed" in list_bad(diagnose(declared))[0]
     monkeypatch.setenv(VARIABLE, owner)
     missing = declare(PostgresTable(table="nowhere.moves", connection=f"env:{VARIABLE}"))
     assert list_bad(diagnose(missing)) == ["error: PostgresTable.table = nowhere.moves: its schema does not exist"]

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from lockstep.features.delivery.targets import DeclaredDelivery
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("url")]
+PHRASE = "a phrase"
+
+
 AGAIN = (
     "INSERT INTO readings SELECT name, value, total, 0, _generation, _batch, _topic, _topic_id, _partition, "
     "_emit_offset, _row, _session FROM readings WHERE _number = 2"
@@ -521,8 +524,8 @@ def test_a_table_with_other_columns_is_refused_by_name(
 def test_a_user_without_rights_is_refused_with_the_reason(
     url: str, offline: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute(url, "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN")
-    monkeypatch.setenv(VARIABLE, make_conninfo(url, user="reader"))
+    execute(url, "DROP ROLE IF EXISTS reader", f"CREATE ROLE reader LOGIN PASSWORD '{PHRASE}'")
+    monkeypatch.setenv(VARIABLE, make_conninfo(url, user="reader", password=PHRASE))
     with pytest.raises(TargetRefused, match="permission denied"):
         deliver(offline, declare(offline))
     monkeypatch.setenv(VARIABLE, url.replace("/delivered", "/nothing"))
