@@ -11,10 +11,13 @@ import msgspec
 from lockstep.control.handover import CommitRequest, forget_commit_request, request_commit
 from lockstep.control.heartbeat import is_writer_alive
 from lockstep.declare.options import FileSize, find_longest_batch
+from lockstep.engine.driver.commit_order import cap_ends
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Refused
 from lockstep.operations.stream_handle import StreamHandle
+from lockstep.table.head import Head
+from lockstep.table.ledger import LedgerRow
 from lockstep.time_limit import describe_silence
 
 ANSWER_SECONDS = 30.0
@@ -34,7 +37,8 @@ class CommittedNow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Name of the stream.
-        messages: Offsets that waited at the moment of the request, and are committed.
+        messages: Offsets that waited at the moment of the request, and are committed: none of topics that were retired
+            or halted since.
         batch: The last batch afterwards.
     """
 
@@ -54,7 +58,7 @@ def commit_now(handle: StreamHandle, *, who: str) -> CommittedNow:
     1. Refuse a stream whose batches do not wait for a file, or that has no writer.
     2. Note the ends of the partitions that are read and have a leader; without waiting messages that is all.
     3. Ask the writer. The request is to this writer alone: no later run repeats it.
-    4. Wait until the positions have reached these ends.
+    4. Wait until the positions have reached these ends, except of topics that are retired or halted since.
 
     Args:
         handle: The stream.
@@ -69,13 +73,31 @@ def commit_now(handle: StreamHandle, *, who: str) -> CommittedNow:
     head = handle.require_head()
     check_not_halted(head)
     _check(handle, head.epoch)  # 1
-    wanted = _find_waiting(handle)  # 2
-    batch = head.batch
-    if wanted:
-        batch = _ask_writer(handle, head.epoch, CommitRequest(who), wanted)  # 3, 4
-    positions = handle.positions
-    messages = sum(until - positions[key].until for key, until in wanted.items())
-    return CommittedNow(stream=head.stream, messages=messages, batch=batch)
+    before = handle.positions
+    view = handle.view
+    wanted = find_awaited({key: ends.stable_end for key, ends in view.ends.items()}, before, head)  # 2
+    wanted = {key: until for key, until in wanted.items() if before[key].topic in handle.selected}
+    now = _ask_writer(handle, head.epoch, CommitRequest(who), wanted) if wanted else handle  # 3, 4
+    after = now.positions
+    messages = sum(
+        max(0, min(until, after.get(key, before[key]).until) - before[key].until) for key, until in wanted.items()
+    )
+    return CommittedNow(stream=head.stream, messages=messages, batch=now.require_head().batch)
+
+
+def find_awaited(
+    ends: Mapping[TopicIdPartition, int], positions: Mapping[TopicIdPartition, LedgerRow], head: Head
+) -> dict[TopicIdPartition, int]:
+    """Those of some ends that the positions have not reached, of topics that are read: not retired, not halted. Pure.
+
+    Args:
+        ends: Offset after the last message, by partition.
+        positions: The newest ledger row of every partition.
+        head: The head of the table.
+    """
+    halted = {each.topic_id for each in head.halted_topics}
+    read = {key for key, row in positions.items() if not row.retired and key.topic_id not in halted}
+    return {key: until for key, until in ends.items() if key in read and positions[key].until < until}
 
 
 def _refuse(stream: str, kind: CommitReason, problem: str, step: str) -> Refused:
@@ -92,18 +114,10 @@ def _check(handle: StreamHandle, epoch: int) -> None:
         raise _refuse(stream.name, CommitReason.NO_WRITER, "no writer is alive", step)
 
 
-def _find_waiting(handle: StreamHandle) -> dict[TopicIdPartition, int]:
-    """The ends of the partitions with waiting messages; those of halted topics are not read."""
-    halted = {each.topic for each in handle.require_head().halted_topics}
-    ends = handle.view.ends
-    keys = ((row.key, row.until) for row in handle.subscribed if row.topic not in halted)
-    return {key: ends[key].stable_end for key, until in keys if key in ends and ends[key].stable_end > until}
-
-
 def _ask_writer(
     handle: StreamHandle, epoch: int, request: CommitRequest, wanted: Mapping[TopicIdPartition, int]
-) -> int:
-    """Ask, and wait; returns the last batch by then. Each batch of the writer starts the timeout again."""
+) -> StreamHandle:
+    """Ask, and wait; returns the stream by then. Each batch of the writer starts the timeout again."""
     control = handle.folders.control
     stream = handle.stream
     seconds_max = ANSWER_SECONDS + find_longest_batch(stream.trigger, stream.limits).total_seconds()
@@ -120,8 +134,9 @@ def _ask_writer(
             if head.batch > batch:
                 batch = head.batch
                 deadline = time.monotonic() + seconds_max
-            if not any(key in now.positions and now.positions[key].until < until for key, until in wanted.items()):
-                return batch
+                wanted = cap_ends(wanted, now.view.ends)
+            if not find_awaited(wanted, now.positions, head):
+                return now
             check_not_halted(head)
             if not lives or head.epoch != epoch:
                 problem = "the writer has ended, or sends no heartbeats: the next run reads the messages from Kafka"

@@ -99,7 +99,6 @@ ONE_IMPORTER = {
     "engine.executor.deferred": "buffered messages and timers, apart from the hot loop",
     "engine.driver.retries": "what follows a failed job, apart from the loop",
     "engine.driver.live_reports": "the newest batches of a run and their publication, apart from the loop",
-    "engine.driver.commit_order": "an operator's order to a run, apart from the loop",
     "engine.driver.stop_offsets": "the end of a bounded run, apart from the loop",
     "engine.driver.topic_changes": "topics that come and go, apart from the loop",
     "state.filling_store": "the entries of a part of a local store and of segments, apart from the choice between them",

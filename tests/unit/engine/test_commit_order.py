@@ -13,7 +13,7 @@ from lockstep.engine.driver.commit_order import CommitOrder
 from lockstep.kafka.admin import PartitionOffsets
 from lockstep.model.position import Position, TopicIdPartition
 
-EVENTS = st.sampled_from(["send", "read", "order", "hide", "show", "leave"])
+EVENTS = st.sampled_from(["send", "read", "order", "hide", "show", "leave", "cut"])
 STEPS = st.lists(st.tuples(EVENTS, st.integers(0, 1), st.integers(1, 3)), max_size=20)
 """An event, the number of its partition, and a number of messages."""
 
@@ -33,6 +33,10 @@ class Model:
             self.end[partition] += count
         elif step == "read" and at is not None:
             self.position[partition] = min(self.end[partition], at + count)
+        elif step == "cut" and not self.hidden[partition]:
+            self.end[partition] = max(0, self.end[partition] - count)
+            self.position[partition] = None if at is None else min(self.end[partition], at)
+            self.ordered[partition] = min(self.end[partition], self.ordered[partition])
         elif step == "leave":
             self.position[partition] = None
         elif step in {"hide", "show"}:
@@ -47,6 +51,7 @@ class Model:
 
 @given(STEPS)
 @example([("send", 0, 1), ("order", 0, 1), ("hide", 0, 1)])
+@example([("send", 0, 2), ("order", 0, 1), ("cut", 0, 1), ("read", 0, 1), ("send", 0, 1)])
 def test_an_order_is_due_until_the_messages_of_its_moment_are_read(steps: list[tuple[str, int, int]]) -> None:
     model = Model()
     with TemporaryDirectory() as folder:

@@ -13,6 +13,13 @@ from lockstep.model.position import Position, TopicIdPartition
 LOG = logging.getLogger("lockstep")
 
 
+def cap_ends(
+    wanted: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, PartitionOffsets]
+) -> dict[TopicIdPartition, int]:
+    """Wanted offsets, none beyond the end of its log: a truncated log no longer has the messages before. Pure."""
+    return {key: min(until, ends[key].stable_end) if key in ends else until for key, until in wanted.items()}
+
+
 class CommitOrder:
     """The order of a run, which ends once the messages of its moment are committed. No later run repeats it."""
 
@@ -38,7 +45,7 @@ class CommitOrder:
     def is_due(
         self, positions: Mapping[TopicIdPartition, Position], ends: Mapping[TopicIdPartition, PartitionOffsets]
     ) -> bool:
-        """Whether messages of the order wait in a partition that can be read.
+        """Whether messages of the order wait in a partition that can be read, as far as a truncated log has them.
 
         Args:
             positions: Positions of the partitions that are read.
@@ -47,7 +54,8 @@ class CommitOrder:
         if self._is_new:
             self._is_new = False
             self._wanted = {key: end.stable_end for key, end in ends.items()}
+        wanted = cap_ends(self._wanted, ends)
         self._wanted = {
-            key: until for key, until in self._wanted.items() if key in positions and positions[key].next_offset < until
+            key: until for key, until in wanted.items() if key in positions and positions[key].next_offset < until
         }
         return not self._wanted.keys().isdisjoint(ends)
