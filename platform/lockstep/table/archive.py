@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -24,7 +25,7 @@ from lockstep.model.position import TopicIdPartition
 from lockstep.model.table_schema import make_row_schema
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, transactions
-from lockstep.table.head import Head, SideFile
+from lockstep.table.head import FIRST_GENERATION, Head, SideFile
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import UNREADABLE, explain_unreadable, write_file
 from lockstep.table.quarantine import Header
@@ -163,10 +164,9 @@ def read_blocks(
     """
     if head.archive is None or not delta_log.has_log(folders.archive):
         return {}
-    dropped = delta_log.open_delta_table(folders.archive).transaction_version(transactions.DROPPED) or 0
     erased = 0 if head.erasure is None else head.erasure.batch
     found: dict[TopicIdPartition, list[tuple[int, int, int]]] = {key: [] for key in wanted}
-    first = max(dropped, erased) + 1
+    first = max(_read_last_dropped(folders), erased) + 1
     for rows in ledger.iterate_columns(folders.ledger, _COLUMNS, first_batch=first, last_batch=head.batch):
         archived = rows.filter(cast("Any", pc.field("archived_from").is_valid()))
         for batch, topic_id, partition, start, until in zip(*archived.to_pydict().values(), strict=True):
@@ -188,6 +188,88 @@ def merge_ranges(ranges: Iterable[tuple[int, int, int]]) -> list[ArchivedBlock]:
         else:
             blocks.append(ArchivedBlock(start, until, batch, batch))
     return blocks
+
+
+class ArchivedEnd(NamedTuple):
+    """The end of the archived offsets of a partition.
+
+    Attributes:
+        until: First offset after them; None if none was archived.
+        is_gone: No run reads the partition again: its topic was deleted or re-created.
+    """
+
+    until: int | None
+    is_gone: bool
+
+
+_END_COLUMNS = ["batch", "topic_id", "partition", "archived_until", "retired", "ending", "gone_since"]
+
+
+def read_archived_ends(folders: StreamFolders, head: Head) -> dict[TopicIdPartition, ArchivedEnd]:
+    """The end of the archive in each partition, also of those that have no position since a rewind.
+
+    A rewind does not remove messages from the archive, so the ledger files of undone batches are read, too, apart from
+    batches whose messages retention has dropped.
+
+    Args:
+        folders: Folders of the stream.
+        head: Its head.
+
+    Raises:
+        TableError: A ledger file is missing or damaged.
+    """
+    if head.archive is None or not delta_log.has_log(folders.archive):
+        return {}
+    known = ledger.read_positions(folders, head)
+    now = {key: ArchivedEnd(row.archived_until, row.is_gone) for key, row in known.items()}
+    if head.generation == FIRST_GENERATION:
+        return now
+    first = _read_last_dropped(folders) + 1
+    parts = ledger.iterate_columns(
+        folders.ledger, _END_COLUMNS, first_batch=first, last_batch=head.batch, without=head.valid_batches
+    )
+    return merge_ends(now, chain.from_iterable(map(_find_ends, parts)))
+
+
+def merge_ends(
+    now: Mapping[TopicIdPartition, ArchivedEnd], undone: Iterable[tuple[TopicIdPartition, int, ArchivedEnd]]
+) -> dict[TopicIdPartition, ArchivedEnd]:
+    """The ends of the archive, of which undone batches may have reached further than those that count. Pure.
+
+    Args:
+        now: The end in each partition that has a position.
+        undone: Partition, batch and end of other batches, in any order.
+    """
+    merged = dict(now)
+    newest = dict[TopicIdPartition, int]()
+    for key, batch, end in undone:
+        before = merged.get(key, end)
+        is_gone = before.is_gone
+        if key not in now and batch >= newest.get(key, 0):
+            newest[key] = batch
+            is_gone = end.is_gone
+        until = max((each.until for each in (before, end) if each.until is not None), default=None)
+        merged[key] = ArchivedEnd(until, is_gone)
+    return merged
+
+
+def _find_ends(rows: pa.Table) -> Iterator[tuple[TopicIdPartition, int, ArchivedEnd]]:
+    """The last batch of each partition in some rows of the ledger, and the end of the archive."""
+    has_ended: Any = pc.field("ending").is_valid() | pc.field("gone_since").is_valid()
+    is_gone: Any = pc.field("retired") & has_ended
+    place = ["topic_id", "partition"]
+    gone = rows.filter(is_gone).group_by(place).aggregate([("batch", "max")])
+    gone_at = set(zip(*gone.select([*place, "batch_max"]).to_pydict().values(), strict=True))
+    ends = rows.group_by(place).aggregate([("batch", "max"), ("archived_until", "max")])
+    columns = ends.select([*place, "batch_max", "archived_until_max"]).to_pydict().values()
+    for topic_id, partition, batch, until in zip(*columns, strict=True):
+        is_gone_then = (topic_id, partition, batch) in gone_at
+        yield TopicIdPartition(topic_id, partition), batch, ArchivedEnd(until, is_gone_then)
+
+
+def _read_last_dropped(folders: StreamFolders) -> int:
+    """The last batch whose archived messages retention has dropped; 0 for none."""
+    return delta_log.open_delta_table(folders.archive).transaction_version(transactions.DROPPED) or 0
 
 
 class ArchiveLacks(TableError):

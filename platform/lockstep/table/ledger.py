@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -346,7 +346,12 @@ def read_columns(
 
 
 def iterate_columns(
-    ledger: Path, columns: list[str], *, first_batch: int = 0, last_batch: int | None = None
+    ledger: Path,
+    columns: list[str],
+    *,
+    first_batch: int = 0,
+    last_batch: int | None = None,
+    without: Mapping[int, int] | None = None,
 ) -> Iterator[pa.Table]:
     """Some columns of the rows of some batches, in tables and in no order of them. Raises as `read_ledger` does.
 
@@ -357,9 +362,14 @@ def iterate_columns(
         columns: Names of columns, those by which rows are sorted among them.
         first_batch: First batch.
         last_batch: Last batch; by default the newest.
+        without: Last batches of generations; files with none but earlier batches of these generations are not read.
     """
     schema = pa.schema([SCHEMA.field(name) for name in columns])
+    left_out = {} if without is None else without
     for path in find_live_files(ledger, first_batch=first_batch, last_batch=last_batch):
+        name = LedgerFileName.parse(path)
+        if name is not None and name.last <= left_out.get(name.generation, -1):
+            continue
         for rows in iterate_verified_rows(ledger / path, ledger.parent.name, columns):
             yield _in_order([rows.filter(_within(first_batch, last_batch))], schema)
 

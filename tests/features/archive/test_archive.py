@@ -30,11 +30,13 @@ from lockstep.model.finding import Hole
 from lockstep.model.position import Position, TopicIdPartition, TopicNamePartition
 from lockstep.table.archive import (
     ArchivedBlock,
+    ArchivedEnd,
     ArchiveLacks,
     WantedMessages,
     digest_rows,
     find_gap,
     make_run,
+    merge_ends,
     merge_ranges,
     read_blocks,
     read_messages,
@@ -127,6 +129,31 @@ def test_the_proof_of_a_partition_reads_the_row_groups_that_may_have_it(
 def read_offsets(wanted: WantedMessages) -> list[int]:
     messages = chain.from_iterable(run.messages for run in read_messages(wanted))
     return [message.offset() for message in messages]
+
+
+ENDS = st.tuples(st.none() | st.integers(1, 9), st.booleans())
+PLACES = st.integers(0, 2).map(lambda number: TopicIdPartition("id", number))
+
+
+@given(
+    st.dictionaries(PLACES, ENDS),
+    st.lists(st.tuples(PLACES, st.integers(1, 9), ENDS), unique_by=lambda row: row[:2]).map(tuple),
+)
+def test_the_archive_ends_at_the_last_offset_of_any_batch_also_of_an_undone_one(
+    now: dict[TopicIdPartition, tuple[int | None, bool]],
+    undone: tuple[tuple[TopicIdPartition, int, tuple[int | None, bool]], ...],
+) -> None:
+    """A partition is gone by its newest row: that of its position, else that of the last batch."""
+    merged = merge_ends(
+        {key: ArchivedEnd(*end) for key, end in now.items()},
+        [(key, batch, ArchivedEnd(*end)) for key, batch, end in undone],
+    )
+    assert merged.keys() == now.keys() | {key for key, _, _ in undone}
+    for key, end in merged.items():
+        rows = sorted((batch, *found) for place, batch, found in undone if place == key)
+        all_ends = [until for _, until, _ in rows] + [now[key][0] if key in now else None]
+        assert (end.until or 0) == max(each or 0 for each in all_ends)
+        assert end.is_gone is (now[key][1] if key in now else rows[-1][2])
 
 
 def head_of(offline: Offline) -> Head:

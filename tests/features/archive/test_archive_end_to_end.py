@@ -183,3 +183,49 @@ def test_an_old_life_of_a_topic_is_named_stays_retired_and_is_left_out_if_that_i
     found = {(row.until, row.retired, row.ending) for row in ordered.handle.positions.values()}
     assert found == {(0, True, "re-created"), (len(VALUES), False, None)}
     assert prove(ordered) == "proven ()"
+
+
+def assert_read_again(runs: LocalRuns, grown: str, renewed: str) -> None:
+    for topic, key in ((grown, "s1"), (renewed, "s")):
+        assert read_rows(runs, topic) == folded([(offset, key, value) for offset, value in enumerate(VALUES)])
+
+
+def test_what_only_undone_batches_have_read_is_read_from_the_archive_and_archived_once(
+    feed: Feed, runs: LocalRuns
+) -> None:
+    """A topic that has grown and one that was created again since the target, both cut by Kafka."""
+    ordered = archived(runs.of(adding(feed.pattern, Ordered())))
+    grown = feed.create("grown")
+    renewed = feed.create("renewed")
+    ordered.run()
+    target = str(ordered.handle.require_head().batch)
+    feed.grow(grown, 2)
+    feed.delete(renewed)
+    feed.create_again("renewed")
+    feed.send(grown, VALUES, partition=1)
+    feed.send(renewed, VALUES)
+    ordered.run()
+    feed.expire(grown, 6, partition=1)
+    feed.expire(renewed, 6)
+    assert_read_again(ordered, grown, renewed)
+
+    begin_shadow(ordered.handle, "adding_shadow", target, code="", who="ann", why="a test")
+    assert drop_old_messages(ordered.folders, ALL) == ()
+    shadow = ordered.of(dataclasses.replace(ordered.stream, name="adding_shadow"))
+    assert shadow.run() is RunOutcome.ENDED
+    assert_read_again(shadow, grown, renewed)
+    assert prove(shadow) == "proven ()"
+
+    plan = prepare_rewind(ordered.handle, target).plan
+    assert (plan.archived, plan.read_again, plan.obstacles) == (12, 2 * len(VALUES), ())
+    rewind_stream(ordered.handle, target, who="ann", why="a test")
+    (reader,) = read_archive_status(ordered.stream, ordered.folders).readers
+    assert reader.stream == ordered.stream.name
+    assert ordered.run() is RunOutcome.ENDED
+    assert_read_again(ordered, grown, renewed)
+    feed.send(grown, VALUES, partition=1, key="t")
+    ordered.run()
+    assert prove(ordered) == "proven ()"
+    rows = DeltaTable(ordered.folders.archive).to_pyarrow_table().sort_by("offset").to_pylist()
+    offsets = [row["offset"] for row in rows if row["topic"] == grown]
+    assert offsets == list(range(2 * len(VALUES)))

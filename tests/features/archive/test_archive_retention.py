@@ -14,6 +14,7 @@ from lockstep.features.archive.readers import find_unread
 from lockstep.features.archive.retention import HELD_LEAST, drop_old_messages, find_old_files, list_dropped_files
 from lockstep.features.archive.status import read_archive_status
 from lockstep.model.position import TopicIdPartition
+from lockstep.table.archive import ArchivedEnd
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.positions import LedgerStamp, make_blank_row
 from lockstep.table.side_files import SideTableFile
@@ -63,26 +64,28 @@ ROW = make_blank_row(
     )
 )
 PLACES = st.tuples(st.sampled_from("ab"), st.integers(0, 1))
+ARCHIVED = st.dictionaries(PLACES, st.tuples(st.none() | st.integers(1, 5), st.booleans()))
+"""End of the archive in each partition, and whether its topic is gone."""
 READ = st.dictionaries(PLACES, st.tuples(st.integers(0, 5), st.booleans()))
 """Position of each partition, and whether it is retired."""
 
 
-@given(st.dictionaries(PLACES, st.none() | st.integers(1, 5)), READ)
-@example({("a", 1): 3}, {("a", 0): (0, False)})
+@given(ARCHIVED, READ)
+@example({("a", 1): (3, False)}, {("a", 0): (0, False)})
+@example({("b", 0): (3, False)}, {("a", 0): (0, False)})
 def test_a_reader_needs_the_archived_offsets_after_its_positions(
-    archived: dict[tuple[str, int], int | None], read: dict[tuple[str, int], tuple[int, bool]]
+    archived: dict[tuple[str, int], tuple[int | None, bool]], read: dict[tuple[str, int], tuple[int, bool]]
 ) -> None:
     """The plain table: each archived offset, by the partition's position, or by its topic."""
     unread = find_unread(
-        {TopicIdPartition(*key): replace(ROW, archived_until=until) for key, until in archived.items()},
+        {TopicIdPartition(*key): ArchivedEnd(*end) for key, end in archived.items()},
         {TopicIdPartition(*key): replace(ROW, until=at, retired=gone) for key, (at, gone) in read.items()},
     )
-    topics = {topic for (topic, _), (_, gone) in read.items() if not gone}
-    for (topic, partition), until in archived.items():
-        at, gone = read.get((topic, partition), (0, topic not in topics))
+    for place, (until, has_gone) in archived.items():
+        at, gone = read.get(place, (0, has_gone))
         needed = set[int]() if gone else set(range(at, until or 0))
-        assert (TopicIdPartition(topic, partition) in unread) is bool(needed)
-        assert set(range(unread.get(TopicIdPartition(topic, partition), 99), until or 0)) == needed
+        assert (TopicIdPartition(*place) in unread) is bool(needed)
+        assert set(range(unread.get(TopicIdPartition(*place), 99), until or 0)) == needed
 
 
 def test_dropped_messages_are_gone_for_readers_and_the_proof_says_so(tmp_path: Path) -> None:

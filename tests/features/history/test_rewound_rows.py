@@ -40,7 +40,7 @@ def rewound(
     since: dict[TopicIdPartition, LedgerRow],
 ) -> dict[tuple[str, int], tuple[int, bool]]:
     """The position of each partition after a rewind, and whether it is retired."""
-    rows = make_rewound_rows(held, now, since)
+    rows = make_rewound_rows(held, now, since, {})
     return {(each.topic_id, each.partition): (each.until, each.retired) for each in rows}
 
 

@@ -1786,6 +1786,7 @@ WITHDRAWALS = list_mutants(
     ),
 )
 
+_REWOUND_TOPICS = "test_growth_is_judged_after_any_rewind_as_it_was_at_first_and_an_end_is_not_judged_again"
 ARCHIVE = [
     *list_mutants(
         "features/archive/retention.py",
@@ -1808,7 +1809,7 @@ ARCHIVE = [
         "features/archive/test_archive_retention.py",
         Change(
             "a reader needs the new partitions of its topics",
-            "is_read = key.topic_id in topics if own is None else not own.retired",
+            "is_read = not end.is_gone if own is None else not own.retired",
             "is_read = own is not None and not own.retired",
             "test_a_reader_needs_the_archived_offsets_after_its_positions",
         ),
@@ -1828,9 +1829,35 @@ ARCHIVE = [
         "features/archive/test_archive.py",
         Change(
             "a rewind does not set the archive back",
-            "archived_until = now[key].archived_until if key in now else None",
+            "archived_until = archived[key].until if key in archived else None",
             "archived_until = row.archived_until",
             "test_a_rewind_neither_takes_back_nor_repeats_what_is_archived",
+        ),
+    ),
+    *list_mutants(
+        "features/history/rewind.py",
+        "features/history/test_rewound_topics.py",
+        Change(
+            "the growth of the next life of a topic is judged after a rewind as it was at first",
+            "if key not in now or not now[key].is_gone}",
+            "}",
+            _REWOUND_TOPICS,
+        ),
+    ),
+    *list_mutants(
+        "engine/driver/archived_log.py",
+        "features/history/test_rewound_topics.py",
+        Change(
+            "the archive is read for partitions that have no position since a rewind",
+            "wanted = dict.fromkeys(view.ends, 0) | self._reached",
+            "wanted = self._reached",
+            _REWOUND_TOPICS,
+        ),
+        Change(
+            "a partition that has no position since a rewind is not archived again",
+            "plan = with_ranges(plan, self._with_archived_end)",
+            "pass",
+            _REWOUND_TOPICS,
         ),
     ),
     *list_mutants(
@@ -1844,8 +1871,8 @@ ARCHIVE = [
         ),
         Change(
             "batches before an erasure are not folded again",
-            "first = max(dropped, erased) + 1",
-            "first = dropped + 1",
+            "first = max(_read_last_dropped(folders), erased) + 1",
+            "first = _read_last_dropped(folders) + 1",
             "test_an_erased_session_leaves_offsets_without_a_message",
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from lockstep.engine.protocol import PlannedRange
 from lockstep.kafka.admin import ClusterView
 from lockstep.model.position import TopicIdPartition
 from lockstep.table import delta_log
-from lockstep.table.archive import ArchivedBlock, WantedMessages, read_blocks
+from lockstep.table.archive import ArchivedBlock, ArchivedEnd, WantedMessages, read_archived_ends, read_blocks
 from lockstep.table.commit import OutputLog
-from lockstep.table.head import Head
+from lockstep.table.head import FIRST_GENERATION, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow
 
@@ -40,41 +40,75 @@ class ArchivedLog:
         """
         self._folders = folders
         self._head = head
-        self._known = known
+        self._reached = {key: row.until for key, row in known.items()}
         if head.origin is not None:
             self._folders = StreamFolders(head.origin.stream, folders.root)
-        self._blocks: ArchivedBlocks | None = None
+        self._ends: Mapping[TopicIdPartition, ArchivedEnd] | None = None
+        self._asked = frozenset[TopicIdPartition]()
+        self._blocks: ArchivedBlocks = {}
 
     def extend(self, view: ClusterView) -> ClusterView:
         """The view with log starts that count the archive, if it has the offsets before Kafka's without a gap.
 
+        A partition without a row is read from its first archived offset: it was added to its topic, or its topic was
+        found, after the batch of a rewind, or after the start of a shadow.
+
         Raises:
             TableError: A ledger file is missing or damaged.
         """
-        if self._blocks is None:
-            ends = view.ends
-            if not any(key in ends and row.until < ends[key].start for key, row in self._known.items()):
-                return view
-            self._blocks = self._read_blocks()
-        return expand_view(view, self._blocks)
+        reached = self._reached
+        cut = [key for key, ends in view.ends.items() if ends.start > reached.get(key, 0) and key not in self._asked]
+        if cut:
+            self._ask(cut, view)
+        return expand_view(view, self._blocks) if self._blocks else view
 
-    def _read_blocks(self) -> ArchivedBlocks:
-        head = self._head
-        if head.origin is not None:
-            if not delta_log.has_log(self._folders.table):
-                return {}
-            head = OutputLog(self._folders.table).base().head
-        return read_blocks(self._folders, head, {key: row.until for key, row in self._known.items()})
+    def _ask(self, cut: Collection[TopicIdPartition], view: ClusterView) -> None:
+        """Read the archived offsets of all partitions of a view, unless the archive has none of the cut partitions."""
+        wanted = dict.fromkeys(view.ends, 0) | self._reached
+        self._asked |= wanted.keys()
+        known = self._reached.keys()
+        head = self._read_head()
+        if head is not None and not (known.isdisjoint(cut) and self._read_ends().keys().isdisjoint(cut)):
+            self._blocks = read_blocks(self._folders, head, wanted)
+
+    def _read_ends(self) -> Mapping[TopicIdPartition, ArchivedEnd]:
+        """The end of the archive in each partition; read once."""
+        if self._ends is None:
+            head = self._read_head()
+            self._ends = {} if head is None else read_archived_ends(self._folders, head)
+        return self._ends
+
+    def _read_head(self) -> Head | None:
+        """The head of the stream of the archive; None without a table."""
+        if self._head.origin is None:
+            return self._head
+        return OutputLog(self._folders.table).base().head if delta_log.has_log(self._folders.table) else None
 
     def locate(self, view: ClusterView, plan: BatchPlan) -> BatchPlan:
-        """The plan, in which each range that Kafka no longer has names the batches that have archived it."""
+        """The plan, in which each range that Kafka no longer has names the batches that have archived it.
+
+        A range of a partition without a row before the run starts with the end of the archive, if it has one: nothing
+        is archived twice.
+
+        Raises:
+            TableError: A ledger file is missing or damaged.
+        """
+        if plan.batch.archives and self._head.generation > FIRST_GENERATION:
+            plan = with_ranges(plan, self._with_archived_end)
         if not self._blocks:
             return plan
-        bins = list[tuple[PlannedRange, ...]]()
-        for group in plan.bins:
-            located = partial(find_archived, self._folders.archive, view, self._blocks)
-            bins.append(tuple(map(located, group)))
-        return msgspec.structs.replace(plan, bins=tuple(bins))
+        return with_ranges(plan, partial(find_archived, self._folders.archive, view, self._blocks))
+
+    def _with_archived_end(self, item: PlannedRange) -> PlannedRange:
+        position = item.position
+        if position.archived_until is not None or (end := self._read_ends().get(position.key)) is None:
+            return item
+        return msgspec.structs.replace(item, position=msgspec.structs.replace(position, archived_until=end.until))
+
+
+def with_ranges(plan: BatchPlan, replace: Callable[[PlannedRange], PlannedRange]) -> BatchPlan:
+    """The plan with other ranges. Pure."""
+    return msgspec.structs.replace(plan, bins=tuple(tuple(map(replace, group)) for group in plan.bins))
 
 
 def find_archived(archive: Path, view: ClusterView, blocks: ArchivedBlocks, item: PlannedRange) -> PlannedRange:

@@ -9,7 +9,7 @@ import msgspec
 from lockstep.feature import load_parts
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.stream_table import try_read_head
-from lockstep.table.archive import read_blocks
+from lockstep.table.archive import ArchivedEnd, read_archived_ends, read_blocks
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions
@@ -37,9 +37,10 @@ def list_readers(folders: StreamFolders, head: Head) -> tuple[ArchiveReader, ...
     Raises:
         TableError: A ledger file is missing or damaged, or the table of a shadow is.
     """
-    archived = read_positions(folders, head)
+    archived = read_archived_ends(folders, head)
+    own = read_positions(folders, head)
     readers = list[ArchiveReader]()
-    for name, positions in ((folders.stream, archived), *_read_shadow_positions(folders, head)):
+    for name, positions in ((folders.stream, own), *_read_shadow_positions(folders, head)):
         unread = find_unread(archived, positions)
         blocks = read_blocks(folders, head, unread) if unread else {}
         if blocks:
@@ -49,21 +50,21 @@ def list_readers(folders: StreamFolders, head: Head) -> tuple[ArchiveReader, ...
 
 
 def find_unread(
-    archived: Mapping[TopicIdPartition, LedgerRow], positions: Mapping[TopicIdPartition, LedgerRow]
+    archived: Mapping[TopicIdPartition, ArchivedEnd], positions: Mapping[TopicIdPartition, LedgerRow]
 ) -> dict[TopicIdPartition, int]:
-    """The positions that are before the end of the archive; 0 for a new partition of a topic. Pure.
+    """The positions that are before the end of the archive; 0 for a partition that the reader does not know. Pure.
 
     Args:
-        archived: The newest rows of the stream that archives.
-        positions: Those of the reader, which has no row of a partition before it judges the growth of its topic.
+        archived: The end of the archive in each partition.
+        positions: The newest rows of the reader, which has none of a partition before it finds the growth of its topic
+            or another topic.
     """
-    topics = {key.topic_id for key, row in positions.items() if not row.retired}
     unread = dict[TopicIdPartition, int]()
-    for key, row in archived.items():
+    for key, end in archived.items():
         own = positions.get(key)
-        is_read = key.topic_id in topics if own is None else not own.retired
+        is_read = not end.is_gone if own is None else not own.retired
         reached = 0 if own is None else own.until
-        if is_read and reached < (row.archived_until or 0):
+        if is_read and reached < (end.until or 0):
             unread[key] = reached
     return unread
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -62,6 +63,7 @@ from lockstep.operations.stream_table import open_table, try_read_head
 from lockstep.state.relocation import take_state
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, quarantine, side_tables
+from lockstep.table.archive import ArchivedEnd, read_archived_ends
 from lockstep.table.commit import HourClosed
 from lockstep.table.create import create_late_table
 from lockstep.table.head import FIRST_BATCH, Desired, Head, Origin, SideFile
@@ -344,7 +346,9 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
     side_tables.catch_up_alongside_writer(own, shadow)
     read = ledger.read_positions(own, shadow)
     newest = read_rewound_rows(folders, head, target, handle.positions).newest
-    reached = {key: _kept_retired(row, newest.get(key)) for key, row in read.items()}
+    archived = read_archived_ends(folders, head)
+    archives = head.archive is not None and handle.stream.archive is not None
+    reached = {key: keep_retired(row, newest.get(key), archived.get(key)) for key, row in read.items()}
     taken = ledger.read_positions_at(own, FIRST_BATCH)
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
@@ -358,7 +362,7 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
         *_find_writers(handle, head, own, shadow),
         *_find_disagreement(head, origin, shadow, taken, held),
         *_find_unfit_columns(folders, own, target, shadow),
-        *_find_unarchived(head.stream, newest, reached),
+        *_refuse_unarchived(head.stream, list_unarchived(newest, reached, archived) if archives else ()),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     forgotten = ledger.read_forgotten(own.ledger, newest.keys() - read.keys())
@@ -430,13 +434,18 @@ def _with_state_of(row: LedgerRow, held: LedgerRow | None) -> LedgerRow:
     )
 
 
-def _kept_retired(row: LedgerRow, now: LedgerRow | None) -> LedgerRow:
-    """A position of the shadow; a topic that the stream has retired since, without a message, stays retired.
+def keep_retired(row: LedgerRow, now: LedgerRow | None, archived: ArchivedEnd | None) -> LedgerRow:
+    """A position of the shadow after a promotion, which has the archive of the stream. Pure.
 
-    The archive is that of the stream.
+    A topic that the stream has retired since, without a message, stays retired, as does a topic that is gone.
+
+    Args:
+        row: The position of the shadow.
+        now: The newest row of the partition in the stream; None without a row.
+        archived: The end of its archive.
     """
-    row = msgspec.structs.replace(row, archived_until=None if now is None else now.archived_until)
-    stays = now is not None and now.retired and now.until == row.until
+    row = msgspec.structs.replace(row, archived_until=None if archived is None else archived.until)
+    stays = now is not None and now.retired and (now.until == row.until or now.is_gone)
     return row.with_retirement_of(now) if now is not None and stays else row
 
 
@@ -493,20 +502,50 @@ def _find_disagreement(
         yield Obstacle(RewindReason.DATA, problem, again)
 
 
-def _find_unarchived(
-    stream: str, newest: Mapping[TopicIdPartition, LedgerRow], reached: Mapping[TopicIdPartition, LedgerRow]
-) -> Iterable[Obstacle]:
+class Unarchived(NamedTuple):
+    """Offsets of a partition that only a shadow has read, and that the stream has not archived.
+
+    Attributes:
+        row: The position of the shadow.
+        start: First offset.
+        offsets: Number of offsets.
+    """
+
+    row: LedgerRow
+    start: int
+    offsets: int
+
+
+def list_unarchived(
+    newest: Mapping[TopicIdPartition, LedgerRow],
+    reached: Mapping[TopicIdPartition, LedgerRow],
+    archived: Mapping[TopicIdPartition, ArchivedEnd],
+) -> list[Unarchived]:
+    """Messages that the archive would lack after a promotion, because the stream has not read them. Pure.
+
+    Args:
+        newest: The newest row of each partition in the stream.
+        reached: The positions of the shadow; no run reads the topics that are gone.
+        archived: The end of the archive in each partition.
+    """
+    ahead = list[Unarchived]()
+    for key, row in reached.items():
+        read = newest[key].until if key in newest else 0
+        in_archive = archived[key].until if key in archived else None
+        start = max(row.joined_at, read, in_archive or 0)
+        if start < row.until and not row.is_gone:
+            ahead.append(Unarchived(row, start, row.until - start))
+    return ahead
+
+
+def _refuse_unarchived(stream: str, ahead: Sequence[Unarchived]) -> Iterable[Obstacle]:
     """Refuse to pass over messages that the stream has not archived: its shadow archives nothing."""
-    ahead = [
-        (row, reached[key].until - row.until)
-        for key, row in newest.items()
-        if key in reached and row.archived_until == row.until < reached[key].until
-    ]
     if ahead:
-        worst, offsets = max(ahead, key=lambda each: each[1])
+        worst = max(ahead, key=attrgetter("offsets"))
+        total = sum(each.offsets for each in ahead)
         problem = (
-            f"the archive of {stream} would lack {sum(each for _, each in ahead)} offsets that only the shadow has "
-            f"read, most of {worst.topic}/{worst.partition}: {offsets} from {worst.until} on"
+            f"the archive of {stream} would lack {total} offsets that only the shadow has read, most of "
+            f"{worst.row.topic}/{worst.row.partition}: {worst.offsets} from {worst.start} on"
         )
         step = f"lockstep run {stream} --available-now reads and archives them; then promote with --accept-behind"
         yield Obstacle(RewindReason.ARCHIVE, problem, step)

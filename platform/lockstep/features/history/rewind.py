@@ -39,6 +39,7 @@ from lockstep.operations.stream_table import open_table
 from lockstep.state.changelog import StateDamaged, read_header
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, ledger, side_tables
+from lockstep.table.archive import ArchivedEnd, read_archived_ends
 from lockstep.table.commit import HourClosed
 from lockstep.table.head import Head
 from lockstep.table.layout import StreamFolders
@@ -358,7 +359,7 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **handle.positions}
-    rows = tuple(make_rewound_rows(held, newest, since.first))
+    rows = tuple(make_rewound_rows(held, newest, since.first, read_archived_ends(folders, head)))
     now = dict(list_named_files(folders.table))
     back = {path: size for path, size in list_files_of(folders, target).items() if path not in now}
     state, damaged = find_state_files(folders, rows)
@@ -469,7 +470,7 @@ def read_rewound_rows(
     since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **now}
     return RewoundRows(
-        placed=tuple(make_rewound_rows(held, newest, since.first)),
+        placed=tuple(make_rewound_rows(held, newest, since.first, read_archived_ends(folders, head))),
         unplaced=tuple(make_unplaced_rows(held, newest, since.first)),
         newest=newest,
     )
@@ -479,6 +480,7 @@ def make_rewound_rows(
     held: Mapping[TopicIdPartition, LedgerRow],
     now: Mapping[TopicIdPartition, LedgerRow],
     since: Mapping[TopicIdPartition, LedgerRow],
+    archived: Mapping[TopicIdPartition, ArchivedEnd],
 ) -> Iterable[LedgerRow]:
     """The positions after a rewind, before they have the stamp of its batch. Pure.
 
@@ -491,8 +493,9 @@ def make_rewound_rows(
         held: The newest row of each partition as of the target.
         now: The newest row of each partition, also of those that were forgotten since.
         since: The first row of each partition after the target.
+        archived: The end of the archive in each partition.
     """
-    known = {row.topic for row in held.values()}
+    known = _list_judged_names(held, now)
     taken_up = dict[TopicIdPartition, LedgerRow]()
     for key, row in since.items():
         if key not in held and not _is_judged_again(row, now.get(key), known):
@@ -500,7 +503,7 @@ def make_rewound_rows(
     for key, row in (*held.items(), *taken_up.items()):
         stays_retired = key in now and (now[key].until == row.until or now[key].is_gone)
         rewound = row.with_retirement_of(now[key]) if stays_retired else row
-        archived_until = now[key].archived_until if key in now else None
+        archived_until = archived[key].until if key in archived else None
         yield msgspec.structs.replace(rewound, archived_until=archived_until)
 
 
@@ -516,10 +519,17 @@ def make_unplaced_rows(
         now: The newest row of each partition, also of those that were forgotten since.
         since: The first row of each partition after the target.
     """
-    known = {row.topic for row in held.values()}
+    known = _list_judged_names(held, now)
     for key, row in since.items():
         if key not in held and _is_judged_again(row, now.get(key), known):
             yield _before_first_message(row)
+
+
+def _list_judged_names(
+    held: Mapping[TopicIdPartition, LedgerRow], now: Mapping[TopicIdPartition, LedgerRow]
+) -> Collection[str]:
+    """Names of the topics as of the target whose next life an audit finds: the end of none of them is recorded."""
+    return {row.topic for key, row in held.items() if key not in now or not now[key].is_gone}
 
 
 def _is_judged_again(first: LedgerRow, now: LedgerRow | None, known: Collection[str]) -> bool:
@@ -528,7 +538,7 @@ def _is_judged_again(first: LedgerRow, now: LedgerRow | None, known: Collection[
     Args:
         first: The first row of the partition after the target.
         now: Its newest row: a topic that is gone is not found by an audit.
-        known: Names of the topics as of the target.
+        known: Names of the topics whose next life it finds.
     """
     return (first.topic in known or first.lifecycle == GROWN) and (now is None or not now.is_gone)
 
