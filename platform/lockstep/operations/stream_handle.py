@@ -262,12 +262,22 @@ class StreamHandle:
             DeclarationError: A declared consumer group has no offset of the topics.
             TableError: A ledger file is missing or damaged.
         """
+        return self.find_joined(self.view)
+
+    def find_joined(self, view: ClusterView) -> Mapping[TopicIdPartition, int]:
+        """Find `joined` in another view, in which logs may start in the archive.
+
+        Raises:
+            KafkaError: The cluster did not answer.
+            DeclarationError: A declared consumer group has no offset of the topics.
+            TableError: A ledger file is missing or damaged.
+        """
         begun = {topic_id for topic_id, _ in self.positions}
-        new = [each for each in self.view.topics.values() if each.name in self.selected and each.topic_id not in begun]
+        new = [each for each in view.topics.values() if each.name in self.selected and each.topic_id not in begun]
         group = ConsumerGroup(self.settings.kafka, self.stream.name)
         first = self.head is None or not self.head.batch
         declared = self.stream.topics
-        return read_join_offsets(declared, new, self.view, self.cluster, group.committed_by, is_first_run=first)
+        return read_join_offsets(declared, new, view, self.cluster, group.committed_by, is_first_run=first)
 
 
 def make_cluster_admin(kafka: KafkaSettings) -> ClusterAdmin:

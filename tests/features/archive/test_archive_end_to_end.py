@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from lockstep import Ordered
+from lockstep import Earliest, FirstSnapshot, Latest, Ordered, Topics
 from lockstep.declare.archive import Archive
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.archive.metrics import BYTES, FILES, read_archive_gauges
@@ -88,9 +88,11 @@ def assert_repaired(mended: LocalRuns, topic: str) -> None:
 def test_a_bug_of_last_month_is_repaired_on_a_topic_whose_log_has_gone(runs: LocalRuns, topic: str) -> None:
     mended = archived(runs)
     assert prove(mended).startswith("violated")
-    tried = try_stream(mended.stream, mended.settings, messages_max=100)
-    assert tried.counts.messages == len(VALUES)
-    assert [(each.topic, each.start, each.until) for each in tried.partitions] == [(topic, 0, len(VALUES))]
+    for start in (Earliest(), FirstSnapshot(), Latest()):
+        declared = dataclasses.replace(mended.stream, topics=Topics(pattern=mended.stream.topics.pattern, start=start))
+        tried = try_stream(declared, mended.settings, messages_max=100)
+        assert tried.counts.messages == len(VALUES)
+        assert [(each.topic, each.start, each.until) for each in tried.partitions] == [(topic, 0, len(VALUES))]
     with pytest.raises(NothingToTry):  # Kafka has none
         try_stream(runs.stream, runs.settings, messages_max=100)
     rewind_stream(mended.handle, "2", who="ann", why="off by one")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,6 +17,10 @@ from lockstep.features.archive.retention import HELD_LEAST, drop_old_messages, f
 from lockstep.features.archive.status import read_archive_status
 from lockstep.model.position import TopicIdPartition
 from lockstep.table.archive import ArchivedEnd
+from lockstep.table.commit import OutputLog, Proposal
+from lockstep.table.commit_kinds import DESIRE
+from lockstep.table.head import Origin
+from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerFileName
 from lockstep.table.positions import LedgerStamp, make_blank_row
 from lockstep.table.side_files import SideTableFile
@@ -25,6 +31,8 @@ from tests.support.offline_rewind import rewind
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.offline_stream import Offline
 
 ALL = timedelta(hours=-1)
 """Every file is older than the hour after the newest batch."""
@@ -118,6 +126,34 @@ def test_messages_that_a_rewind_reads_again_are_not_dropped(tmp_path: Path, batc
     assert drop_old_messages(offline.folders, ALL) == ()
     offline.run(*(send(values[at : at + 2]) for at in range(2 * batch, len(values), 2)))
     assert len(drop_old_messages(offline.folders, ALL)) == 3 - batch
+
+
+def add_table(offline: Offline, name: str, origin: str) -> None:
+    """A shadow of an earlier table of a stream."""
+    folders = offline.folders
+    shutil.copytree(folders.root / folders.stream, folders.root / name)
+    table = StreamFolders(name, folders.root).table
+    named = Origin(stream=origin, table_id="t", batch=1, digest="", code="", code_digest="", at=0.0, cause="")
+    OutputLog(table).commit(Proposal(kind=DESIRE, next_head=lambda base: replace(base.head, origin=named)))
+
+
+def test_a_damaged_shadow_counts_as_a_reader_that_has_read_nothing(tmp_path: Path) -> None:
+    """Housekeeping failed each hour, and so did the status."""
+    offline = make_offline(tmp_path)
+    run_batches(offline, 5)
+    rewind(offline, 1)
+    add_table(offline, "earlier", offline.stream.name)
+    for name, origin in (("fix", offline.stream.name), ("another", "readings")):
+        add_table(offline, name, origin)
+        table = StreamFolders(name, offline.folders.root).table
+        foreign = {"delta.logRetentionDuration": "interval 1 days"}
+        DeltaTable(table).alter.set_table_properties(foreign)
+    assert drop_old_messages(offline.folders, ALL) == ()
+    shadow, stream = read_archive_status(offline.stream, offline.folders).readers
+    assert (shadow.stream, shadow.first_batch) == ("fix", 1)
+    assert "not a commit of lockstep" in shadow.problem
+    assert (stream.stream, stream.first_batch, stream.problem) == (offline.stream.name, 2, "")
+    assert len(drop_old_messages(offline.folders, ALL - HELD_LEAST)) == 3
 
 
 def test_retention_waits_for_a_reader_no_longer_than_its_time_and_names_it(

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.dataset as ds
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lockstep.derived import Export, OnRewind
 from lockstep.errors import DeclarationError
@@ -28,7 +30,14 @@ from lockstep.features.export.dataset import (
     read_manifest,
     take_back_hour,
 )
-from lockstep.features.export.export import WaitReason, export_stream, list_proven_hours, plan_export
+from lockstep.features.export.export import (
+    WaitingHours,
+    WaitReason,
+    describe_missing,
+    export_stream,
+    list_proven_hours,
+    plan_export,
+)
 from lockstep.features.export.publish import STAGING
 from lockstep.features.export.status import read_exports
 from lockstep.features.export.undone import UNDONE, find_undone_rows
@@ -295,6 +304,26 @@ def test_an_hour_whose_rows_retention_has_dropped_stays(tmp_path: Path) -> None:
 
 def retention_before(hour: str) -> Retention:
     return Retention(hour=hour, batch=1, at=0.0, cause="a test")
+
+
+HOURS = st.sets(st.integers(0, 4).map("2026-01-01T0{}".format))
+
+
+@given(HOURS, HOURS, HOURS)
+@example({"2026-01-01T01"}, {"2026-01-01T01"}, set())
+def test_missing_rows_are_named_until_later_hours_have_them(
+    withdrawn: set[str], written: set[str], waiting: set[str]
+) -> None:
+    groups = [WaitingHours(WaitReason.OPEN, len(waiting), min(waiting), max(waiting))] if waiting else []
+    notes = describe_missing(sorted(withdrawn, reverse=True), written, groups)
+    first = min(withdrawn, default="")
+    later = {hour for hour in (min(waiting), max(waiting)) if hour > first} if waiting else set[str]()
+    is_written = any(hour > first for hour in written)
+    assert len(notes) == (bool(withdrawn) and (bool(later) or not is_written))
+    for note in notes:
+        assert f"withdrawn hours {first} to {max(withdrawn)} are missing" in note
+        assert ("the stream has read them again" in note) is not bool(later)
+        assert f"until hours {min(later)} to {max(later)} are written" in note if later else True
 
 
 def test_a_declaration_names_the_choices() -> None:

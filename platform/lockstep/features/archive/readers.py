@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
+from lockstep.errors import TableError
 from lockstep.feature import load_parts
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.stream_table import try_read_head
@@ -20,28 +22,39 @@ class ArchiveReader(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stream: Its name.
-        first_batch: The first batch of the archive with messages that it has not read.
+        first_batch: The first batch of the archive with messages that it has not read; 1 if that is unknown.
+        problem: Why its positions cannot be read; empty if they can.
     """
 
     stream: str
     first_batch: int
+    problem: str = ""
 
 
 def list_readers(folders: StreamFolders, head: Head) -> tuple[ArchiveReader, ...]:
-    """List the streams that have not read all archived messages.
+    """List the streams that have not read all archived messages; a damaged shadow counts as one that has read none.
 
     Args:
         folders: Folders of the stream.
         head: Its head.
 
     Raises:
-        TableError: A ledger file is missing or damaged, or the table of a shadow is.
+        TableError: A ledger file of the stream is missing or damaged.
     """
     archived = read_archived_ends(folders, head)
     own = read_positions(folders, head)
     readers = list[ArchiveReader]()
-    for name, positions in ((folders.stream, own), *_read_shadow_positions(folders, head)):
-        unread = find_unread(archived, positions)
+    read: dict[str, Mapping[TopicIdPartition, LedgerRow]] = {folders.stream: own}
+    for name in _list_shadow_names(folders):
+        try:
+            positions = _read_shadow_positions(StreamFolders(name, folders.root), head)
+        except TableError as error:
+            readers.append(ArchiveReader(stream=name, first_batch=1, problem=error.problem))
+            continue
+        if positions is not None:
+            read[name] = positions
+    for name, known in read.items():
+        unread = find_unread(archived, known)
         blocks = read_blocks(folders, head, unread) if unread else {}
         if blocks:
             first = min(of_key[0].first_batch for of_key in blocks.values())
@@ -69,12 +82,15 @@ def find_unread(
     return unread
 
 
-def _read_shadow_positions(
-    folders: StreamFolders, head: Head
-) -> Iterator[tuple[str, Mapping[TopicIdPartition, LedgerRow]]]:
-    for list_tables in load_parts("table_listers"):
-        for name in list_tables({folders.stream}, folders.root):
-            own = StreamFolders(name, folders.root)
-            further = try_read_head(own)
-            if further is not None and further.origin is not None and further.origin.table_id == head.table_id:
-                yield name, read_positions(own, further)
+def _list_shadow_names(folders: StreamFolders) -> Iterable[str]:
+    return chain.from_iterable(
+        list_tables({folders.stream}, folders.root) for list_tables in load_parts("table_listers")
+    )
+
+
+def _read_shadow_positions(own: StreamFolders, head: Head) -> Mapping[TopicIdPartition, LedgerRow] | None:
+    """The positions of a shadow; None if it is a shadow of an earlier table of the stream."""
+    found = try_read_head(own)
+    if found is None or found.origin is None or found.origin.table_id != head.table_id:
+        return None
+    return read_positions(own, found)

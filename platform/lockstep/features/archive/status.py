@@ -73,7 +73,7 @@ class ArchiveStatus(msgspec.Struct, frozen=True, kw_only=True):
         names = "topic partition archived_from archived_until position"
         records = (
             Records.of("partitions", self.partitions, names),
-            Records.of("readers", self.readers, "stream first_batch"),
+            Records.of("readers", self.readers, "stream first_batch problem"),
         )
         return Description(title=f"{self.stream}: archive", facts=facts, records=records)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import cast
@@ -114,18 +114,31 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("bytes to read", self.bytes, Unit.BYTES),
         )
         records = (Records.of("hours", reversed(self.hours), "hour files rows bytes"), make_waiting(self.waiting))
-        notes = describe_missing(self.undone, self.waiting)
+        notes = describe_missing(self.undone, (hour.hour for hour in self.hours), self.waiting)
         return Description(title=f"{self.stream}: export", facts=facts, records=records, notes=notes)
 
 
-def describe_missing(withdrawn: Sequence[str], waiting: Iterable[WaitingHours]) -> tuple[str, ...]:
-    """Name the rows that readers miss after a withdrawal, until the hours in which they were read again are written."""
-    hours = {each.oldest_hour for each in waiting} | {each.newest_hour for each in waiting}
-    later = {hour for hour in hours if withdrawn and hour > withdrawn[-1]}
-    if not later:
+def describe_missing(
+    withdrawn: Sequence[str], written: Iterable[str], waiting: Iterable[WaitingHours]
+) -> tuple[str, ...]:
+    """Name the rows that readers miss after a withdrawal, until the hours in which they were read again are written.
+
+    Args:
+        withdrawn: The withdrawn hours.
+        written: Hours that are written after the withdrawal.
+        waiting: Hours that have to wait.
+    """
+    if not withdrawn:
         return ()
-    text = f"rows of the withdrawn hours {min(withdrawn)} to {max(withdrawn)} are missing in the dataset"
-    return (f"{text} until hours {min(later)} to {max(later)} are written, which wait now",)
+    first = min(withdrawn)
+    text = f"rows of the withdrawn hours {first} to {max(withdrawn)} are missing in the dataset"
+    waits = chain.from_iterable((each.oldest_hour, each.newest_hour) for each in waiting)
+    later = {hour for hour in waits if hour > first}
+    if later:
+        return (f"{text} until hours {min(later)} to {max(later)} are written, which wait now",)
+    if any(hour > first for hour in written):
+        return ()
+    return (f"{text} until the stream has read them again, and the hours of that are written",)
 
 
 def make_waiting(waiting: Iterable[WaitingHours]) -> Records:
@@ -178,7 +191,7 @@ class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("newest hour", self.hours[-1] if self.hours else ""),
             Labelled("batch", self.batch),
         )
-        notes = describe_missing(self.hours_withdrawn, self.waiting)
+        notes = describe_missing(self.hours_withdrawn, self.hours, self.waiting)
         records = (make_waiting(self.waiting),)
         return Description(title=f"{self.stream}: exported", facts=facts, records=records, notes=notes)
 

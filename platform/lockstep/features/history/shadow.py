@@ -273,8 +273,26 @@ def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
 
 
 def list_shadow_names(streams: Collection[str], root: Path) -> list[str]:
-    """The names of the shadows of these streams, as `read_shadows` finds them."""
-    return [each.name for each in read_shadows(streams, root).shadows]
+    """The names of the shadows of these streams, also of damaged ones."""
+    found = list[str]()
+    for name in _list_names(root):
+        folders = StreamFolders(name, root)
+        source = None
+        try:
+            head = try_read_head(folders)
+            if head is not None and head.origin is not None:
+                source = head.origin.stream
+        except TableError:
+            source = _find_source(folders)
+        except (DeltaError, PermissionError):  # a table of somebody else
+            continue
+        if source in streams:
+            found.append(name)
+    return found
+
+
+def _list_names(root: Path) -> Iterable[str]:
+    return filter(NAME.fullmatch, sorted(find_storage(root).list_names(root)))
 
 
 def read_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
@@ -285,7 +303,7 @@ def read_shadows(streams: Collection[str], root: Path) -> ShadowsFound:
     """
     shadows = list[ShadowShown]()
     unread = dict[str, str]()
-    for name in filter(NAME.fullmatch, sorted(find_storage(root).list_names(root))):
+    for name in _list_names(root):
         folders = StreamFolders(name, root)
         try:
             head = try_read_head(folders)

@@ -232,7 +232,7 @@ def _read_archived(stream: AnyStream, handle: StreamHandle, folders: StreamFolde
 def _plan(handle: StreamHandle, messages_max: int, topic: str | None, archived: _Archived) -> BatchPlan:
     """The first batch of a first run, on one core."""
     view = archived.view
-    positions = Subscription({}, view, frozenset(), handle.joined).positions.values()
+    positions = Subscription({}, view, frozenset(), handle.find_joined(view)).positions.values()
     head = Head(stream=handle.stream.name, cluster_id=handle.view.cluster_id)
     plan = plan_batch(
         PlanInput(
