@@ -11,7 +11,7 @@ import msgspec
 from lockstep.control.handover import CommitRequest, forget_commit_request, request_commit
 from lockstep.control.heartbeat import is_writer_alive
 from lockstep.declare.options import FileSize, find_longest_batch
-from lockstep.engine.driver.commit_order import cap_ends
+from lockstep.engine.driver.commit_order import narrow_to_ends
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.model.position import TopicIdPartition
 from lockstep.operations.plan_frame import Description, Labelled, Obstacle, Refused
@@ -134,7 +134,7 @@ def _ask_writer(
             if head.batch > batch:
                 batch = head.batch
                 deadline = time.monotonic() + seconds_max
-                wanted = cap_ends(wanted, now.view.ends)
+                wanted = narrow_to_ends(wanted, now.view.ends)
             if not find_awaited(wanted, now.positions, head):
                 return now
             check_not_halted(head)

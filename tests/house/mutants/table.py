@@ -1746,7 +1746,7 @@ COMMIT_ORDER = [
         ),
         Change(
             "an order ends with a log that was truncated",
-            "wanted = cap_ends(self._wanted, ends)",
+            "wanted = narrow_to_ends(self._wanted, ends)",
             "wanted = self._wanted",
             "test_an_order_is_due_until_the_messages_of_its_moment_are_read",
         ),

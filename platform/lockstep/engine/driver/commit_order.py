@@ -13,7 +13,7 @@ from lockstep.model.position import Position, TopicIdPartition
 LOG = logging.getLogger("lockstep")
 
 
-def cap_ends(
+def narrow_to_ends(
     wanted: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, PartitionOffsets]
 ) -> dict[TopicIdPartition, int]:
     """Wanted offsets, none beyond the end of its log: a truncated log no longer has the messages before. Pure."""
@@ -54,7 +54,7 @@ class CommitOrder:
         if self._is_new:
             self._is_new = False
             self._wanted = {key: end.stable_end for key, end in ends.items()}
-        wanted = cap_ends(self._wanted, ends)
+        wanted = narrow_to_ends(self._wanted, ends)
         self._wanted = {
             key: until for key, until in wanted.items() if key in positions and positions[key].next_offset < until
         }
