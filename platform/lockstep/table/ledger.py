@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockstep.model.commit_hour import format_hour
+from lockstep.model.fault import Fault
 from lockstep.model.finding import Hole
 from lockstep.model.lookup_version import LookupVersion
 from lockstep.model.position import Ending, SuspendedSession, TopicIdPartition, make_key
@@ -73,6 +74,10 @@ class ErasedRows(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     rows: int
     messages: int
+
+
+CAUSES_OF_ENDS: Mapping[str, str] = {"deleted": Fault.TOPIC_DELETED.value, "re-created": Fault.RECREATED.value}
+"""Causes for which the states of a topic are discarded, by its end."""
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -220,9 +225,14 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Ending(self.ending, self.last_end, self.last_end_age_seconds) if self.ending else None
 
     def with_retirement_of(self, now: LedgerRow) -> LedgerRow:
-        """The row with the retirement of another row of its partition, and the end of a topic that is gone."""
+        """The row with the retirement of another row of its partition, and the end of a topic that is gone.
+
+        If the row is from before that end, the next batch counts the states that it discards.
+        """
+        discarded_by = self.discarded_by if self.ending or not now.ending else CAUSES_OF_ENDS[now.ending]
         return msgspec.structs.replace(
             self,
+            discarded_by=discarded_by,
             retired=now.retired,
             gone_since=now.gone_since,
             ending=now.ending,

@@ -270,6 +270,8 @@ class PartitionProof:
         folding = self._parts.folding
         if row.retired and row.lifecycle in LIFE_ENDS and self._next:
             self._ended = row.lifecycle
+        elif row.retired and row.ending and self._next and not self._before.ending:
+            self._ended = row.ending  # a rewind to before the end of the topic
         if row.is_operator_decision:
             return
         if self._ended and not row.discarded_by:

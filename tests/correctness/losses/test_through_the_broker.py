@@ -11,6 +11,8 @@ import pytest
 from typing_extensions import override
 
 from lockstep import EventTime, FuzzyWindow, LogOnly, NoIntegrity, OnGrowth, Ordered, SessionStart, Strict, Suspend
+from lockstep.declare.archive import Archive
+from lockstep.features.history.rewind import rewind_stream
 from lockstep.integrity.resume_options import FromSnapshot, IntegrityLost, SkipSession
 from lockstep.model.state_loss import LossTotal
 from lockstep.operations.losses import accept_losses, list_losses
@@ -165,14 +167,20 @@ def test_a_topic_that_grows_without_another_message(feed: Feed, runs: LocalRuns)
 @pytest.mark.parametrize("integrity", [ORDERED, NoIntegrity()], ids=["ordered", "none"])
 def test_a_topic_that_is_made_again(feed: Feed, runs: LocalRuns, integrity: IntegrityClass) -> None:
     case = Case(feed, runs, integrity)
+    case.runs = case.runs.of(replace(case.runs.stream, archive=Archive()))  # the proof folds the old topic again
     case.send(*BEGUN)
     case.runs.run()
+    before = str(case.runs.handle.require_head().batch)
     feed.delete(case.topic)
     feed.create_again("windows")
     case.send(("a", 4, 1))
     case.runs.run()
     rows = [loss for row in read_ledger(case.runs.folders.ledger) for loss in row.losses]
     assert [(loss.cause, loss.sessions, loss.messages) for loss in rows] == [("topic re-created", 2, 3)]
+    assert case.verify().losses.open_messages == 3
+    rewind_stream(case.runs.handle, before, who="ann", why="a test")  # the topic stays gone, and its states with it
+    case.runs.run()
+    assert case.runs.handle.require_head().lost.open == LossTotal(2, 3)
     assert case.verify().losses.open_messages == 3
 
 

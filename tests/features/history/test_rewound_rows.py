@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
 from msgspec.structs import replace
 
 from lockstep.features.history.rewind import find_common_batch, make_rewound_rows, make_unplaced_rows
@@ -78,6 +79,16 @@ def test_a_topic_that_was_retired_since_stays_retired_unless_it_had_messages() -
     )
     expected = {("id-a", 0): (10, True), ("id-b", 0): (10, False), ("id-c", 0): (10, False)}
     assert rewound(held, now, {}) == expected
+
+
+@pytest.mark.parametrize(("ending", "cause"), [("deleted", "topic gone"), ("re-created", "topic re-created")])
+def test_the_states_of_a_topic_that_has_ended_since_are_counted_again(ending: str, cause: str) -> None:
+    """If it had ended before the target, they are counted."""
+    held = keyed(row("a", 0, 0, 10), replace(row("b", 0, 0, 10, retired=True), ending=ending))
+    now = {key: replace(each, retired=True, ending=ending) for key, each in held.items()}
+    (ended, before) = make_rewound_rows(held, now, {}, {})
+    assert (ended.ending, ended.discarded_by) == (ending, cause)
+    assert (before.ending, before.discarded_by) == (ending, "")
 
 
 def test_the_last_batch_that_counts_for_both_is_the_target_or_that_before_what_was_undone() -> None:

@@ -21,7 +21,7 @@ from lockstep.model.position import Ending, Position, TopicIdPartition
 from lockstep.model.readable_times import to_event_time
 from lockstep.model.state_loss import FORGOTTEN as TOPIC_FORGOTTEN
 from lockstep.model.state_loss import LIFE_ENDS
-from lockstep.table.ledger import FORGOTTEN, Accepted, LedgerRow
+from lockstep.table.ledger import CAUSES_OF_ENDS, FORGOTTEN, Accepted, LedgerRow
 from lockstep.table.positions import (
     ADDED,
     BEGUN_ELSEWHERE,
@@ -42,8 +42,6 @@ LOG = logging.getLogger("lockstep")
 
 FORGET_RATIO = 0.3
 """Weight of the newest batch in the moving averages: the third batch after a change of load decides."""
-_DISCARDING: Mapping[str, str] = {RECREATED_TOPIC: Fault.RECREATED, DELETED: Fault.TOPIC_DELETED}
-"""Changes with which no session of a topic continues, and the causes of the losses."""
 TELLING_MESSAGES = 1_000
 TELLING_BYTES = 32_000
 """Below these sizes, cost and bytes per message are mostly the fixed costs of a task and of a file."""
@@ -387,7 +385,7 @@ class Subscription:
         self._leaderless.discard(key)
         for learned in (self._bins, self._seconds, self._bytes):
             learned.pop(key, None)
-        cause = _DISCARDING.get(change)
+        cause = CAUSES_OF_ENDS.get(change)
         self._others[key] = position if cause is None else msgspec.structs.replace(position, discarded_by=cause)
         self._retired.add(key)
         self._lifecycle[key], self.is_unsaved = change, True
