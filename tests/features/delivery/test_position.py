@@ -105,6 +105,15 @@ def test_accepted_dropped_rows_are_left_out() -> None:
     assert (accepted.batch, accepted.last) == (12, None)
 
 
+@pytest.mark.parametrize("dropped", range(11, 21))
+def test_inside_a_step_accepted_dropped_rows_are_left_out_and_its_delivered_rows_are_known(dropped: int) -> None:
+    head = replace(TABLE, retention=replace(RETENTION, batch=dropped))
+    accepted = accept_halt(IN_STEP, head, HaltReason.DROPPED)
+    step = (15, LAST) if dropped < 15 else (dropped, None)
+    assert (accepted.batch, accepted.batch_generation, accepted.step_batch, accepted.last) == (dropped, 1, *step)
+    assert find_halt(accepted, head, "") is None
+
+
 @pytest.mark.parametrize(("first", "batch"), [(FirstRows.ALL, 12), (FirstRows.NEW, 20)])
 def test_a_delivery_starts_with_the_rows_of_the_table_or_behind_them(first: FirstRows, batch: int) -> None:
     delivery = Delivery(name="moves", target=KafkaTopic(topic="moves"), first_rows=first)

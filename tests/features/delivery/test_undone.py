@@ -18,10 +18,10 @@ from lockstep.features.history.rewind_commit import make_lineage
 from lockstep.model.decoding import decode_json
 from lockstep.table.commit import Base
 from lockstep.table.follower_positions import find_generation
-from lockstep.table.head import Head, Lineage, Rewind
+from lockstep.table.head import Head, Lineage, Retention, Rewind
 
 PARTITIONS = 3
-HISTORIES = 300
+HISTORIES = 500
 EVENTS = 40
 DELIVERY = Delivery(name="moves", target=KafkaTopic(topic="moves"))
 
@@ -81,6 +81,17 @@ class History:
         self.floor = self.head.batch
         self.commit(replace(self.head, rewinds=()))
 
+    def drop(self) -> None:
+        """Retention: the rows of the oldest batches are gone, and no rewind may return to before them."""
+        dropped = self.choose.choice([self.dropped, *self.list_batches(self.dropped, self.head.batch)])
+        self.floor = max(self.floor, dropped)
+        self.commit(replace(self.head, retention=Retention("2026-01-01T00", dropped, 1.0, "old")))
+
+    @property
+    def dropped(self) -> int:
+        """Retention has dropped the rows of batches up to this number."""
+        return 0 if self.head.retention is None else self.head.retention.batch
+
     def commit(self, head: Head) -> None:
         self.head = head
         self.heads[head.batch] = head
@@ -97,11 +108,9 @@ class History:
         """Deliver so many rows, as a claim does: a step of some batches, in the order of identity."""
         read = VersionRead(Base(0, self.head), "")
         token = make_first_token(DELIVERY, "s", read) if self.token is None else self.token
-        halt = find_halt(token, self.head, "")
-        if halt is not None:
-            assert halt.reason is HaltReason.UNDONE
+        while (halt := find_halt(token, self.head, "")) is not None:
             token = accept_halt(token, self.head, halt.reason)
-            assert token.step_batch == halt.batch
+            assert halt.batch == (token.step_batch if halt.reason is HaltReason.UNDONE else token.batch)
         token = mark_version(token, read, "")
         while rows > 0 and (token.last is not None or token.batch < self.head.batch):
             if token.last is None:
@@ -126,7 +135,8 @@ class History:
 
     def retract(self) -> None:
         """Delete the undone rows of the target."""
-        if self.token is None or find_halt(self.token, self.head, "") is None:
+        halt = None if self.token is None else find_halt(self.token, self.head, "")
+        if self.token is None or halt is None or halt.reason is not HaltReason.UNDONE:
             return
         self.target = self.list_counting()
         accepted = accept_halt(self.token, self.head, HaltReason.UNDONE)
@@ -138,7 +148,7 @@ class History:
 
     def step(self) -> None:
         """A random event."""
-        event = self.choose.choice("wwwwwrrrdddddfx")
+        event = self.choose.choice("wwwwwrrrdddddfxo")
         if event == "w":
             self.write()
         elif event == "r":
@@ -147,18 +157,20 @@ class History:
             self.deliver(self.choose.choice([1, 2, 3, 7, 1_000]))
         elif event == "x":
             self.retract()
+        elif event == "o":
+            self.drop()
         elif self.choose.random() < 0.2:
             self.raise_floor()
 
     def check(self) -> None:
-        """Each row that counts is in the target once, in the order of its partition; no other row is there twice."""
+        """Each row that counts is in the target once, in order, if retention left it; no other row is there twice."""
         self.deliver(100_000)
         assert max(Counter(self.target).values(), default=0) <= 1
         expected = list[Row]()
-        for batch in self.list_batches(0, self.head.batch):
+        for batch in self.list_batches(self.dropped, self.head.batch):
             expected += self.rows[batch]
         counting = self.list_counting()
-        assert sorted(counting) == sorted(expected)
+        assert sorted(row for row in counting if row.batch > self.dropped) == sorted(expected)
         for partition in range(PARTITIONS):
             identities = [row.identity for row in counting if row.identity.partition == partition]
             assert identities == sorted(identities)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from lockstep.declare.delivery import Delivery, FirstRows
 from lockstep.declare.delivery_target import DeliveryToken
@@ -109,7 +110,7 @@ def make_first_token(
 def mark_version(token: DeliveryToken, read: VersionRead, code: str) -> DeliveryToken:
     """The token with the version of the table that is read now, behind the rows that the target has. Pure."""
     head = read.base.head
-    return msgspec.structs.replace(
+    return replace(
         advance_token(token, head),
         generation=head.generation,
         version=read.base.version,
@@ -158,10 +159,13 @@ def find_common_batch(token: DeliveryToken, head: Head) -> int:
 def accept_halt(token: DeliveryToken, head: Head, reason: HaltReason) -> DeliveryToken:
     """The position after an operator has accepted a halt. Pure.
 
-    It is behind the dropped rows, or behind the delivered rows that count. A step in progress ends with its last common
-    batch; `rows` is to be counted again then.
+    It is behind the dropped rows, or behind the delivered rows that count. A step in progress starts behind the former
+    and ends with its last common batch; `rows` is to be counted again then.
     """
     if reason is HaltReason.DROPPED:
         dropped = 0 if head.retention is None else head.retention.batch
-        return move_token(token, dropped, find_generation(head, dropped))
+        generation = find_generation(head, dropped)
+        if token.last is None or token.step_batch <= dropped:
+            return move_token(token, dropped, generation)
+        return replace(token, batch=dropped, batch_generation=generation)
     return remember_undone(token, head)
