@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from lockstep.declare.delivery_target import DeadRow
 from lockstep.delivery import Delivery, DeliveryToken, KafkaTopic, RowIdentity, UndoneStep
 from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.position import VersionRead, accept_halt, find_halt, make_first_token, mark_version
-from lockstep.features.delivery.undone import forget_undone, move_token
+from lockstep.features.delivery.undone import find_newest_batch, forget_undone, move_token
 from lockstep.features.history.rewind_commit import make_lineage
 from lockstep.model.decoding import decode_json
 from lockstep.table.commit import Base
@@ -23,6 +24,8 @@ from lockstep.table.head import Head, Lineage, Retention, Rewind
 PARTITIONS = 3
 HISTORIES = 500
 EVENTS = 40
+DEAD_EVERY = 20
+"""One of so many rows cannot be delivered."""
 DELIVERY = Delivery(name="moves", target=KafkaTopic(topic="moves"))
 
 
@@ -128,7 +131,11 @@ class History:
             step += self.rows[batch]
         step.sort(key=lambda row: row.identity)
         left = [row for row in step if token.last is None or row.identity > token.last]
-        self.target += left[:rows]
+        for row in left[:rows]:
+            if (row.batch + row.identity.emit_offset) % DEAD_EVERY == 1:
+                token = replace(token, dead=(*token.dead, DeadRow(row.identity, row.generation, row.batch)))
+            else:
+                self.target.append(row)
         if rows < len(left):
             return replace(token, last=left[rows - 1].identity)
         return move_token(token, token.step_batch, token.step_generation)
@@ -163,14 +170,20 @@ class History:
             self.raise_floor()
 
     def check(self) -> None:
-        """Each row that counts is in the target once, in order, if retention left it; no other row is there twice."""
+        """Each row that counts and was not dropped is in the target once, in order, or a dead letter.
+
+        No other row is there twice.
+        """
         self.deliver(100_000)
-        assert max(Counter(self.target).values(), default=0) <= 1
+        assert self.token is not None
+        dead = [Row(each.generation, each.batch, each.row) for each in self.token.dead]
+        assert max(Counter([*self.target, *dead]).values(), default=0) <= 1
         expected = list[Row]()
         for batch in self.list_batches(self.dropped, self.head.batch):
             expected += self.rows[batch]
         counting = self.list_counting()
-        assert sorted(row for row in counting if row.batch > self.dropped) == sorted(expected)
+        left_out = [row for row in dead if self.counts(row.batch, self.head.valid_batches)]
+        assert sorted(row for row in [*counting, *left_out] if row.batch > self.dropped) == sorted(expected)
         for partition in range(PARTITIONS):
             identities = [row.identity for row in counting if row.identity.partition == partition]
             assert identities == sorted(identities)
@@ -229,5 +242,17 @@ def test_after_the_undone_rows_were_deleted_those_of_batches_that_count_are_know
     first = make_first_token(DELIVERY, "s", VersionRead(Base(0, head), ""))
     last = RowIdentity("id", 0, 5, 0)
     token = replace(move_token(first, 3, 1), undone={1: 10}, undone_steps=(UndoneStep({1: 12}, last),))
-    forgotten = forget_undone(token, head)
+    dead = (DeadRow(last, 1, 5), DeadRow(last, 1, 6), DeadRow(last, 2, 20), DeadRow(last, 3, 30))
+    forgotten = forget_undone(replace(token, dead=dead), head)
     assert (forgotten.undone, forgotten.undone_steps) == ({}, (UndoneStep({1: 5}, last),))
+    assert forgotten.dead == (dead[0], dead[2])
+
+
+def test_the_newest_batch_with_rows_in_the_target_may_be_undone() -> None:
+    head = Head(stream="s", cluster_id="c", table_id="t", batch=20, epoch=1)
+    first = move_token(make_first_token(DELIVERY, "s", VersionRead(Base(0, head), "")), 3, 1)
+    last = RowIdentity("id", 0, 5, 0)
+    assert find_newest_batch(first) == 3
+    assert find_newest_batch(replace(first, step_batch=4, last=last)) == 4
+    assert find_newest_batch(replace(first, undone={2: 10})) == 10
+    assert find_newest_batch(replace(first, undone={2: 10}, undone_steps=(UndoneStep({1: 2, 2: 12}, last),))) == 12

@@ -1598,6 +1598,12 @@ POSTGRES = (
             "if False",
             "test_batches_that_count_again_are_not_delivered_again",
         ),
+        Change(
+            "dead letters of deleted rows are forgotten",
+            "if each.batch <= valid.get(each.generation, 0))",
+            "if each.batch)",
+            "test_in_random_histories_no_row_is_delivered_twice",
+        ),
     ),
     *list_mutants(
         "features/delivery/claim.py",

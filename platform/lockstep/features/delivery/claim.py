@@ -50,7 +50,7 @@ from lockstep.features.delivery.steps import (
     read_ends,
 )
 from lockstep.features.delivery.targets import DeclaredDelivery
-from lockstep.features.delivery.undone import list_delivered, move_token
+from lockstep.features.delivery.undone import find_newest_batch, move_token
 from lockstep.model.position import TopicIdPartition
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
@@ -176,8 +176,7 @@ class Claim:
 
     def _note_erasures(self, erased: Erasures, token: DeliveryToken, deleted: int | None) -> None:
         digests = format_some(sorted({f"session with digest {each.digest}" for each in erased.sessions}))
-        last = max(token.step_batch, *list_delivered(token).values(), 0)
-        rows = f"its rows up to batch {last} are in the target, to be erased there"
+        rows = f"its rows up to batch {find_newest_batch(token)} are in the target, to be erased there"
         if deleted is not None:
             rows = f"{deleted} rows were deleted in {self._delivery.target.address}"
         self._reports.note("erasure", token.batch, f"{digests}: {rows}")

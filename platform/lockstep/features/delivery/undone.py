@@ -44,6 +44,14 @@ def list_started(token: DeliveryToken) -> dict[int, int]:
     return _list_followed(token, token.step_generation, token.step_batch)
 
 
+def find_newest_batch(token: DeliveryToken) -> int:
+    """The newest batch of which the target may have rows, also if it was undone; 0 for none."""
+    batches = {token.step_batch, *list_delivered(token).values()}
+    for step in token.undone_steps:
+        batches |= {*step.batches.values()}
+    return max(batches)
+
+
 def find_last_common(delivered: Mapping[int, int], valid: Mapping[int, int]) -> int:
     """The last batch that both have, by the last batch of each generation; 0 for none."""
     return max((min(last, valid[each]) for each, last in delivered.items() if each in valid), default=0)
@@ -89,13 +97,17 @@ def advance_token(token: DeliveryToken, head: Head) -> DeliveryToken:
 
 
 def forget_undone(token: DeliveryToken, head: Head) -> DeliveryToken:
-    """The token after the rows of undone batches were deleted in the target."""
+    """The token after the rows of undone batches were deleted in the target: if they count again, they are delivered.
+
+    A dead letter of them is then another attempt.
+    """
     valid = head.valid_batches
     steps = list[UndoneStep]()
     for step in token.undone_steps:
         batches = {each: min(last, valid[each]) for each, last in step.batches.items() if each in valid}
         steps.append(replace(step, batches=batches))
-    return replace(token, undone={}, undone_steps=tuple(steps))
+    dead = tuple(each for each in token.dead if each.batch <= valid.get(each.generation, 0))
+    return replace(token, undone={}, undone_steps=tuple(steps), dead=dead)
 
 
 def _list_followed(token: DeliveryToken, generation: int, batch: int) -> dict[int, int]:
