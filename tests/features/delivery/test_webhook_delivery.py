@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import socket
@@ -21,6 +22,7 @@ import pytest
 from lockstep import Kind
 from lockstep.declare.delivery import refuse_shared
 from lockstep.delivery import (
+    DeliveredRow,
     Delivery,
     DeliveryFenced,
     FirstRows,
@@ -34,10 +36,10 @@ from lockstep.errors import DeclarationError
 from lockstep.features.delivery import deliver as delivering
 from lockstep.features.delivery.dead_letters import list_dead_letters
 from lockstep.features.delivery.events import read_history
-from lockstep.features.delivery.position import DeliveryHalted
+from lockstep.features.delivery.position import DeliveryHalted, VersionRead, make_first_token
 from lockstep.features.delivery.rebuild import RebuildMethod, prepare_rebuild
 from lockstep.features.delivery.status import plan_delivery
-from lockstep.features.delivery.targets import open_target
+from lockstep.features.delivery.targets import DeclaredDelivery, open_target
 from lockstep.features.delivery.webhook_request import (
     RETRY_AFTER_SECONDS_MAX,
     AnswerMeaning,
@@ -47,10 +49,14 @@ from lockstep.features.delivery.webhook_request import (
     make_request_key,
     split_rows,
 )
+from lockstep.features.delivery.webhook_target import WebhookState
 from lockstep.http_request import send_json
+from lockstep.model.decoding import decode_json
 from lockstep.operations.stream_table import open_table
 from lockstep.rules import InRange, InSet, NotNull, Unique, list_violated
 from lockstep.settings import Settings
+from lockstep.table.commit import Base
+from lockstep.table.head import Head
 from tests.features.delivery import killed_webhook
 from tests.features.delivery.postgres_rows import make_row
 from tests.features.delivery.receiver import (
@@ -283,6 +289,58 @@ def test_a_refused_row_halts_and_accepted_rows_are_not_sent_again(receiver: Rece
     deliver(offline, declare(offline))
     assert_received(receiver, offline)
     assert len(receiver.list_ids()) == 4
+
+
+def deliver_step(declared: DeclaredDelivery, root: Path, rows: list[DeliveredRow]) -> list[DeliveredRow]:
+    """Write the rows of a step, three at a time, as a claim does. Returns those that are left after a failure."""
+    connection = open_target(declared, Settings(table_root=root))
+    read = VersionRead(Base(0, Head(stream="s", cluster_id="c", table_id="t", epoch=1)), "")
+    token = make_first_token(declared.delivery, "s", read) if connection.token is None else connection.token
+    with contextlib.suppress(TargetInterrupted):
+        connection.write((), token)
+        while rows:
+            last = rows[2].origin.identity if len(rows) > 3 else None
+            connection.write(rows[:3], msgspec.structs.replace(token, last=last))
+            rows = rows[3:]
+    return rows
+
+
+def test_accepted_rows_are_not_sent_again_behind_the_rows_of_further_batches(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    """Until a write has succeeded, each run makes a step of all batches: new rows may precede accepted ones."""
+    chosen = random.Random(1)  # noqa: S311  # no secret
+    answers = itertools.repeat(204)
+    receiver.behave = lambda handler, arrival: handler.answer(arrival, next(answers, 503))
+    declared = declare(Offline(keeping(), tmp_path), request_bytes=400)  # a request for each row
+    kept = set[str]()
+    later = list[DeliveredRow]()
+    step = list[DeliveredRow]()
+    is_started = False
+    for batch in range(1, 60):
+        partition = chosen.randrange(5)
+        for number in range(chosen.randint(0, 6)):
+            row = make_row(Row("a", batch, number), 10 * batch + number, batch)
+            origin = msgspec.structs.replace(row.origin, partition=partition)
+            later.append(DeliveredRow(row.value, origin))
+            kept.add(f"t/1/{origin.identity}")
+        if not is_started:
+            step = sorted([*step, *later], key=lambda each: each.origin.identity)
+            later = []
+        answers = itertools.repeat(204, chosen.choice([0, 1, 2, 100]))
+        left = deliver_step(declared, tmp_path, step)
+        is_started = bool(left) and (is_started or len(left) < len(step))
+        erased = 1 if chosen.random() < 0.1 else 0
+        kept -= {f"t/1/{each.origin.identity}" for each in left[:erased]}
+        step = left[erased:]
+    answers = itertools.repeat(204)
+    assert deliver_step(declared, tmp_path, deliver_step(declared, tmp_path, step) + later) == []
+    ids = receiver.list_ids()
+    assert len(ids) == len(set(ids))
+    assert kept <= set(ids)
+    token = open_target(declared, Settings(table_root=tmp_path)).token
+    assert token is not None
+    assert decode_json(token.target_state, WebhookState).accepted == ()
 
 
 def test_a_refused_row_becomes_a_dead_letter_and_the_others_arrive_once(receiver: Receiver, offline: Offline) -> None:

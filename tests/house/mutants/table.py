@@ -1914,6 +1914,18 @@ WEBHOOKS = (
             "test_a_refused_row_halts_and_accepted_rows_are_not_sent_again",
         ),
         Change(
+            "accepted rows are known until they are sent, behind any other rows",
+            "self._accepted.difference_update(ids)",
+            "self._accepted.clear()",
+            "test_accepted_rows_are_not_sent_again_behind_the_rows_of_further_batches",
+        ),
+        Change(
+            "accepted rows that were erased are forgotten at the end of the step",
+            "        if rows and token.last is None:",
+            "        if not rows and token.last is None and not token.batch:",
+            "test_accepted_rows_are_not_sent_again_behind_the_rows_of_further_batches",
+        ),
+        Change(
             "a pause that the receiver asked for lasts for the next run",
             "        self._require_pause_over()\n\n",
             "\n",

@@ -127,18 +127,18 @@ class WebhookConnection(ChangeableTarget):
         except LockstepError:
             self._keep_accepted()
             raise
+        if rows and token.last is None:  # the end of a step: those that are left were undone or erased
+            self._accepted.clear()
         self._save(token, WebhookState(tuple(sorted(self._accepted))))
 
     def _send_rows(self, rows: Sequence[DeliveredRow], table_id: str) -> None:
         """Send the rows that were not accepted."""
         ids = [make_row_id(table_id, row) for row in rows]
         left = [row for row, name in zip(rows, ids, strict=True) if name not in self._accepted]
-        is_repeated = len(left) < len(rows)
         encoded = [encode_row(table_id, row, self._target) for row in left]
         for request in split_rows(encoded, self._target):
             self._send(request)
-        if rows:  # accepted rows come first again, unless they were undone or erased
-            self._accepted = self._accepted.difference(ids) if is_repeated else set()
+        self._accepted.difference_update(ids)
 
     def erase(self, sessions: Sequence[ErasedSession], token: DeliveryToken) -> None:
         """Delete nothing: the receiver has the rows."""
