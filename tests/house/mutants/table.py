@@ -1338,8 +1338,8 @@ FOLLOWERS = list_mutants(
     ),
     Change(
         "undone batches that were read are not batches that are read",
-        "min(read.batch, head.valid_batches.get(read.batch_generation, 0))",
-        "read.batch + 1",
+        "min(read.last_complete, head.valid_batches.get(read.batch_generation, 0))",
+        "read.last_complete + 1",
         "test_a_position_is_judged_as_the_tree_of_batches_says",
     ),
     Change(
