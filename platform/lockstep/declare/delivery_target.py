@@ -157,7 +157,11 @@ class DeliveryToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetRefused(LockstepError):
-    """A target cannot be used; nothing was delivered."""
+    """A target cannot be used; nothing was delivered.
+
+    Attributes:
+        delivery: Name of the delivery.
+    """
 
     def __init__(self, delivery: str, problem: str, *, next_step: str) -> None:
         super().__init__(f"delivery {delivery}: {problem}", next_step=next_step)
@@ -168,6 +172,7 @@ class TargetInterrupted(LockstepError):
     """A write to a target did not end, or its outcome is unknown. A new claim reads the token, which decides.
 
     Attributes:
+        delivery: Name of the delivery.
         retry_seconds: The target asked for so many seconds before the next attempt; 0 for none.
     """
 
@@ -179,7 +184,11 @@ class TargetInterrupted(LockstepError):
 
 
 class DeliveryFenced(LockstepError):
-    """A newer run of the delivery has claimed the target."""
+    """A newer run of the delivery has claimed the target.
+
+    Attributes:
+        delivery: Name of the delivery.
+    """
 
     def __init__(self, delivery: str) -> None:
         problem = f"another run of delivery {delivery} has claimed the target; this run delivered no row after that"

@@ -41,7 +41,8 @@ def pin_code(folder: Path, settings: Settings) -> Path:
     found: Iterator[tuple[Path, CodeVersion] | None] = (find(root) for find in load_parts("code_finders"))
     copy, version = next(filter(None, found), None) or _copy_for_run(folder, root, settings)
     remember_code(copy, version)
-    _forget_modules(folder)
+    if settings.extensions:  # nothing else imports the project before the choice
+        _forget_modules(folder)
     return copy
 
 
