@@ -7,6 +7,7 @@ import socket
 import tempfile
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import assume, given
@@ -17,6 +18,9 @@ from lockstep.spark import session
 from lockstep.spark.session import SOCKET_FILES, SOCKET_FOLDER, make_spark_properties
 
 JAVA_OPTIONS = st.sampled_from(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"))
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 OF_SHORT_FOLDERS = st.sampled_from(
     ("local", "local[*]", "local[2,3]", "local-cluster[2,1,512]", "spark://master:7077", "spark://a:7077,b:7077")
 )
@@ -30,11 +34,12 @@ FOLDERS = st.lists(st.text("aä.-_0 ", min_size=1, max_size=9).map(str.strip).fi
 
 
 @pytest.fixture(autouse=True, scope="module")
-def without_jars() -> None:
+def without_jars() -> Iterator[None]:
     """Which jars and which archive of classes there are is nothing to this choice, and costs a hash of each."""
-    patched = pytest.MonkeyPatch()
-    patched.setattr(session, "resolve_jars", lambda _group: ())
-    patched.setattr(session, "_archive_options", lambda: ())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session, "resolve_jars", lambda _group: ())
+        patched.setattr(session, "_archive_options", lambda: ())
+        yield
 
 
 def choice(master: str, **options: str) -> str:
