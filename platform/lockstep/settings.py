@@ -298,6 +298,12 @@ class KafkaSettings(_Refusing):
             raise ValueError(problem)
         return self
 
+    @property
+    def connection(self) -> dict[str, str]:
+        """The configuration of every client that connects: addresses, options, and references of secrets."""
+        method = {"sasl.oauthbearer.method": "oidc"} if self.options.get("sasl.mechanism") == TOKENS else {}
+        return {**self.options, **self.secrets, **method, "bootstrap.servers": self.bootstrap_servers}
+
 
 def _downgrade(options: dict[str, str], secrets: dict[str, str]) -> str:
     """Reason why these options protect less than they seem to; empty otherwise."""

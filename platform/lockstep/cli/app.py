@@ -225,13 +225,18 @@ def register_command(
     def add(command: F) -> F:
         called = name or command.__name__
         if called in taken:
-            if getattr(taken[called].callback, "__module__", "") == command.__module__:
+            if _name_origin(taken[called].callback) == _name_origin(command):
                 return command  # its module is imported again, from a copy of the code
             raise LockstepError(f"the command {called} is there already", next_step="rename one of them")
         register(_name_its_stream(command))
         return command
 
     return add
+
+
+def _name_origin(command: Callable[..., object] | None) -> tuple[str, str]:
+    """Module and name of a command's function."""
+    return getattr(command, "__module__", ""), getattr(command, "__qualname__", "")
 
 
 def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.request import getproxies, proxy_bypass
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
@@ -19,7 +18,7 @@ from confluent_kafka.admin._topic import TopicDescription
 from lockstep.errors import KafkaError, KafkaUnreachable, LockstepError
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
 from lockstep.kafka.secrets import Plain, with_secrets
-from lockstep.settings import TOKENS, KafkaSettings
+from lockstep.settings import KafkaSettings
 from lockstep.time_limit import describe_silence
 
 Configuration = dict[str, Plain]
@@ -260,16 +259,9 @@ def make_connection_configuration(settings: KafkaSettings, address: str | None =
     Args:
         settings: Connection to the cluster.
         address: host:port of one broker; by default those of the settings.
-
-    Raises:
-        KafkaError: A proxy would get the token of this machine.
     """
-    _refuse_proxy(settings)
-    tokens = {"sasl.oauthbearer.method": "oidc"} if settings.options.get("sasl.mechanism") == TOKENS else {}
     return {
-        **settings.options,
-        **settings.secrets,
-        **tokens,
+        **settings.connection,
         "bootstrap.servers": address or settings.bootstrap_servers,
         "client.id": "lockstep",
         "socket.keepalive.enable": True,
@@ -300,19 +292,3 @@ def _make_unusable(error: Exception) -> Exception:
 
 
 _NO_TOKEN = "OAuth token not set"  # noqa: S105  # words of the client library, which waits so long
-
-
-def _refuse_proxy(settings: KafkaSettings) -> None:
-    """Refuse to request the token of an Azure machine through a proxy, which could read it or send that of another.
-
-    Raises:
-        KafkaError: The environment names a proxy for the address.
-    """
-    is_asked = settings.options.get("sasl.oauthbearer.metadata.authentication.type") == "azure_imds"
-    if is_asked and {"http", "all"} & getproxies().keys() and not proxy_bypass(METADATA_HOST):
-        problem = "the proxy of the environment would get the token of this machine"
-        raise KafkaError(problem, next_step=f"add {METADATA_HOST} to the variables NO_PROXY and no_proxy")
-
-
-METADATA_HOST = "169.254.169.254"
-"""Where a machine in Azure gets its tokens, without TLS and inside of the machine."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.request import getproxies, proxy_bypass
 
 from lockstep.errors import SettingsError
 from lockstep.settings import SECRET_OPTIONS
@@ -21,8 +22,11 @@ def with_secrets(configuration: Mapping[str, Plain]) -> dict[str, Plain]:
     """The configuration with secrets instead of references.
 
     Raises:
-        SettingsError: A file or variable is missing, or contains no secret; never shows its content.
+        SettingsError: A file or variable is missing, or contains no secret; never shows its content. Or a proxy of
+            this machine would get its token.
     """
+    if configuration.get("sasl.oauthbearer.metadata.authentication.type") == "azure_imds":
+        _refuse_proxy()
     return {
         name: fetch_secret(f"kafka.secrets {name}", str(value)) if name in SECRET_OPTIONS else value
         for name, value in configuration.items()
@@ -53,6 +57,19 @@ def fetch_secret(setting: str, reference: str) -> str:
             next_step="store the secret alone, as one line of text",
         )
     return secret
+
+
+METADATA_HOST = "169.254.169.254"
+"""Where a machine in Azure gets its tokens, without TLS and inside of the machine."""
+
+
+def _refuse_proxy() -> None:
+    """Refuse to request the token of this machine through a proxy, which could read it, or send that of another."""
+    if {"http", "all"} & getproxies().keys() and not proxy_bypass(METADATA_HOST):
+        raise SettingsError(
+            "the proxy of the environment would get the token of this machine",
+            next_step=f"add {METADATA_HOST} to the variables NO_PROXY and no_proxy",
+        )
 
 
 def _from_file(setting: str, path: Path) -> str:

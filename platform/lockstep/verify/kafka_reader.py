@@ -213,11 +213,9 @@ class KafkaTopicLog:
         )
 
     def _configuration(self) -> dict[str, Any]:
-        settings = self._settings
-        reach = {**settings.options, **settings.secrets, "bootstrap.servers": settings.bootstrap_servers}
         log = self._connection_log
         logging: dict[str, Any] = {"error_cb": log, "logger": log, "log_level": LOG_LEVEL}
-        return {**with_secrets(reach), **logging, "client.id": "lockstep-verify"}
+        return {**with_secrets(self._settings.connection), **logging, "client.id": "lockstep-verify"}
 
     def _admin(self) -> AdminClient:
         return AdminClient(self._configuration())

@@ -38,7 +38,7 @@ def test_rows_are_encoded_together_as_one_by_one(key: tuple[str, ...], removed: 
     assert messages == [encoder.encode(row) for row in rows]
     for row, message in zip(rows, messages, strict=True):
         origin = row.origin
-        session = origin.session if not key else msgspec.json.encode([origin.session, row.value.name]).decode()  # type: ignore[attr-defined]
+        session = origin.session if not key else msgspec.json.encode([origin.session, row.value.name]).decode()  # type: ignore[attr-defined]  # a row
         is_gone = bool(removed) and origin.offset == 0
         assert message.key == session.encode()
         assert message.value == (None if is_gone else msgspec.json.encode(row.value))

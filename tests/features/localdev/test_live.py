@@ -119,7 +119,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def test_streams_run_as_runs_of_dagster_on_messages_of_now(live: Live) -> None:
     for stream in STREAMS:
-        wait_until(lambda stream=stream: live.head(stream).batch >= 2, f"two batches of {stream}")  # type: ignore[misc]
+        wait_until(lambda stream=stream: live.head(stream).batch >= 2, f"two batches of {stream}")  # type: ignore[misc]  # a default
         assert live.newest_message_age_seconds(stream) < DEADLINE_SECONDS
     with live.instance() as instance:
         started = {run.job_name for run in instance.get_runs() if run.status is DagsterRunStatus.STARTED}
@@ -234,7 +234,7 @@ def test_rows_reach_every_output_once_whatever_is_killed(live: Live) -> None:
     for killed in ((DATABASE, ALERTS), (KAFKA,), ("code",)):
         before = {name: read_delivered_batch(live, name) for name in names}
         live.kill(*killed)
-        wait_until(lambda b=before: all(read_delivered_batch(live, n) > b[n] for n in names), f"rows after {killed}")  # type: ignore[misc]
+        wait_until(lambda b=before: all(read_delivered_batch(live, n) > b[n] for n in names), f"rows after {killed}")  # type: ignore[misc]  # a default
     live.platform.end("feed")
     stop_stream(live.folders("order_books"), StopRequest("enough", "a test"), patience_seconds=DEADLINE_SECONDS)
     for name in names:

@@ -137,9 +137,9 @@ def test_postgres_keeps_its_rows_when_it_is_killed(tmp_path: Path) -> None:
 
 def test_the_platform_has_the_targets_that_the_stream_names() -> None:
     books, moves, alerts = order_books.OUTPUTS
-    named = {books.target.connection, alerts.target.url}  # type: ignore[union-attr]
+    named = {books.target.connection, alerts.target.url}  # type: ignore[union-attr]  # its kind
     assert named == {f"env:{name}" for name in OUTPUTS}
-    assert moves.target.topic == MOVES_TOPIC  # type: ignore[union-attr]
+    assert moves.target.topic == MOVES_TOPIC  # type: ignore[union-attr]  # its kind
 
 
 def test_an_alert_that_is_refused_for_a_full_disk_leaves_no_part_of_a_line(

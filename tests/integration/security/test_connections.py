@@ -17,6 +17,7 @@ from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.client import make_admin_client, make_consumer, make_producer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange, read_ranges
 from lockstep.model.tuning import Tuning
+from lockstep.verify.kafka_reader import KafkaTopicLog
 from tests.integration.security.secured import ANSWER_SECONDS, ODD_READER, READER, Secured
 from tests.support.installation import wait_until
 from tests.support.sts_server import KEY_ID, KEY_PHRASE, StsServer, run_sts_server
@@ -81,6 +82,14 @@ def test_every_way_shows_the_topics_and_their_offsets(secured: Secured, way: str
     wait_until(lambda: topic_family in ask(settings), "the topic in the list", ANSWER_SECONDS)
     view = ClusterAdmin(make_admin_client(settings), ANSWER_SECONDS).view([topic_family])
     assert [ends.high_watermark for ends in view.ends.values()] == [0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_proof_reads_by_every_way_too(secured: Secured, way: str, topic_family: str) -> None:
+    """It shares no code with the reader of runs."""
+    made(secured, topic_family)
+    log = KafkaTopicLog(WAYS[way](secured))
+    wait_until(lambda: topic_family in log.find_topics([topic_family]), "the topic", ANSWER_SECONDS)
 
 
 def test_a_wrong_password_is_called_that(secured: Secured) -> None:

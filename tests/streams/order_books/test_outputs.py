@@ -35,7 +35,7 @@ def test_large_updates_of_spot_markets_are_delivered(
     for delivery, least in ((MOVES, LARGE), (ALERTS, ALARMING)):
         expected = [find_value(each.row) for each in updates if abs(find_value(each.row)) >= least]
         delivered = [each.value for each in choose_rows(delivery, result)]
-        assert [move.value for move in delivered] == pytest.approx([float(value) for value in expected])  # type: ignore[attr-defined]
+        assert [move.value for move in delivered] == pytest.approx([float(value) for value in expected])  # type: ignore[attr-defined]  # a Move
         assert bool(delivered) is is_spot
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from lockstep.errors import KafkaError, SettingsError
-from lockstep.kafka.client import make_reader_configuration
+from lockstep.errors import SettingsError
+from lockstep.kafka.client import make_consumer, make_reader_configuration
 from lockstep.kafka.secrets import SECRET_BYTES_MAX, fetch_secret, with_secrets
 from lockstep.settings import KafkaSettings
 
@@ -148,12 +148,14 @@ def test_no_proxy_gets_the_token_of_a_machine(variable: str, monkeypatch: pytest
     """The service of the cloud has no TLS: a proxy could read the token, or answer with its own."""
     monkeypatch.setenv(variable, "http://proxy.example:3128")
     monkeypatch.delenv("no_proxy", raising=False)
-    with pytest.raises(KafkaError) as refused:
-        make_reader_configuration(KafkaSettings(options=AZURE))
+    sent = make_reader_configuration(KafkaSettings(options=AZURE))  # to a task, on a machine with another environment
+    with pytest.raises(SettingsError) as refused:
+        make_consumer(sent)
     assert refused.value.next_step == "add 169.254.169.254 to the variables NO_PROXY and no_proxy"
     monkeypatch.setenv("no_proxy", "localhost,169.254.169.254")
-    assert make_reader_configuration(KafkaSettings(options=AZURE))
-    assert make_reader_configuration(KafkaSettings(options=AWS))
+    assert with_secrets(sent) == sent
+    monkeypatch.delenv("no_proxy")
+    assert with_secrets(make_reader_configuration(KafkaSettings(options=AWS)))
 
 
 @pytest.mark.parametrize(
