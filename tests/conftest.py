@@ -147,6 +147,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 3))
 
 
+@pytest.fixture(autouse=True)
+def _own_code() -> Iterator[None]:
+    """A command that a test calls in this process chooses the code of the process, until the end of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lockstep.model.code_version._IMPORTED", {})
+        yield
+
+
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same
     """Gives a worker a module at a time, in the order in which they were collected; those with Spark as one."""
 

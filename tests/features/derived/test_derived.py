@@ -83,8 +83,3 @@ def test_its_runs_and_ticks_are_pruned_as_those_of_streams(documented: Derived) 
     assert scope.jobs - alone.jobs == {schedule.job_name}
     assert scope.assets - alone.assets == {AssetKey(["book_activity", "table"])}
     assert scope.instigators - alone.instigators == {schedule.name}
-
-
-def test_every_cause_of_a_rebuild_and_every_field_is_in_the_document() -> None:
-    fields = ("name", "sources", "derive", "watermark", "output_mode", "partition_by", "schedule")
-    assert [name for name in fields if f"| `{name}` |" not in _page()] == []

@@ -5,7 +5,9 @@ The steps are those of a store without a rename, on files of this machine.
 
 from __future__ import annotations
 
+import time
 from itertools import count, product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,7 +41,7 @@ def _no_rename(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Waits
 
     use_no_rename(monkeypatch)
-    monkeypatch.setattr("lockstep.features.export.publish.time.sleep", wait)
+    monkeypatch.setattr(publish, "time", SimpleNamespace(time=time.time, sleep=wait))  # threads of libraries sleep too
 
 
 def publish_hour(folder: Path, content: str) -> bool:
@@ -138,7 +140,7 @@ def test_a_withdrawal_that_pauses_until_its_mark_is_old_deletes_no_row_of_a_late
 ) -> None:
     """Others continue it, may pause as well, and publish the hour; then it continues."""
     monkeypatch.setattr(publish, "WITHDRAWING_SECONDS", -1.0)
-    monkeypatch.setattr("lockstep.features.export.publish.time.sleep", lambda _: None)
+    monkeypatch.setattr(publish, "time", SimpleNamespace(time=time.time, sleep=lambda _: None))
     paused_at = set[str]()
 
     def act(folder: Path, steps: tuple[int, ...]) -> None:
