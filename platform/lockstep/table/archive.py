@@ -102,10 +102,12 @@ def digest_rows(rows: pa.Table) -> int:
     headers: Any = rows["headers"].combine_chunks()
     fields: Any = headers.flatten()
     texts: list[Any] = [rows[name].combine_chunks() for name in ("cause", "key", "value")]
-    texts += [pc.struct_field(fields, name) for name in ("name", "value")] if len(fields) else []
+    if len(fields):
+        texts += [pc.struct_field(fields, name) for name in ("name", "value")]
     numbers: list[Any] = [rows[name].combine_chunks() for name in NUMBER_COLUMNS]
     numbers += [pc.list_value_length(headers), *(pc.binary_length(values) for values in texts)]
-    of_numbers = of_texts = 0
+    of_numbers = 0
+    of_texts = 0
     for values in numbers:
         of_numbers = zlib.crc32(_to_numbers(values), of_numbers)
     for values in texts:
@@ -114,7 +116,9 @@ def digest_rows(rows: pa.Table) -> int:
 
 
 def _to_numbers(values: Any) -> memoryview:
-    filled = values.cast(pa.int64()).fill_null(-1) if values.null_count else values.cast(pa.int64())
+    filled = values.cast(pa.int64())
+    if values.null_count:
+        filled = filled.fill_null(-1)
     return memoryview(cast("Any", np.ascontiguousarray(filled.to_numpy(zero_copy_only=False))))
 
 
@@ -123,7 +127,9 @@ def _to_bytes(values: Any) -> memoryview:
         return memoryview(b"")
     _, offsets, content = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    return memoryview(content)[bounds[0] : bounds[-1]] if content is not None else memoryview(b"")
+    if content is not None:
+        return memoryview(content)[bounds[0] : bounds[-1]]
+    return memoryview(b"")
 
 
 def write_archive(archive: Path, rows: pa.Table, *, label: str) -> SideFile:
@@ -165,15 +171,15 @@ def read_blocks(
     if head.archive is None or not delta_log.has_log(folders.archive):
         return {}
     erased = 0 if head.erasure is None else head.erasure.batch
-    found: dict[TopicIdPartition, list[tuple[int, int, int]]] = {key: [] for key in wanted}
+    ranges_of: dict[TopicIdPartition, list[tuple[int, int, int]]] = {key: [] for key in wanted}
     first = max(_read_last_dropped(folders), erased) + 1
     for rows in ledger.iterate_columns(folders.ledger, _COLUMNS, first_batch=first, last_batch=head.batch):
         archived = rows.filter(cast("Any", pc.field("archived_from").is_valid()))
         for batch, topic_id, partition, start, until in zip(*archived.to_pydict().values(), strict=True):
-            ranges = found.get(TopicIdPartition(topic_id, partition))
+            ranges = ranges_of.get(TopicIdPartition(topic_id, partition))
             if ranges is not None and until > wanted[TopicIdPartition(topic_id, partition)]:
                 ranges.append((batch, start, until))
-    return {key: merge_ranges(sorted(ranges)) for key, ranges in found.items() if ranges}
+    return {key: merge_ranges(sorted(ranges)) for key, ranges in ranges_of.items() if ranges}
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int, int]]) -> list[ArchivedBlock]:
@@ -220,9 +226,9 @@ def read_archived_ends(folders: StreamFolders, head: Head) -> dict[TopicIdPartit
     """
     if head.archive is None or not delta_log.has_log(folders.archive):
         return {}
-    known = ledger.read_positions(folders, head)
-    now = {key: ArchivedEnd(row.archived_until, row.is_gone) for key, row in known.items()}
-    if head.generation == FIRST_GENERATION:
+    positions = ledger.read_positions(folders, head)
+    now = {key: ArchivedEnd(row.archived_until, row.is_gone) for key, row in positions.items()}
+    if head.generation == FIRST_GENERATION:  # nothing was ever undone
         return now
     first = _read_last_dropped(folders) + 1
     parts = ledger.iterate_columns(
@@ -243,13 +249,13 @@ def merge_ends(
     merged = dict(now)
     newest = dict[TopicIdPartition, int]()
     for key, batch, end in undone:
-        before = merged.get(key, end)
-        is_gone = before.is_gone
+        previous = merged.get(key, end)
+        is_gone = previous.is_gone
         if key not in now and batch >= newest.get(key, 0):
             newest[key] = batch
             is_gone = end.is_gone
-        until = max((each.until for each in (before, end) if each.until is not None), default=None)
-        merged[key] = ArchivedEnd(until, is_gone)
+        reached = [until for until in (previous.until, end.until) if until is not None]
+        merged[key] = ArchivedEnd(max(reached, default=None), is_gone)
     return merged
 
 
@@ -377,18 +383,18 @@ def read_messages(wanted: WantedMessages) -> Iterator[ArchivedRun]:
         TableError: A file is damaged.
         FileNotFoundError: A compaction replaced a file meanwhile, and it was deleted.
     """
-    at = wanted.start
+    next_offset = wanted.start
     place = f"topic id {wanted.topic_id}, partition {wanted.partition}"
     for path in _find_files(wanted):
         for rows in _read_rows(wanted, path, pc.field("topic_id") == wanted.topic_id):
-            gap = find_gap(rows, at, wanted.start)
+            gap = find_gap(rows, next_offset, wanted.start)
             if gap is not None:
                 raise ArchiveLacks(wanted.archive, place, *gap)
-            at = min(int(rows["until"][-1].as_py()), wanted.until)
+            next_offset = min(int(rows["until"][-1].as_py()), wanted.until)
             for first in range(0, rows.num_rows, RUN_ROWS):
                 yield make_run(rows.slice(first, RUN_ROWS), wanted.start, wanted.until)
-    if at != wanted.until:
-        raise ArchiveLacks(wanted.archive, place, at, wanted.until)
+    if next_offset != wanted.until:
+        raise ArchiveLacks(wanted.archive, place, next_offset, wanted.until)
 
 
 def find_gap(rows: pa.Table, at: int, first: int) -> tuple[int, int] | None:
@@ -399,13 +405,13 @@ def find_gap(rows: pa.Table, at: int, first: int) -> tuple[int, int] | None:
         at: The offset that the first row must have.
         first: Offsets before it do not count: the first row may start earlier.
     """
-    found = np.maximum(rows["offset"].to_numpy(), first)
+    starts = np.maximum(rows["offset"].to_numpy(), first)
     ends = rows["until"].to_numpy()
     expected = np.concatenate([[at], ends[:-1]])
-    wrong = np.flatnonzero(found != expected)
+    wrong = np.flatnonzero(starts != expected)
     if not len(wrong):
         return None
-    pair = (int(expected[wrong[0]]), int(found[wrong[0]]))
+    pair = (int(expected[wrong[0]]), int(starts[wrong[0]]))
     return min(pair), max(pair)
 
 
@@ -416,28 +422,25 @@ def make_run(rows: pa.Table, start: int, until: int) -> ArchivedRun:
     holes = tuple[Hole, ...]()
     if rows["cause"].null_count < rows.num_rows:
         gaps = rows.filter(cast("Any", pc.field("cause").is_valid())).select(["offset", "until", "cause"]).to_pylist()
-        holes = tuple(
-            Hole(start=max(gap["offset"], start), until=min(gap["until"], until), cause=gap["cause"]) for gap in gaps
-        )
+        holes = tuple(_clip_hole(gap, start, until) for gap in gaps)
         messages = rows.filter(cast("Any", pc.field("cause").is_null()))
     return ArchivedRun(list_messages(messages), holes, reached)
+
+
+def _clip_hole(gap: Mapping[str, Any], start: int, until: int) -> Hole:
+    """The part of an archived gap within offsets [start, until)."""
+    return Hole(start=max(gap["offset"], start), until=min(gap["until"], until), cause=gap["cause"])
 
 
 def list_messages(rows: pa.Table) -> list[ArchivedMessage]:
     """The messages of rows that all are messages."""
     names = ["offset", "timestamp_type", "timestamp_ms", "leader_epoch", "key", "value", "headers"]
     columns = (rows[name].to_pylist() for name in names)
-    return [
-        ArchivedMessage(
-            offset,
-            (kind, NO_TIMESTAMP_MS if at_ms is None else at_ms),
-            epoch,
-            key,
-            value,
-            list(map(_to_pair, headers)),
-        )
-        for offset, kind, at_ms, epoch, key, value, headers in zip(*columns, strict=True)
-    ]
+    messages = list[ArchivedMessage]()
+    for offset, kind, at_ms, epoch, key, value, headers in zip(*columns, strict=True):
+        timestamp = (kind, NO_TIMESTAMP_MS if at_ms is None else at_ms)
+        messages.append(ArchivedMessage(offset, timestamp, epoch, key, value, list(map(_to_pair, headers))))
+    return messages
 
 
 def _to_pair(header: Mapping[str, Any]) -> tuple[str, bytes | None]:
@@ -454,8 +457,10 @@ def find_message(archive: Path, topic: str, partition: int, offset: int) -> Arch
         return None
     actions = pa.table(delta_log.open_delta_table(archive).get_add_actions(flatten=True))
     names = ["max.batch", "path", "min.partition", "max.partition", "min.offset", "max.until"]
-    files = actions.select(names).to_pylist() if actions.num_rows else []
-    for _, path, least, greatest, first, end in sorted((tuple(file.values()) for file in files), reverse=True):
+    if not actions.num_rows:  # without files the actions lack the columns of bounds
+        return None
+    files = [tuple(file.values()) for file in actions.select(names).to_pylist()]
+    for _, path, least, greatest, first, end in sorted(files, reverse=True):  # the newest batches first
         if least <= partition <= greatest and first <= offset < end:
             wanted = WantedMessages(archive, "", partition, offset, offset + 1, 0, 0)
             for rows in _read_rows(wanted, archive / path, pc.field("topic") == topic):
@@ -468,13 +473,13 @@ def _find_files(wanted: WantedMessages) -> Sequence[Path]:
     """The files that may have the messages, in order of batches."""
     actions = pa.table(delta_log.open_delta_table(wanted.archive).get_add_actions(flatten=True))
     names = ["path", "min.batch", "max.batch", "min.topic_id", "max.topic_id", "min.partition", "max.partition"]
-    found = list[tuple[int, str]]()
+    files = list[tuple[int, str]]()
     for row in actions.select(names).to_pylist():
         path, first, last, least_id, greatest_id, least, greatest = row.values()
         is_within = first <= wanted.last_batch and last >= wanted.first_batch
         if is_within and least <= wanted.partition <= greatest and least_id <= wanted.topic_id <= greatest_id:
-            found.append((first, path))
-    return [wanted.archive / path for _, path in sorted(found)]
+            files.append((first, path))
+    return [wanted.archive / path for _, path in sorted(files)]
 
 
 def _read_rows(wanted: WantedMessages, path: Path, is_of_topic: Any) -> Iterator[pa.Table]:
@@ -502,7 +507,12 @@ def _may_hold(group: pq.RowGroupMetaData, wanted: WantedMessages) -> bool:
     for number in range(group.num_columns):
         column = group.column(number)
         first, end = bounds.get(column.path_in_schema, (0, 0))
-        found: Any = column.statistics
-        if end and found is not None and found.has_min_max and not (found.min < end and found.max >= first):
+        statistics: Any = column.statistics
+        if (
+            end
+            and statistics is not None
+            and statistics.has_min_max
+            and not (statistics.min < end and statistics.max >= first)
+        ):
             return False
     return True

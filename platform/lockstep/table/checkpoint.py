@@ -46,7 +46,9 @@ def is_due(table: Path, version: int) -> bool:
         return True
     if len(since) < CHECKPOINT_ENTRIES_MIN:
         return False
-    return len(since) * sum(_count_bytes(delta_log.make_entry_path(table, at)) for at in since) >= COST_RATIO * size
+    log_bytes = sum(_count_bytes(delta_log.make_entry_path(table, version)) for version in since)
+    # As if each commit since the checkpoint had been followed by a reader: see `COST_RATIO`.
+    return len(since) * log_bytes >= COST_RATIO * size
 
 
 class _LastCheckpoint(msgspec.Struct):
@@ -65,5 +67,5 @@ def _last(table: Path) -> tuple[int, int]:
 
 
 def _count_bytes(path: Path) -> int:
-    found = find_storage(path).get_status(path)
-    return 0 if found is None else found.size
+    status = find_storage(path).get_status(path)
+    return 0 if status is None else status.size

@@ -174,8 +174,12 @@ class OutputLog:
             base = self.base()  # 1
             attempts.append(Committed(version=base.version + 1, head=proposal.next_head(base)))
             _check_files(self.folder, proposal.adds, proposal.needs)  # 2
-            alter = None if proposal.alter is None else partial(proposal.alter, self._open())
-            restored = NOTHING_RESTORED if proposal.restore is None else proposal.restore(base.version)
+            alter = None
+            if proposal.alter is not None:
+                alter = partial(proposal.alter, self._open())
+            restored = NOTHING_RESTORED
+            if proposal.restore is not None:
+                restored = proposal.restore(base.version)
             return _make_entry(attempts[-1], proposal, restored, alter)
 
         written = delta_log.append_entry(self.folder, next_entry, create=self._create)  # 3
@@ -221,8 +225,10 @@ def _check_files(table: Path, adds: tuple[DataFile, ...], needs: Mapping[Path, i
         if read_written_by(file.path) is None and time.time() - status.modified_at > OLDEST_FILE_SECONDS:
             raise _bad_file(table / file.path, "is older than half the retention, a vacuum may delete it")
     for (path, size), status in zip(needs.items(), statuses[len(adds) :], strict=True):
-        if status is None or status.size < size:
-            raise _bad_file(path, "is missing" if status is None else f"has {status.size} bytes, fewer than {size}")
+        if status is None:
+            raise _bad_file(path, "is missing")
+        if status.size < size:  # the end of the last needed segment: a state file may have later ones
+            raise _bad_file(path, f"has {status.size} bytes, fewer than {size}")
 
 
 def _bad_file(path: Path, problem: str) -> TableError:
@@ -341,7 +347,9 @@ def commit_claim(
         )
         if desired is not None:
             return _with_wanted_state(base, claimed, desired, reason)
-        return _with_desired(claimed, Desired.BOUNDED, "bounded runs only") if named_epoch == 0 else claimed
+        if named_epoch == 0:
+            return _with_desired(claimed, Desired.BOUNDED, "bounded runs only")
+        return claimed
 
     metadata = {delta_log.CAUSE: cause} if cause else {}
     return Proposal(kind=commit_kinds.CLAIM, next_head=next_head, epoch=named_epoch + 1, metadata=metadata)
@@ -349,17 +357,20 @@ def commit_claim(
 
 def _find_code(head: Head, digest: str) -> FoldCode | None:
     """The code that writes from now on: the known code, or new code from the next batch on."""
-    known = not digest or (head.code is not None and head.code.digest == digest)
-    return head.code if known else FoldCode(digest, head.batch + 1)
+    is_recorded = not digest or (head.code is not None and head.code.digest == digest)
+    if is_recorded:
+        return head.code
+    return FoldCode(digest, head.batch + 1)
 
 
 def _find_policies(head: Head, deployed: Deployed) -> tuple[PolicyChange, ...]:
     """The policies up to now, and a new one from the next batch on; a policy without a batch is left out."""
     if deployed.policy is None:
         return head.policies
-    before = tuple(each for each in head.policies if each.first_batch <= head.batch)
-    known = bool(before) and (before[-1].policy, before[-1].integrity) == (deployed.policy, deployed.integrity)
-    return before if known else (*before, PolicyChange(head.batch + 1, deployed.policy, deployed.integrity))
+    policies = tuple(change for change in head.policies if change.first_batch <= head.batch)
+    if policies and (policies[-1].policy, policies[-1].integrity) == (deployed.policy, deployed.integrity):
+        return policies
+    return (*policies, PolicyChange(head.batch + 1, deployed.policy, deployed.integrity))
 
 
 def commit_batch(
@@ -378,7 +389,7 @@ def commit_batch(
         check_writer(head, writer)
         _check_follows(head, planned)
         check_hour_open(head, planned.commit_hour)
-        full = planned.full_ledger_at is not None
+        is_full = planned.full_ledger_at is not None
         return msgspec.structs.replace(
             _halted_or_resumed(head, planned.findings, reason),
             batch=planned.number,
@@ -391,7 +402,7 @@ def commit_batch(
             quarantine=_added(head.quarantine, planned.quarantine, planned.number),
             late=_added(head.late, planned.late, planned.number),
             archive=_added(head.archive, planned.archive, planned.number),
-            full_ledger_batch=planned.number if full else head.full_ledger_batch,
+            full_ledger_batch=planned.number if is_full else head.full_ledger_batch,
             full_ledger_at=planned.full_ledger_at or head.full_ledger_at,
             last_resumption=planned.resumption or head.last_resumption,
             lost=add_losses(head.lost, planned.number, planned.losses),
@@ -426,10 +437,10 @@ def add_halted_topics(before: Iterable[HaltedTopic], planned: BatchCommit) -> tu
     halted = {each.topic_id: each for each in before if each.topic_id not in planned.resumed_topics}
     for finding in planned.topic_findings:
         new = HaltedTopic(finding.topic, finding.topic_id, planned.number, ())
-        known = halted.setdefault(finding.topic_id, new)
-        if finding not in known.findings:
-            kept = [each for each in known.findings if not _is_superseded(each, finding)]
-            halted[finding.topic_id] = msgspec.structs.replace(known, findings=(*kept, finding))
+        topic = halted.setdefault(finding.topic_id, new)
+        if finding not in topic.findings:
+            findings = [earlier for earlier in topic.findings if not _is_superseded(earlier, finding)]
+            halted[finding.topic_id] = msgspec.structs.replace(topic, findings=(*findings, finding))
     return tuple(halted.values())
 
 
@@ -486,7 +497,9 @@ class NoSuchLoss(TableError):
     """
 
     def __init__(self, stream: str, batch: int, newest: int) -> None:
-        problem = f"the newest loss is that of batch {newest}" if newest else "it has no unaccepted loss"
+        problem = "it has no unaccepted loss"
+        if newest:
+            problem = f"the newest loss is that of batch {newest}"
         step = f"lockstep losses {stream} lists them"
         super().__init__(f"stream {stream} has no open loss {batch}: {problem}", next_step=step)
         self.stream = stream
@@ -507,8 +520,10 @@ def accept_loss(batch: int, at: float, cause: str) -> Proposal:
 
     def next_head(base: Base) -> Head:
         lost = base.head.lost
-        if not lost.open or lost.last_batch != batch:
-            raise NoSuchLoss(base.head.stream, batch, lost.last_batch if lost.open else 0)
+        if not lost.open:
+            raise NoSuchLoss(base.head.stream, batch, 0)
+        if lost.last_batch != batch:
+            raise NoSuchLoss(base.head.stream, batch, lost.last_batch)
         return msgspec.structs.replace(base.head, lost=accept_losses(lost, at, cause))
 
     return Proposal(kind=commit_kinds.ACCEPT, next_head=next_head, metadata={delta_log.CAUSE: f"loss {batch}: {cause}"})
@@ -547,15 +562,20 @@ def _halted_or_resumed(head: Head, findings: tuple[Finding, ...], reason: str) -
     """The desired state after a batch: only a halt and the resumption change it."""
     halted = head.desired is Desired.HALTED
     if findings:
-        before = head.resumes_as if halted else head.desired
+        resumes_as = head.resumes_as if halted else head.desired
         reason = str(findings[0].without_session())  # it is shown in alarms, which no erasure reaches
-        return msgspec.structs.replace(head, desired=Desired.HALTED, reason=reason, resumes_as=before)
-    return msgspec.structs.replace(head, desired=head.resumes_as, reason=reason) if halted else head
+        return msgspec.structs.replace(head, desired=Desired.HALTED, reason=reason, resumes_as=resumes_as)
+    if halted:
+        return msgspec.structs.replace(head, desired=head.resumes_as, reason=reason)
+    return head
 
 
 def _added(before: SideBatch | None, files: tuple[SideFile, ...], batch: int) -> SideBatch | None:
     """The head's entry of a side table after a batch that may add to it."""
-    return SideBatch(batch, before.batch if before is not None else 0, files) if files else before
+    if not files:
+        return before
+    previous_batch = before.batch if before is not None else 0
+    return SideBatch(batch, previous_batch, files)
 
 
 def check_hour_open(head: Head, hour: str) -> None:

@@ -68,8 +68,10 @@ def open_tables(
     head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
     metadata = {delta_log.KIND: commit_kinds.CREATE.name, delta_log.HEAD: head.encode()}
     sides = {folders.ledger: ledger.SCHEMA, folders.quarantine: quarantine.SCHEMA}
-    sides |= {folders.late: quarantine.SCHEMA} if keeps_late else {}
-    sides |= {folders.archive: archive.SCHEMA} if has_archive else {}
+    if keeps_late:
+        sides[folders.late] = quarantine.SCHEMA
+    if has_archive:
+        sides[folders.archive] = archive.SCHEMA
     for side, side_schema in sides.items():
         create_table(side, side_schema, SIDE_PROPERTIES)
     create_table(folders.table, schema, PROPERTIES, partition_by=["commit_hour"], metadata=metadata)
@@ -106,13 +108,13 @@ def _refuse_remains(folders: StreamFolders) -> None:
         TableError: There is some.
     """
     tables = (folders.table, folders.ledger, folders.quarantine, folders.late, folders.archive)
-    left = [table for table in tables if any(delta_log.list_versions(table))]
-    if not left:
+    remains = [table for table in tables if any(delta_log.list_versions(table))]  # a version above 0 is a commit
+    if not remains:
         return
     refuse_incoming(folders)
     if not delta_log.has_log(folders.table):  # else another first start was faster
         raise TableError(
-            f"{folders.table} is gone, and {left[0]} has commits: the rest of a stream that was deleted in part",
+            f"{folders.table} is gone, and {remains[0]} has commits: the rest of a stream that was deleted in part",
             next_step="delete all of it; of a shadow: lockstep shadow drop STREAM --name "
             f"{folders.stream}. If the deletion was a mistake, restore a backup",
         )
@@ -193,16 +195,16 @@ def evolve_tables(
         Fenced: Another writer has claimed it meanwhile.
     """
     batch = output.base().head.batch
-    found = output.find_schema_changes(schema, defaulted)
-    if found.added:  # in any lost race: no other process commits a batch in the epoch of this writer
-        output.commit(commit_schema(writer, partial(add_columns, mark_added(found.added, batch))))
-    for name in found.loosened:
+    changes = output.find_schema_changes(schema, defaulted)
+    if changes.added:  # in any lost race: no other process commits a batch in the epoch of this writer
+        output.commit(commit_schema(writer, partial(add_columns, mark_added(changes.added, batch))))
+    for name in changes.loosened:
         output.commit(commit_schema(writer, partial(_loosen, name)))
     evolve_side_table(folders.ledger, ledger.SCHEMA)
     evolve_side_table(folders.quarantine, quarantine.SCHEMA)
     if delta_log.has_log(folders.late):
         evolve_side_table(folders.late, quarantine.SCHEMA)
-    return str(found)
+    return str(changes)
 
 
 def _loosen(name: str, table: DeltaTable, how: CommitProperties) -> None:

@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
@@ -158,7 +157,9 @@ class AddAction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         """Number of rows; 0 if the statistics do not have it."""
-        return decode_json(self.statistics, _Counted).numRecords if self.statistics else 0
+        if self.statistics:
+            return decode_json(self.statistics, _Counted).numRecords
+        return 0
 
 
 class RemoveAction(msgspec.Struct, frozen=True):
@@ -246,14 +247,19 @@ def decode_entry(version: int, content: bytes) -> LogEntry | None:
         return None
     info = next((line.commitInfo for line in lines if line.commitInfo is not None), None)
     if info is None:
-        return None if not lines else LogEntry(version, len(content), None, None, None, "unknown", "unknown")
-    head = info.get(HEAD)
+        if not lines:
+            return None
+        return LogEntry(version, len(content), None, None, None, "unknown", "unknown")
+    head = None
+    encoded_head = info.get(HEAD)
+    if isinstance(encoded_head, str):
+        head = Head.decode(encoded_head)
     return LogEntry(
         version=version,
         size=len(content),
         kind=_text(info.get(KIND)),
         token=_text(info.get(TOKEN)),
-        head=Head.decode(head) if isinstance(head, str) else None,
+        head=head,
         operation=str(info.get("operation", "unknown")),
         author=str(info.get("engineInfo", "unknown")),
         written_at=_time(info.get("timestamp")),
@@ -284,14 +290,18 @@ def read_row_change(table: Path, version: int) -> RowChange | None:
     if (found := _KIND.search(text)) is not None:
         kind = find_commit_kind(found[1].decode())
         return RowChange.REPLACED if kind is None else kind.row_change
-    return RowChange.REPLACED if _FILE_ACTION.search(text) is not None else RowChange.NONE
+    if _FILE_ACTION.search(text) is not None:
+        return RowChange.REPLACED
+    return RowChange.NONE
 
 
 def find_replaced_rows(table: Path, versions: Sequence[int]) -> int | None:
     """The first of some versions that replaced rows which were there before it; None without one."""
     changes = find_storage(table).map_files(partial(read_row_change, table), versions)
-    replaced = (version for version, change in zip(versions, changes, strict=True) if change is RowChange.REPLACED)
-    return next(replaced, None)
+    for version, change in zip(versions, changes, strict=True):
+        if change is RowChange.REPLACED:
+            return version
+    return None
 
 
 def read_head(table: Path, version: int) -> Head | None:
@@ -313,16 +323,16 @@ def read_table_metadata(table: Path, version: int) -> bytes:
 
 def make_table_metadata(table: DeltaTable, schema: Schema) -> Mapping[str, object]:
     """The `metaData` action of a table, as it is but for its columns."""
-    found = table.metadata()
+    metadata = table.metadata()
     return {
-        "id": str(found.id),
-        "name": found.name,
-        "description": found.description,
+        "id": str(metadata.id),
+        "name": metadata.name,
+        "description": metadata.description,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema.to_json(),
-        "partitionColumns": found.partition_columns,
-        "createdTime": found.created_time,
-        "configuration": found.configuration,
+        "partitionColumns": metadata.partition_columns,
+        "createdTime": metadata.created_time,
+        "configuration": metadata.configuration,
     }
 
 
@@ -332,8 +342,8 @@ def find_top_version(table: Path) -> int | None:
     A checkpoint without its entry counts: if the version before it passed for the newest, its version would be written
     a second time.
     """
-    known = (name for name in _list_names(table) if _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))
-    return max((int(name[:20]) for name in known), default=None)
+    names = (name for name in _list_names(table) if _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))
+    return max((int(name[:20]) for name in names), default=None)
 
 
 def list_versions(table: Path) -> list[int]:
@@ -384,15 +394,17 @@ def read_live_files(table: Path, version: int) -> dict[str, AddAction]:
 
 
 def _replay(table: Path, version: int) -> dict[str, AddAction]:
-    made = {at: files for at, files in list_checkpoints(table).items() if at <= version}
-    base = max(made, default=-1)
+    checkpoints = list_checkpoints(table)
+    base = max((checkpoint for checkpoint in checkpoints if checkpoint <= version), default=-1)
     live = dict[str, AddAction]()
-    for path in made.get(base, ()):
+    for path in checkpoints.get(base, ()):
         added = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["add"])["add"].to_pylist()
-        files = (_make_file(msgspec.convert(each, _Added)) for each in added if each is not None)
-        live |= {file.path: file for file in files}
-    for at in range(base + 1, version + 1):
-        for line in decode_json_lines(find_storage(table).read(make_entry_path(table, at)), _FileLine):
+        for action in added:
+            if action is not None:  # other actions of the checkpoint are rows without an `add`
+                file = _make_file(msgspec.convert(action, _Added))
+                live[file.path] = file
+    for later in range(base + 1, version + 1):
+        for line in decode_json_lines(find_storage(table).read(make_entry_path(table, later)), _FileLine):
             if line.remove is not None:
                 live.pop(unquote(line.remove.path), None)
             if line.add is not None:
@@ -413,13 +425,22 @@ def _list_logged_paths(table: Path) -> Iterator[str]:
     storage = find_storage(table)
     for version in list_versions(table):
         for line in decode_json_lines(storage.read(make_entry_path(table, version)), _PathLine):
-            yield from (unquote(action.path) for action in (line.add, line.remove) if action is not None)
-    for path in chain.from_iterable(list_checkpoints(table).values()):
-        with pq.ParquetFile(storage.open_source(path)) as parquet:
-            held = {"add", "remove"}.intersection(parquet.schema_arrow.names)
-            for group in parquet.iter_batches(columns=[f"{action}.path" for action in sorted(held)]):
-                actions = chain.from_iterable(group[action].to_pylist() for action in held)
-                yield from (unquote(action["path"]) for action in actions if action and action["path"])
+            for action in (line.add, line.remove):
+                if action is not None:
+                    yield unquote(action.path)
+    for paths in list_checkpoints(table).values():
+        for path in paths:
+            yield from _list_checkpoint_paths(path)
+
+
+def _list_checkpoint_paths(path: Path) -> Iterator[str]:
+    with pq.ParquetFile(find_storage(path).open_source(path)) as parquet:
+        kinds = {"add", "remove"}.intersection(parquet.schema_arrow.names)
+        for group in parquet.iter_batches(columns=[f"{kind}.path" for kind in sorted(kinds)]):
+            for kind in kinds:
+                for action in group[kind].to_pylist():
+                    if action and action["path"]:
+                        yield unquote(action["path"])
 
 
 def _make_file(added: _Added) -> AddAction:
@@ -485,10 +506,10 @@ def find_entry_time(table: Path, version: int) -> float:
         FileNotFoundError: The version has no entry.
     """
     path = make_entry_path(table, version)
-    found = find_storage(table).get_status(path)
-    if found is None:
+    status = find_storage(table).get_status(path)
+    if status is None:
         raise FileNotFoundError(path)
-    return found.modified_at
+    return status.modified_at
 
 
 def create_entry(path: Path, content: bytes) -> None:
@@ -567,9 +588,11 @@ def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
     changes_data = entry.kind.changes_data
     info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     lines: list[dict[str, object]] = [{"commitInfo": {**info, "engineInfo": ENGINE, **metadata}}]
-    lines += [{"metaData": entry.table_metadata}] if entry.table_metadata is not None else []
+    if entry.table_metadata is not None:
+        lines.append({"metaData": entry.table_metadata})
     lines += (_make_add(file, changes_data=changes_data) for file in entry.adds)
     lines += (_make_remove(file, now_ms, changes_data=changes_data) for file in entry.removes)
+    # Last: `torn_entry` takes an entry with all its transactions for complete.
     lines += ({"txn": {"appId": name, "version": number}} for name, number in entry.transactions.items())
     return b"\n".join(map(msgspec.json.encode, lines))
 
@@ -618,7 +641,9 @@ def _text(value: object) -> str | None:
 
 
 def _time(value: object) -> datetime | None:
-    return datetime.fromtimestamp(value / 1000, UTC) if isinstance(value, int) else None
+    if isinstance(value, int):
+        return datetime.fromtimestamp(value / 1000, UTC)
+    return None
 
 
 def find_head_since(table: Path, since: float, *, entries_max: int = LOG_ENTRIES_MAX) -> Head | None:
@@ -657,7 +682,9 @@ def find_head_of_batch(table: Path, batch: int) -> Head | None:
     if position == len(versions):
         return None
     entry = read_entry(table, versions[position])
-    return entry.head if entry is not None and entry.head is not None and entry.head.batch == batch else None
+    if entry is None or entry.head is None or entry.head.batch != batch:
+        return None
+    return entry.head
 
 
 def find_head_at(table: Path, at: datetime) -> Head | None:
@@ -675,7 +702,9 @@ def find_head_at(table: Path, at: datetime) -> Head | None:
 
 def _written_at(table: Path, version: int) -> datetime:
     entry = read_entry(table, version)
-    return entry.written_at if entry is not None and entry.written_at is not None else datetime.min.replace(tzinfo=UTC)
+    if entry is not None and entry.written_at is not None:
+        return entry.written_at
+    return datetime.min.replace(tzinfo=UTC)
 
 
 def _batch(table: Path, version: int) -> int:

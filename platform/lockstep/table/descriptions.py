@@ -44,10 +44,11 @@ def find_reserved_changes(entry: bytes, before: bytes) -> str:
         actions = [next(iter(line)) for line in decode_json_lines(entry, dict[str, msgspec.Raw])]
         if sorted(actions) not in (["commitInfo", "metaData"], ["metaData"]):
             return "it changes more than the description of the table"
-        held, after = (_read_metadata(each) for each in (before, entry))
+        earlier = _read_metadata(before)
+        later = _read_metadata(entry)
     except (msgspec.DecodeError, StopIteration):
         return "it cannot be read"
-    return format_some(_list_changes(held, after))
+    return format_some(_list_changes(earlier, later))
 
 
 def _read_metadata(entry: bytes) -> _TableMetadata:
@@ -64,8 +65,15 @@ def _list_changes(held: _TableMetadata, after: _TableMetadata) -> list[str]:
 
 
 def _list_reserved(held: dict[str, str], after: dict[str, str]) -> list[str]:
-    names = sorted(name for name in held.keys() | after.keys() if held.get(name) != after.get(name))
-    return [f"{name} = {after[name]}" if name in after else f"{name} is unset" for name in names if _is_reserved(name)]
+    changes = list[str]()
+    for name in sorted(held.keys() | after.keys()):
+        if held.get(name) == after.get(name) or not _is_reserved(name):
+            continue
+        if name in after:
+            changes.append(f"{name} = {after[name]}")
+        else:
+            changes.append(f"{name} is unset")
+    return changes
 
 
 def _is_reserved(name: str) -> bool:
@@ -78,8 +86,9 @@ def _strip(schema: object) -> object:
         return [_strip(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: _strip(value) for name, value in schema.items() if name != "metadata"}
+    stripped = {name: _strip(value) for name, value in schema.items() if name != "metadata"}
     notes = schema.get("metadata")
     if isinstance(notes, dict):
-        kept["metadata"] = {name: value for name, value in notes.items() if _is_reserved(str(name))}
-    return kept
+        # Under reserved names metadata changes what a column means to readers and writers; comments do not.
+        stripped["metadata"] = {name: value for name, value in notes.items() if _is_reserved(str(name))}
+    return stripped

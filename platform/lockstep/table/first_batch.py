@@ -47,9 +47,10 @@ def commit_first_batch(start: FirstBatch, kind: CommitKind) -> Proposal:
         TableError: The table has been written by now.
         HourClosed: The hour was closed since.
     """
-    begun = start.taken_over
-    shadow, imported = (begun, None) if isinstance(begun, Origin) else (None, begun)
-    what = f"shadow of {begun.stream}" if imported is None else f"savepoint {imported.savepoint} imported"
+    source = start.taken_over
+    shadow = source if isinstance(source, Origin) else None
+    imported = source if isinstance(source, Imported) else None
+    what, where = _describe_source(source)
 
     def next_head(base: Base) -> Head:
         check_empty(base.head)
@@ -62,7 +63,7 @@ def commit_first_batch(start: FirstBatch, kind: CommitKind) -> Proposal:
             batch_version=base.version + 1,
             hour=start.commit_hour,
             desired=Desired.STOPPED,
-            reason=f"{what}: {begun.cause}",
+            reason=f"{what}: {source.cause}",
             ledger=start.ledger,
             full_ledger_batch=FIRST_BATCH,
             full_ledger_at=start.at,
@@ -72,15 +73,21 @@ def commit_first_batch(start: FirstBatch, kind: CommitKind) -> Proposal:
             imported=imported,
         )
 
-    source = begun.stream if imported is None else f"{begun.stream} (savepoint {imported.savepoint})"
     return Proposal(
         kind=kind,
         next_head=next_head,
         batch=FIRST_BATCH,
         epoch=FIRST_BATCH,
-        metadata={CAUSE: f"from batch {begun.batch} of {source}: {begun.cause}"},
+        metadata={CAUSE: f"from batch {source.batch} of {where}: {source.cause}"},
         needs=start.needs,
     )
+
+
+def _describe_source(source: Origin | Imported) -> tuple[str, str]:
+    """The kind of start, and the place of the state, for people."""
+    if isinstance(source, Origin):
+        return f"shadow of {source.stream}", source.stream
+    return f"savepoint {source.savepoint} imported", f"{source.stream} (savepoint {source.savepoint})"
 
 
 def check_empty(head: Head) -> None:
@@ -90,6 +97,8 @@ def check_empty(head: Head) -> None:
         TableError: It has.
     """
     if head.epoch or head.batch:
-        what = f"a shadow of {head.origin.stream}" if head.origin is not None else "a stream with separate rows"
+        what = "a stream with separate rows"
+        if head.origin is not None:
+            what = f"a shadow of {head.origin.stream}"
         step = f"choose another --name; lockstep run {head.stream} runs an existing shadow, --drop deletes it"
         raise TableError(f"{head.stream} is {what} already", next_step=step)

@@ -136,16 +136,21 @@ def make_history(folders: StreamFolders, base: Base) -> SourceHistory:
     """The history of a source at a version, read up to this version."""
     entry = delta_log.read_entry(folders.table, base.version)
     head = base.head
+    token = ""
+    committed_at = None
+    if entry is not None:
+        token = entry.token or ""
+        committed_at = find_commit_time(entry)
     return SourceHistory(
         stream=folders.stream,
         table_id=head.table_id,
         generation=head.generation,
         erasure=head.erasure.batch if head.erasure is not None else 0,
         version=base.version,
-        token=(entry.token if entry is not None else None) or "",
+        token=token,
         batch=head.batch,
         batch_generation=find_generation(head, head.batch),
-        committed_at=None if entry is None else find_commit_time(entry),
+        committed_at=committed_at,
     )
 
 
@@ -157,13 +162,19 @@ def make_unread_history(stream: str) -> SourceHistory:
 
 def find_commit_time(entry: delta_log.LogEntry) -> float | None:
     """The time of a commit, in seconds since 1970 (UTC)."""
-    return None if entry.written_at is None else entry.written_at.timestamp()
+    if entry.written_at is None:
+        return None
+    return entry.written_at.timestamp()
 
 
 def find_generation(head: Head, batch: int) -> int:
     """The generation that wrote a batch that counts; 0 for none."""
-    wrote = (generation for generation, last in sorted(head.valid_batches.items()) if last >= batch > 0)
-    return next(wrote, 0)
+    if batch <= 0:
+        return 0
+    for generation, last in sorted(head.valid_batches.items()):
+        if last >= batch:
+            return generation
+    return 0
 
 
 def make_position_path(root: Path, name: FollowerName) -> Path:
@@ -202,14 +213,16 @@ def read_follower_positions(root: Path) -> FollowerPositions:
     positions = list[FollowerPosition]()
     damaged = list[FollowerName]()
     for kind in sorted(storage.list_names(root / FOLDER)):
-        names = storage.list_names(root / FOLDER / kind)
-        for name in sorted(FollowerName(kind, each.removesuffix(SUFFIX)) for each in names if each.endswith(SUFFIX)):
+        files = storage.list_names(root / FOLDER / kind)
+        names = [FollowerName(kind, file.removesuffix(SUFFIX)) for file in files if file.endswith(SUFFIX)]
+        for name in sorted(names):
             try:
                 position = read_position(root, name)
             except (msgspec.DecodeError, PermissionError, IsADirectoryError):
                 damaged.append(name)
-            else:
-                positions += [position] if position is not None else []
+                continue
+            if position is not None:  # else it was deleted since the listing
+                positions.append(position)
     return FollowerPositions(tuple(positions), tuple(damaged))
 
 

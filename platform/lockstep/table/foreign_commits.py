@@ -30,9 +30,10 @@ class ForeignCommit(TableError):
     """
 
     def __init__(self, table: Path, version: int, operation: str, author: str, changes: str = "") -> None:
+        detail = f" ({changes})" if changes else ""
         super().__init__(
-            f"{table}: version {version} is {operation} by {author}{f' ({changes})' if changes else ''}, not a commit "
-            "of lockstep; only lockstep writes this table",
+            f"{table}: version {version} is {operation} by {author}{detail}, not a commit of lockstep; "
+            "only lockstep writes this table",
             next_step=f"end the writer of version {version}; then: lockstep repair {table.parent.name}",
         )
         self.table = table
@@ -60,10 +61,12 @@ class TableReplaced(TableError):
 def find_foreign_commit(table: Path, version: int) -> ForeignCommit:
     """The error of a foreign version."""
     entry = delta_log.read_entry(table, version)
-    what, who = (entry.operation, entry.author) if entry is not None else ("an unreadable entry", "an unknown author")
-    is_described = entry is not None and entry.operation in DESCRIBING
-    changes = next(_find_reserved_changes(table, version, version))[1] if is_described else ""
-    return ForeignCommit(table, version, what, who, changes)
+    if entry is None:
+        return ForeignCommit(table, version, "an unreadable entry", "an unknown author", "")
+    changes = ""
+    if entry.operation in DESCRIBING:
+        _, changes = next(_find_reserved_changes(table, version, version))
+    return ForeignCommit(table, version, entry.operation, entry.author, changes)
 
 
 DESCRIBING = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
@@ -75,18 +78,18 @@ def _find_reserved_changes(table: Path, first: int, last: int) -> Iterator[tuple
 
     Only the metadata before the first is read from the table: a catalogue may have described it a thousand times.
     """
-    before = delta_log.read_table_metadata(table, first - 1)
+    description = delta_log.read_table_metadata(table, first - 1)
     for version in range(first, last + 1):
         try:
             entry = find_storage(table).read(delta_log.make_entry_path(table, version))
         except FileNotFoundError:
             yield version, "its entry is gone"
             return
-        changes = find_reserved_changes(entry, before)
+        changes = find_reserved_changes(entry, description)
         yield version, changes
         if changes:
             return
-        before = entry
+        description = entry
 
 
 def refresh(handle: DeltaTable, table: Path) -> None:

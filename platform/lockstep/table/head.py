@@ -429,13 +429,19 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     @property
     def all_findings(self) -> tuple[Finding, ...]:
         """The evidence of the halt of the stream, and of those of its topics."""
-        return (*self.findings, *(finding for topic in self.halted_topics for finding in topic.findings))
+        findings = list(self.findings)
+        for topic in self.halted_topics:
+            findings += topic.findings
+        return tuple(findings)
 
     @property
     def kept_versions(self) -> dict[int, int]:
         """The versions that stay loadable besides those from the rewind floor on, by batch: of rewinds, savepoints."""
-        made = {each.batch: each.version for each in self.rewinds}
-        return made | {each.batch: each.version for each in self.savepoints if each.version != NO_VERSION}
+        versions = {rewind.batch: rewind.version for rewind in self.rewinds}
+        for savepoint in self.savepoints:
+            if savepoint.version != NO_VERSION:
+                versions[savepoint.batch] = savepoint.version
+        return versions
 
     @property
     def is_rewound(self) -> bool:
@@ -457,8 +463,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     @property
     def batch_before(self) -> int:
         """The newest batch of the side tables before the last batch is added to them."""
-        promoted = self.promotion is not None and self.promotion.batch == self.batch
-        return (self.promotion.first if self.promotion is not None and promoted else self.batch) - 1
+        if self.promotion is not None and self.promotion.batch == self.batch:
+            return self.promotion.first - 1  # its batches became those of the table in one commit
+        return self.batch - 1
 
     def may_rewind_to(self, batch: int) -> bool:
         """Whether everything that a rewind to a batch needs is kept."""
@@ -519,8 +526,10 @@ def _check_features(head: Head) -> None:
     installed = {feature.name: feature.version for feature in list_installed()}
     for name, version in head.features.items():
         if installed.get(name, 0) < version:
-            known = f"has version {installed[name]} of it" if name in installed else "does not have it"
+            problem = "does not have it"
+            if name in installed:
+                problem = f"has version {installed[name]} of it"
             raise TableError(
-                f"the table of {head.stream} needs version {version} of feature {name!r}; this installation {known}",
+                f"the table of {head.stream} needs version {version} of feature {name!r}; this installation {problem}",
                 next_step=f"install a release of lockstep with {name}, version {version} or newer",
             )

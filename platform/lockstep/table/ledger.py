@@ -222,14 +222,18 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def find_ending(self) -> Ending | None:
         """The end of a topic that was deleted or re-created."""
-        return Ending(self.ending, self.last_end, self.last_end_age_seconds) if self.ending else None
+        if self.ending:
+            return Ending(self.ending, self.last_end, self.last_end_age_seconds)
+        return None
 
     def with_retirement_of(self, now: LedgerRow) -> LedgerRow:
         """The row with the retirement of another row of its partition, and the end of a topic that is gone.
 
         If the row is from before that end, the next batch counts the states that it discards.
         """
-        discarded_by = self.discarded_by if self.ending or not now.ending else CAUSES_OF_ENDS[now.ending]
+        discarded_by = self.discarded_by
+        if now.ending and not self.ending:
+            discarded_by = CAUSES_OF_ENDS[now.ending]
         return msgspec.structs.replace(
             self,
             discarded_by=discarded_by,
@@ -267,7 +271,9 @@ def write_ledger(ledger: Path, rows: Iterable[LedgerRow]) -> SideFile:
     """Write the ledger file of a batch, synced and not yet committed."""
     listed = list(rows)
     table = _make_table(listed)
-    name = LedgerFileName.of_batch(listed[0]).prefix("ledger") if listed else "ledger"
+    name = "ledger"
+    if listed:
+        name = LedgerFileName.of_batch(listed[0]).prefix("ledger")
     file = write_file(ledger, table, prefix=name, counted_only=True, sealed=True)
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)
 
@@ -305,8 +311,10 @@ class LedgerFileName(msgspec.Struct, frozen=True):
     @staticmethod
     def parse(path: str) -> LedgerFileName | None:
         """Parse a file's name; None for a name without these parts (a file of a batch without partitions)."""
-        found = _FILE_NAME.search(path)
-        return None if found is None else LedgerFileName(found[1], int(found[2]), int(found[3]), int(found[4]))
+        match = _FILE_NAME.search(path)
+        if match is None:
+            return None
+        return LedgerFileName(match[1], int(match[2]), int(match[3]), int(match[4]))
 
     def prefix(self, kind: str) -> str:
         """The prefix of the file's name; a uuid and a checksum follow."""
@@ -336,7 +344,8 @@ def iterate_rows(ledger: Path, *, first_batch: int = 0, last_batch: int | None =
     """
     for path in find_live_files(ledger, first_batch=first_batch, last_batch=last_batch):
         for rows in iterate_verified_rows(ledger / path, ledger.parent.name):
-            if wanted := with_defaults(_in_order([rows.filter(_within(first_batch, last_batch))], SCHEMA), LedgerRow):
+            selected = _in_order([rows.filter(_within(first_batch, last_batch))], SCHEMA)
+            if wanted := with_defaults(selected, LedgerRow):
                 yield wanted
 
 
@@ -412,7 +421,10 @@ def read_forgotten(ledger: Path, keys: AbstractSet[TopicIdPartition]) -> dict[To
     in thousands of batches. A row group of a file is in memory.
     """
     last = dict[TopicIdPartition, LedgerRow]()
-    for path in find_live_files(ledger) if keys else ():
+    if not keys:
+        return last
+    for path in find_live_files(ledger):
+        # First the four columns: few files hold such a row, and whole rows have some sixty columns.
         parts = _iterate_file(ledger, path, _FORGOTTEN_COLUMNS)
         if not any(_find_forgotten(rows, keys).num_rows for rows in parts):
             continue
@@ -433,9 +445,9 @@ def _iterate_file(ledger: Path, path: str, columns: list[str]) -> Iterator[pa.Ta
 
 def _find_forgotten(rows: pa.Table, keys: AbstractSet[TopicIdPartition]) -> pa.Table:
     """The rows by which one of the partitions is forgotten."""
-    found = rows.filter(pc.field("lifecycle") == FORGOTTEN)
-    names = zip(found["topic_id"].to_pylist(), found["partition"].to_pylist(), strict=True)
-    return found.filter(pa.array([name in keys for name in names], pa.bool_()))
+    forgotten = rows.filter(pc.field("lifecycle") == FORGOTTEN)
+    names = zip(forgotten["topic_id"].to_pylist(), forgotten["partition"].to_pylist(), strict=True)
+    return forgotten.filter(pa.array([name in keys for name in names], pa.bool_()))
 
 
 def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0) -> dict[TopicIdPartition, LedgerRow]:
@@ -461,15 +473,16 @@ def _find_newest(rows: Iterable[LedgerRow]) -> dict[TopicIdPartition, LedgerRow]
 def _since_full_set(table: Path, head: Head) -> list[SideFile] | None:
     """The ledger files from the newest full set on, newest first; None if an entry that names a file is gone."""
     files = list[SideFile]()
-    at = head
-    while at.ledger is not None:
-        files.append(at.ledger)
-        if at.batch <= head.full_ledger_batch:
+    current = head
+    while current.ledger is not None:
+        files.append(current.ledger)
+        if current.batch <= head.full_ledger_batch:
             return files
-        before = delta_log.read_head(table, at.batch_version - 1)
-        if before is None or before.batch != at.batch - 1:
+        # Each head names the ledger file of its own batch: that of the batch before is in the entry before.
+        previous = delta_log.read_head(table, current.batch_version - 1)
+        if previous is None or previous.batch != current.batch - 1:
             return None
-        at = before
+        current = previous
     return None
 
 
@@ -502,16 +515,23 @@ def _read_files(
     wanted = _within(first_batch, last_batch)
 
     def read(path: str) -> pa.Table:
-        found = read_verified_rows(ledger / path, ledger.parent.name, columns)
-        return found if _holds_only(path, first_batch, last_batch) else found.filter(wanted)
+        rows = read_verified_rows(ledger / path, ledger.parent.name, columns)
+        if _holds_only(path, first_batch, last_batch):
+            return rows
+        return rows.filter(wanted)
 
     parts = list(find_storage(ledger).map_files(read, paths))
-    return _in_order(parts, SCHEMA if columns is None else pa.schema([SCHEMA.field(name) for name in columns]))
+    schema = SCHEMA
+    if columns is not None:
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+    return _in_order(parts, schema)
 
 
 def _within(first_batch: int, last_batch: int | None) -> pc.Expression:
     since = pc.field("batch") >= first_batch
-    return since if last_batch is None else since & (pc.field("batch") <= last_batch)
+    if last_batch is None:
+        return since
+    return since & (pc.field("batch") <= last_batch)
 
 
 def _in_order(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
@@ -529,7 +549,9 @@ def read_clock() -> datetime:
 
 def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
     """The rows, column by column: a dictionary of each row costs 30 us, a batch has up to a row of each partition."""
-    columns = zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else repeat((), len(SCHEMA))
+    columns: Iterable[Sequence[Any]] = repeat((), len(SCHEMA))
+    if rows:
+        columns = zip(*map(msgspec.structs.astuple, rows), strict=True)
     arrays = [_make_column(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
@@ -537,7 +559,9 @@ def _make_table(rows: Sequence[LedgerRow]) -> pa.Table:
 def _make_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
     """A column. Most hold one value in all rows of a batch, which is cheaper to repeat than to convert."""
     if isinstance(kind, pa.ListType):
-        return pa.array(map(_to_mappings, values) if _holds_structs(kind) and any(values) else values, kind)
+        if _holds_structs(kind) and any(values):  # most lists are empty, which Arrow takes as they are
+            return pa.array(map(_to_mappings, values), kind)
+        return pa.array(values, kind)
     count = len(values)
     if count > REPEATED_ROWS_MIN and values[0] is values[-1] and values.count(values[0]) == count:
         one: Any = pa.array(values[:1], kind)[0]
@@ -552,4 +576,6 @@ def _holds_structs(kind: pa.ListType[Any]) -> bool:
 
 
 def _to_mappings(items: list[msgspec.Struct] | None) -> list[dict[str, object]] | None:
-    return None if items is None else [msgspec.structs.asdict(item) for item in items]
+    if items is None:
+        return None
+    return [msgspec.structs.asdict(item) for item in items]

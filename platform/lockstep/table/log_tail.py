@@ -51,7 +51,9 @@ class LogTail:
             following, newest = self._look(self.version + 1, self.version)
             if following is None:
                 break
-            self.version, self.entry = self.version + 1, delta_log.read_entry(self.table, self.version + 1)
+            entry = delta_log.read_entry(self.table, self.version + 1)
+            self.version += 1
+            self.entry = entry
         if newest is None:
             self._pass_deleted_entries()
         elif self.entry is None or newest.size != self.entry.size:
@@ -67,7 +69,9 @@ class LogTail:
         newest = delta_log.find_top_version(self.table)
         if newest is None or newest <= self.version:
             raise TableReplaced(self.table, f"version {self.version} is gone")
-        self.version, self.entry = newest, delta_log.read_entry(self.table, newest)
+        entry = delta_log.read_entry(self.table, newest)
+        self.version = newest
+        self.entry = entry
 
     def find_number(self, name: str) -> int:
         """The newest number of a name (an application's transaction); 0 without one.

@@ -77,10 +77,10 @@ def rewind_losses(now: LostStates, then: LostStates) -> LostStates:
     An acceptance covers all losses of the batches up to it. One that covers a part of those that were open at the
     earlier batch was made after another rewind, and counts for none of them.
     """
-    kept = msgspec.structs.replace(now, total=then.total, open=LossTotal(), first_batch=0, last_batch=0)
+    rewound = msgspec.structs.replace(now, total=then.total, open=LossTotal(), first_batch=0, last_batch=0)
     if then.last_batch <= now.accepted_batch:
-        return kept
-    return msgspec.structs.replace(kept, open=then.open, first_batch=then.first_batch, last_batch=then.last_batch)
+        return rewound
+    return msgspec.structs.replace(rewound, open=then.open, first_batch=then.first_batch, last_batch=then.last_batch)
 
 
 def add_shadow_losses(kept: LostStates, added: LostStates, batches_before: int) -> LostStates:

@@ -116,8 +116,8 @@ def is_self_describing(schema: pa.Schema) -> bool:
 def _is_read_alike(serialized: bytes) -> bool:
     # Schemas that differ only in the metadata of a field are equal and have one hash, so they would be no key.
     schema = pa.ipc.open_stream(pa.BufferReader(serialized)).schema
-    found = [_read_schema_back(schema, store_schema=stored) for stored in (True, False)]
-    return found[0].equals(found[1], check_metadata=True)
+    schemas = [_read_schema_back(schema, store_schema=stored) for stored in (True, False)]
+    return schemas[0].equals(schemas[1], check_metadata=True)
 
 
 def _read_schema_back(schema: pa.Schema, *, store_schema: bool) -> pa.Schema:
@@ -129,18 +129,22 @@ def _read_schema_back(schema: pa.Schema, *, store_schema: bool) -> pa.Schema:
 def decode_schema(schema: pa.Schema, *, keep: Container[str] = ()) -> pa.Schema:
     """The schema with texts in the place of dictionaries, except in the columns to keep."""
     for n, kind in enumerate(schema.types):
-        field = schema.field(n) if pa.types.is_dictionary(kind) else None
-        if field is not None and field.name not in keep:
+        if not pa.types.is_dictionary(kind):
+            continue
+        field = schema.field(n)
+        if field.name not in keep:
             schema = schema.set(n, field.with_type(cast("pa.DictionaryType[Any, Any]", kind).value_type))
     return schema
 
 
 def decode_texts(rows: pa.Table, *, keep: Container[str] = ()) -> pa.Table:
     """The rows with the texts of dictionaries in their place, except in the columns to keep."""
-    held = rows.schema
-    decoded = decode_schema(held, keep=keep)
-    for n in range(len(held)) if decoded is not held else ():
-        if decoded.field(n) != held.field(n):
+    schema = rows.schema
+    decoded = decode_schema(schema, keep=keep)
+    if decoded is schema:  # no column is a dictionary
+        return rows
+    for n in range(len(schema)):
+        if decoded.field(n) != schema.field(n):
             column: Any = rows.column(n).cast(decoded.field(n).type)
             rows = rows.set_column(n, decoded.field(n), column)
     return rows
@@ -201,7 +205,10 @@ class _Leaf:
 
     def values(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray[Any] | pa.Array[Any]:
         column = rows.column(self.path[0])
-        return pc.struct_field(column, list(self.path[1:])) if len(self.path) > 1 else column
+        if len(self.path) > 1:
+            nested: pa.ChunkedArray[Any] | pa.Array[Any] = pc.struct_field(column, list(self.path[1:]))
+            return nested
+        return column
 
 
 def compute_file_statistics(
@@ -221,30 +228,39 @@ def compute_file_statistics(
         hidden: Text columns with bounds that tell none of their values, and that every filter matches.
     """
     chunks = _chunks(metadata)
-    found = {"minValues": dict[str, Any](), "maxValues": dict[str, Any](), "nullCount": dict[str, Any]()}
+    statistics = {"minValues": dict[str, Any](), "maxValues": dict[str, Any](), "nullCount": dict[str, Any]()}
     for leaf in _leaves(schema):
         bounds = _bounds(leaf, chunks, seen)
         if leaf.path[0] in hidden and bounds.minimum is not None:
             bounds = Bounds(bounds.nulls, "", _ABOVE_ALL_TEXT)
-        _put(found["minValues"], leaf.path, bounds.minimum)
-        _put(found["maxValues"], leaf.path, bounds.maximum)
-        _put(found["nullCount"], leaf.path, bounds.nulls)
-    return msgspec.json.encode({"numRecords": metadata.num_rows, **found}).decode()
+        _put(statistics["minValues"], leaf.path, bounds.minimum)
+        _put(statistics["maxValues"], leaf.path, bounds.maximum)
+        _put(statistics["nullCount"], leaf.path, bounds.nulls)
+    return msgspec.json.encode({"numRecords": metadata.num_rows, **statistics}).decode()
 
 
 def _bounds(leaf: _Leaf, chunks: dict[str, list[pq.Statistics | None]], seen: ColumnStatistics | None) -> Bounds:
     if _watched(leaf.kind):
-        return seen.bounds(leaf.path) if seen is not None else Bounds(nulls=None)
-    statistics = [one for one in chunks.get(".".join(leaf.path), []) if one is not None]
-    if len(statistics) < len(chunks.get(".".join(leaf.path), [])):
+        return _seen_bounds(leaf, seen)
+    of_groups = chunks.get(".".join(leaf.path), [])
+    statistics = [one for one in of_groups if one is not None]
+    if len(statistics) < len(of_groups):  # bounds of some row groups are not those of the file
         return Bounds(nulls=None)
     nulls = sum(one.null_count or 0 for one in statistics)
     bounded = [one for one in statistics if one.num_values]
     if not bounded or pa.types.is_binary(leaf.kind):
         return Bounds(nulls)
     if not all(one.has_min_max for one in bounded):  # Parquet omits strings above 4 kB
-        return Bounds(nulls, "", _ABOVE_ALL_TEXT) if pa.types.is_string(leaf.kind) else Bounds(nulls)
+        if pa.types.is_string(leaf.kind):
+            return Bounds(nulls, "", _ABOVE_ALL_TEXT)
+        return Bounds(nulls)
     return Bounds(nulls, *_round_outwards(leaf.kind, bounded))
+
+
+def _seen_bounds(leaf: _Leaf, seen: ColumnStatistics | None) -> Bounds:
+    if seen is None:
+        return Bounds(nulls=None)
+    return seen.bounds(leaf.path)
 
 
 def _round_outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[object, object]:
@@ -265,13 +281,15 @@ def _round_outwards(kind: pa.DataType, statistics: Sequence[Any]) -> tuple[objec
 def _cut_maximum(text: str) -> str:
     if len(text) <= STRING_CHARACTERS:
         return text
-    cut = text[:STRING_CHARACTERS]
-    return _ABOVE_ALL_TEXT if text[STRING_CHARACTERS] == _LAST_CHARACTER else cut + _LAST_CHARACTER
+    if text[STRING_CHARACTERS] == _LAST_CHARACTER:  # the removed rest may sort after one such character
+        return _ABOVE_ALL_TEXT
+    return text[:STRING_CHARACTERS] + _LAST_CHARACTER
 
 
 def _timestamps(least_us: int, greatest_us: int) -> tuple[str | None, str | None]:
     """Bounds in milliseconds; none if a date is outside the years 1 to 9999."""
-    highest_us = min(-(-greatest_us // 1000) * 1000, max(_LATEST_US, greatest_us))
+    rounded_up_us = -(-greatest_us // 1000) * 1000
+    highest_us = min(rounded_up_us, max(_LATEST_US, greatest_us))
     try:
         return _instant(least_us // 1000 * 1000), _instant(highest_us)
     except OverflowError:
@@ -280,7 +298,9 @@ def _timestamps(least_us: int, greatest_us: int) -> tuple[str | None, str | None
 
 def _instant(microseconds: int) -> str:
     instant = (_EPOCH + timedelta(microseconds=microseconds)).replace(tzinfo=None)
-    return instant.isoformat(timespec="microseconds" if microseconds % 1000 else "milliseconds") + "Z"
+    # Only a time at the end of the year 9999 is not rounded to milliseconds: a later year would be no date.
+    timespec = "microseconds" if microseconds % 1000 else "milliseconds"
+    return instant.isoformat(timespec=timespec) + "Z"
 
 
 def _exact(value: Decimal) -> msgspec.Raw:
@@ -291,7 +311,11 @@ def _number(value: float | None) -> float | str | None:
     """A float in the JSON form of Delta's own writer: JSON has no NaN and no infinities."""
     if value is None or math.isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if math.isnan(value):
+        return "NaN"
+    if value > 0:
+        return "Infinity"
+    return "-Infinity"
 
 
 def _has_nan(values: pa.ChunkedArray[Any] | pa.Array[Any]) -> bool:
@@ -393,12 +417,15 @@ class DataFile(msgspec.Struct, frozen=True):
 
     def action(self) -> AddAction:
         """The action that adds the file to its table."""
+        added_ms = self.added_ms
+        if added_ms is None:
+            added_ms = int(time.time() * 1000)
         return AddAction(
             path=self.path,
             size=self.size,
             statistics=self.statistics,
             commit_hour=self.commit_hour,
-            added_ms=int(time.time() * 1000) if self.added_ms is None else self.added_ms,
+            added_ms=added_ms,
         )
 
 
@@ -460,8 +487,10 @@ class DataFileWriter:
     def _open_parquet(self, schema: pa.Schema, compression: Compression, *, store_schema: bool) -> pq.ParquetWriter:
         columns = find_written_columns(self._schema)
         has_statistics = self._seen is not None
+        # The sum of a file in memory is formed when it is written to the sink, in `finish`.
+        sink = cast("IO[bytes]", self._sink) if self._sealed else self._file.sink
         return pq.ParquetWriter(
-            self._memory or (cast("IO[bytes]", self._sink) if self._sealed else self._file.sink),
+            self._memory or sink,
             schema,
             compression=compression.codec,
             compression_level=compression.level,
@@ -476,8 +505,9 @@ class DataFileWriter:
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows, as one row group unless they are very many or large."""
-        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        table = decode_texts(table, keep=self._coded)
+        if isinstance(batch, pa.RecordBatch):
+            batch = pa.Table.from_batches([batch])
+        table = decode_texts(batch, keep=self._coded)
         self._parquet.write_table(table, row_group_size=_count_group_rows(table))
         self._rows += table.num_rows
         if self._seen is not None:
@@ -490,7 +520,9 @@ class DataFileWriter:
             self._sink.write(self._memory.getvalue())
         if self._sealed:
             self._path = f"{self._path.removesuffix('.parquet')}-{self._sink.checksum:08x}.parquet"
-        size = self._file.finish(Path(self._path).name if self._sealed else None)
+            size = self._file.finish(Path(self._path).name)
+        else:
+            size = self._file.finish(None)
         return DataFile(
             path=self._path,
             size=size,
@@ -523,7 +555,9 @@ class DataFileWriter:
 def _count_group_rows(table: pa.Table) -> int:
     """Rows of each row group of a table; one row may have more bytes than a row group."""
     size = table.get_total_buffer_size()
-    return ROW_GROUP_ROWS if size <= ROW_GROUP_BYTES else max(1, table.num_rows * ROW_GROUP_BYTES // size)
+    if size <= ROW_GROUP_BYTES:
+        return ROW_GROUP_ROWS
+    return max(1, table.num_rows * ROW_GROUP_BYTES // size)
 
 
 class _SummedSink(RawIOBase):
@@ -550,9 +584,13 @@ class _SummedSink(RawIOBase):
 def choose_compression(rows: pa.Table, *, counted_only: bool = False) -> Compression:
     """The compression of a file that holds all of these rows; see the constants."""
     if counted_only:
-        return FAST if rows.num_rows > SNAPPY_ROWS else Compression("snappy")
+        if rows.num_rows > SNAPPY_ROWS:
+            return FAST
+        return Compression("snappy")
     # Whole buffers: `nbytes` visits each array, at 0.1 us a row.
-    return Compression("lz4") if rows.get_total_buffer_size() < LZ4_BYTES_MAX else FAST
+    if rows.get_total_buffer_size() < LZ4_BYTES_MAX:
+        return Compression("lz4")
+    return FAST
 
 
 def write_file(
@@ -591,6 +629,12 @@ def list_named_files(table: Path, version: int | None = None) -> list[tuple[Path
 def find_wrong_files(files: Iterable[tuple[Path, int]]) -> list[str]:
     """Files that are missing or of another size."""
     named = list(files)
-    statuses = find_storage(named[0][0]).get_statuses([path for path, _ in named]) if named else []
-    found = zip(named, statuses, strict=True)
-    return [str(path) for (path, size), status in found if status is None or status.size != size]
+    if not named:
+        return []
+    # One call for all files: an object store answers several requests at the same time.
+    statuses = find_storage(named[0][0]).get_statuses([path for path, _ in named])
+    wrong = list[str]()
+    for (path, size), status in zip(named, statuses, strict=True):
+        if status is None or status.size != size:
+            wrong.append(str(path))
+    return wrong

@@ -151,6 +151,12 @@ def read_position(row: LedgerRow) -> Position:
     segment = None
     if row.state_file is not None and row.state_start is not None and row.state_length is not None:
         segment = SegmentRef(file=row.state_file, start=row.state_start, length=row.state_length)
+    watermark_us = None
+    if row.watermark is not None:
+        watermark_us = to_microseconds(row.watermark - EPOCH)
+    gone_since_us = None
+    if row.gone_since is not None:
+        gone_since_us = to_microseconds(row.gone_since - EPOCH)
     return Position(
         topic=row.topic,
         topic_id=row.topic_id,
@@ -159,12 +165,12 @@ def read_position(row: LedgerRow) -> Position:
         leader_epoch=row.leader_epoch,
         state=segment,
         suspended_from=row.suspended_from,
-        watermark_us=None if row.watermark is None else to_microseconds(row.watermark - EPOCH),
+        watermark_us=watermark_us,
         rows_emitted=row.rows_emitted,
         suspended_sessions=tuple(row.suspended_sessions),
         catching_up=row.catching_up,
         joined_at=row.joined_at,
-        gone_since_us=None if row.gone_since is None else to_microseconds(row.gone_since - EPOCH),
+        gone_since_us=gone_since_us,
         ending=row.find_ending(),
         discarded_by=row.discarded_by,
         uncounted_skips=tuple(row.uncounted_skips),
@@ -191,11 +197,11 @@ def advance_positions(
     after: dict[TopicIdPartition, int] = {}
     for row in rows:
         key = row.key
-        before = reached.get(key, 0)
+        position = reached.get(key, 0)
         if key in after:
             raise TableError(f"the batch has two positions of {_describe_place(row)}", next_step=_GONE_BACK)
-        if not before <= row.start <= row.until:
-            moved = f"from {before} to {row.start}, and the batch ends at {row.until}"
+        if not position <= row.start <= row.until:
+            moved = f"from {position} to {row.start}, and the batch ends at {row.until}"
             raise TableError(f"the position of {_describe_place(row)} would go {moved}", next_step=_GONE_BACK)
         after[key] = 0 if row.lifecycle == FORGOTTEN else row.until
     return after

@@ -78,6 +78,7 @@ HIDDEN = frozenset({"session", "expected", "found"})
 
 def write_quarantine(folder: Path, rows: Sequence[QuarantineRow], *, label: str = "") -> SideFile:
     """Write a file of the quarantine, synced and not yet committed; `label` names the batch that writes it."""
+    prefix = f"quarantine-{label}" if label else "quarantine"
     table = pa.Table.from_pylist([msgspec.to_builtins(row, builtin_types=(bytes, datetime)) for row in rows], SCHEMA)
-    file = write_file(folder, table, prefix="-".join(filter(None, ("quarantine", label))), hidden=HIDDEN)
+    file = write_file(folder, table, prefix=prefix, hidden=HIDDEN)
     return SideFile(path=file.path, size=file.size, rows=file.rows, statistics=file.statistics)

@@ -16,7 +16,7 @@ from deltalake import Field, Schema
 
 from lockstep.table import commit_kinds, delta_log
 from lockstep.table.commit import Base, Committed, OutputLog, Proposal, RestoredFiles, check_hour_open
-from lockstep.table.delta_log import RemoveAction
+from lockstep.table.delta_log import AddAction, RemoveAction
 from lockstep.table.head import Head
 from lockstep.table.parquet import DataFile, write_file
 from lockstep.table.written_by import WrittenBy
@@ -53,19 +53,24 @@ def find_restored(planned: Restoration, base: int) -> RestoredFiles:
         TableError: The log does not list the files of a version.
     """
     now = delta_log.read_live_files(planned.table, base)
-    then = {} if planned.version is None else delta_log.read_live_files(planned.table, planned.version)
+    then = dict[str, AddAction]()
+    if planned.version is not None:
+        then = delta_log.read_live_files(planned.table, planned.version)
     back = [file for path, file in then.items() if path not in now]
     gone = [file for path, file in now.items() if path not in then]
-    if back and not gone:
+    if back and not gone:  # `commit_restored` commits a mark, which is removed by the next attempt
         raise _OnlyReturns
     handle = delta_log.open_delta_table(planned.table, version=base)
     schema = _find_schema(planned, handle.schema())
     if gone and not (back or planned.adds_more):
         back.append(write_mark(planned.table, schema, planned.commit_hour, planned.written_by).action())
+    table_metadata = None
+    if schema != handle.schema():
+        table_metadata = delta_log.make_table_metadata(handle, schema)
     return RestoredFiles(
         adds=tuple(back),
         removes=tuple(RemoveAction(file.path, file.size, file.commit_hour) for file in gone),
-        table_metadata=None if schema == handle.schema() else delta_log.make_table_metadata(handle, schema),
+        table_metadata=table_metadata,
     )
 
 
@@ -75,12 +80,11 @@ def _find_schema(planned: Restoration, now: Schema) -> Schema:
     if fields is None:
         fields = delta_log.open_delta_table(planned.table, version=planned.version).schema().fields  # or those of now
     described = {field.name: field.metadata for field in now.fields}
-    return Schema(
-        [
-            Field(each.name, each.type, nullable=each.nullable, metadata=described.get(each.name, each.metadata))
-            for each in fields
-        ]
-    )
+    restored = list[Field]()
+    for field in fields:
+        metadata = described.get(field.name, field.metadata)
+        restored.append(Field(field.name, field.type, nullable=field.nullable, metadata=metadata))
+    return Schema(restored)
 
 
 def commit_restored(output: OutputLog, proposal: Proposal, commit_hour: str) -> Committed:

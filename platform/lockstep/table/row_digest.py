@@ -50,10 +50,10 @@ def digest_rows(rows: pa.Table) -> int:
         terms = [_prepare_terms(column, place) for place, column in enumerate(chunk.columns, 1)]
         for start in range(0, chunk.num_rows, _BLOCK_ROWS):
             stop = min(start + _BLOCK_ROWS, chunk.num_rows)
-            found = np.full(stop - start, len(terms), np.uint64)
+            hashes = np.full(stop - start, len(terms), np.uint64)
             for term in terms:
-                found += term(start, stop)
-            total += int(_mix(found).sum(dtype=np.uint64))
+                hashes += term(start, stop)
+            total += int(_mix(hashes).sum(dtype=np.uint64))
     return total % 2**64
 
 
@@ -64,13 +64,13 @@ def hash_rows(rows: pa.RecordBatch) -> U64:
 
 def _prepare_terms(values: pa.Array[Any], place: int) -> Callable[[int, int], U64]:
     """The terms of a column in the hashes of its rows; those of a dictionary are computed once per value."""
-    at = np.uint64(place * int(_GOLDEN) % 2**64)
+    salt = np.uint64(place * int(_GOLDEN) % 2**64)
     if not pa.types.is_dictionary(values.type):
-        return lambda start, stop: _mix(_numbers(values.slice(start, stop - start)) + at)
+        return lambda start, stop: _mix(_numbers(values.slice(start, stop - start)) + salt)
     coded: Any = values
-    known = _mix(np.append(_hash_texts(coded.dictionary), _NULL) + at)
-    codes: npt.NDArray[np.int32] = coded.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
-    return lambda start, stop: known[codes[start:stop]]
+    hashes = _mix(np.append(_hash_texts(coded.dictionary), _NULL) + salt)
+    codes: npt.NDArray[np.int32] = coded.indices.fill_null(len(hashes) - 1).to_numpy(zero_copy_only=False)
+    return lambda start, stop: hashes[codes[start:stop]]
 
 
 def _mix(x: U64) -> U64:
@@ -106,10 +106,10 @@ def _runs(elements: U64, offsets: npt.NDArray[np.int64]) -> U64:
 
 def _numbers(values: pa.Array[Any]) -> U64:
     """The number of each value."""
-    found = _numbers_of_valid(values)
+    numbers = _numbers_of_valid(values)
     if values.null_count:
-        found[values.is_null().to_numpy(zero_copy_only=False)] = _NULL
-    return found
+        numbers[values.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return numbers
 
 
 def _numbers_of_valid(values: Any) -> U64:
@@ -142,12 +142,16 @@ def _fixed(values: pa.Array[Any]) -> U64:
 
 
 def _plain(values: pa.Array[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
-    filled = values.fill_null(0) if values.null_count else values
+    filled = values
+    if values.null_count:
+        filled = values.fill_null(0)
     return np.array(filled.to_numpy(zero_copy_only=False), dtype=kind)
 
 
 def _texts(values: pa.Array[Any]) -> U64:
-    encoded: Any = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    encoded: Any = values
+    if not pa.types.is_dictionary(values.type):
+        encoded = values.dictionary_encode()  # each distinct text is hashed once
     hashes = np.append(_hash_texts(encoded.dictionary), _NULL)
     places: npt.NDArray[np.int32] = encoded.indices.fill_null(len(hashes) - 1).to_numpy(zero_copy_only=False)
     return hashes[places]
@@ -169,8 +173,8 @@ def _hash_bytes(large: Any) -> U64:
 
 def _lists(values: Any, elements: pa.Array[Any]) -> U64:
     offsets = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    held = elements.slice(offsets[0], offsets[-1] - offsets[0])
-    return _runs(_numbers(held), offsets - offsets[0])
+    used = elements.slice(offsets[0], offsets[-1] - offsets[0])
+    return _runs(_numbers(used), offsets - offsets[0])
 
 
 def _maps(values: Any) -> U64:

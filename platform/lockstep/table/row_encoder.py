@@ -54,8 +54,17 @@ Convert = Callable[[Any], object]
 
 def make_converter(column: ColumnType) -> Convert:
     """The strict conversion of one value of this column, None included."""
-    convert = _OF_COLUMN[column.kind](column) if column.kind in _OF_COLUMN else _SCALARS[column.kind]
-    return _nullable(convert) if column.nullable else _required(convert)
+    convert = _make_present_converter(column)
+    if column.nullable:
+        return _nullable(convert)
+    return _required(convert)
+
+
+def _make_present_converter(column: ColumnType) -> Convert:
+    """The strict conversion of a value that is not None."""
+    if column.kind in _OF_COLUMN:
+        return _OF_COLUMN[column.kind](column)
+    return _SCALARS[column.kind]
 
 
 def _nullable(convert: Convert) -> Convert:
@@ -154,24 +163,24 @@ def _struct(column: ColumnType) -> Convert:
 
 
 def _list(column: ColumnType) -> Convert:
-    each = make_converter(column.children[0].type)
+    convert_item = make_converter(column.children[0].type)
     check = _of((list, tuple), "list or tuple")
 
     def convert(values: Any) -> object:
         check(values)
-        return [_inside(f"[{position}]", each, value) for position, value in enumerate(values)]
+        return [_inside(f"[{position}]", convert_item, value) for position, value in enumerate(values)]
 
     return convert
 
 
 def _map(column: ColumnType) -> Convert:
-    each = make_converter(column.children[0].type)
+    convert_value = make_converter(column.children[0].type)
     check = _of(dict, "dict")
     check_key = _of(str, "str")
 
     def convert(values: Any) -> object:
         check(values)
-        return [(check_key(key), _inside(f"[{key!r}]", each, value)) for key, value in values.items()]
+        return [(check_key(key), _inside(f"[{key!r}]", convert_value, value)) for key, value in values.items()]
 
     return convert
 
@@ -182,7 +191,9 @@ def _inside(where: str, convert: Convert, value: object) -> object:
         return convert(value)
     except ValueError as wrong:
         text = str(wrong)
-        raise ValueError(where + (text if text[:1] in ".[" else f": {text}")) from None
+        # The error of a deeper value starts with its own place, which continues this path.
+        separator = "" if text[:1] in ".[" else ": "
+        raise ValueError(f"{where}{separator}{text}") from None
 
 
 _SCALARS: Final[dict[ColumnKind, Convert]] = {
@@ -293,6 +304,8 @@ class Provenance:
 
     def slice(self, start: int, until: int) -> Provenance:
         """The sources of some of the rows."""
+        emit_offsets = None if self.emit_offsets is None else self.emit_offsets[start:until]
+        causes = None if self.causes is None else self.causes[start:until]
         return Provenance(
             tuple(self._slice_runs(start, until)),
             self.offsets[start:until],
@@ -300,8 +313,8 @@ class Provenance:
             self.sessions[start:until],
             self.sequences[start:until],
             self.event_times_us[start:until],
-            None if self.emit_offsets is None else self.emit_offsets[start:until],
-            None if self.causes is None else self.causes[start:until],
+            emit_offsets,
+            causes,
             self.first + start,
         )
 
@@ -407,7 +420,9 @@ class RowsBuilder:
         self._types = [column.type.arrow for column in self._columns]
         self._strict = [make_converter(column.type) for column in self._columns]
         self._measures = [make_measure(column.type) for column in self._columns]
-        kinds = [_find_native_kind(column.type) if native else None for column in self._columns]
+        kinds: list[str | None] = [None] * len(self._columns)
+        if native:
+            kinds = [_find_native_kind(column.type) for column in self._columns]
         self._native = kinds if any(kinds) else None
         decimals = [n for n, column in enumerate(self._columns) if column.type.kind is ColumnKind.DECIMAL]
         self._decimals = {n: DecimalColumn(self._columns[n].type) for n in decimals}
@@ -436,7 +451,7 @@ class RowsBuilder:
         """The rows as one record batch, or halved until each is small enough."""
         try:
             batch = self.build(rows, proof)
-        except BatchTooLarge:
+        except BatchTooLarge:  # only of several rows, so halving ends
             half = len(rows) // 2
             yield from self._split(rows[:half], proof.slice(0, half))
             yield from self._split(rows[half:], proof.slice(half, len(rows)))
@@ -545,7 +560,10 @@ class _GeneralColumns:
     def __init__(self, columns: Sequence[Column], places: Sequence[int]) -> None:
         """Of the columns of a row those at these places."""
         self._columns = [columns[place] for place in places]
-        self._pick = None if len(places) == len(columns) else [itemgetter(place) for place in places]
+        # Without columns of the extension or decimals, rows are encoded as they are, without picking from each.
+        self._pick = None
+        if len(places) != len(columns):
+            self._pick = [itemgetter(place) for place in places]
         self._types = [column.type.arrow for column in self._columns]
         self._struct = pa.struct([pa.field(c.name, c.type.arrow) for c in self._columns])
         kinds = enumerate(column.type for column in self._columns)
@@ -566,7 +584,8 @@ class _GeneralColumns:
         """
         if not self._columns:
             return []
-        tuples = rows if self._pick is None else list(zip(*(map(pick, rows) for pick in self._pick), strict=True))
+        tuples = self._pick_columns(rows)
+        # First msgspec: Arrow would take 1.5 for an integer and a naive datetime for UTC.
         msgspec.convert({"rows": tuples}, self._checked, builtin_types=_AS_THEY_ARE)
         columns = self._converted(tuples, bytes_max) if self._converts else self._plain(tuples)
         _check_text(columns, len(rows), bytes_max)
@@ -574,12 +593,19 @@ class _GeneralColumns:
             _check_readable(columns[n])
         return columns
 
+    def _pick_columns(self, rows: Tuples) -> Tuples:
+        """The values of these columns, of each row."""
+        if self._pick is None:
+            return rows
+        columns = (map(pick, rows) for pick in self._pick)
+        return list(zip(*columns, strict=True))
+
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
         struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
         return list(struct.flatten())
 
     def _converted(self, tuples: Tuples, bytes_max: int) -> list[pa.Array[Any]]:
-        transposed = list(zip(*tuples, strict=True)) or [()] * len(self._types)
+        transposed = list(zip(*tuples, strict=True)) or [()] * len(self._types)  # no rows have no columns
         for n, convert in self._converts.items():
             transposed[n] = tuple(map(convert, transposed[n]))
         for n, measure in self._measures.items():
@@ -619,9 +645,20 @@ def _check_text(columns: Sequence[pa.Array[Any]], rows: int, bytes_max: int) -> 
     """
     made: Sequence[Any] = columns  # the stubs do not know of several arrays
     for column in made:
-        content = column.buffers()[-1] if not isinstance(column, pa.ChunkedArray) and column.type in _TEXTS else None
-        if isinstance(column, pa.ChunkedArray) or (content is not None and content.size > bytes_max):
-            raise BatchTooLarge if rows > 1 else ValueError(f"a column of more than {bytes_max} bytes")
+        if not _is_too_large(column, bytes_max):
+            continue
+        if rows > 1:
+            raise BatchTooLarge
+        raise ValueError(f"a column of more than {bytes_max} bytes")
+
+
+def _is_too_large(column: Any, bytes_max: int) -> bool:
+    if isinstance(column, pa.ChunkedArray):  # Arrow splits only what exceeds 2 GiB
+        return True
+    if column.type not in _TEXTS:
+        return False
+    content = column.buffers()[-1]
+    return content is not None and content.size > bytes_max
 
 
 _TEXTS: Final = (pa.string(), pa.binary())
@@ -654,7 +691,9 @@ def make_measure(column: ColumnType) -> Measure | None:
 def _measure_text(value: object) -> int:
     if not isinstance(value, str):
         return 0
-    return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+    if value.isascii():
+        return len(value)
+    return len(value.encode("utf-8", "surrogatepass"))
 
 
 def _measure_fields(measures: Sequence[Measure | None]) -> Measure | None:
@@ -665,7 +704,9 @@ def _measure_fields(measures: Sequence[Measure | None]) -> Measure | None:
 
 
 def _measure_all(measure: Measure | None) -> Measure | None:
-    return None if measure is None else lambda values: 0 if values is None else sum(map(measure, values))
+    if measure is None:
+        return None
+    return lambda values: 0 if values is None else sum(map(measure, values))
 
 
 def _check_size(measure: Measure | None, values: Sequence[object], bytes_max: int) -> None:
@@ -687,7 +728,9 @@ def _check_value(measure: Measure | None, value: object) -> None:
     Raises:
         ValueError: It has more.
     """
-    size = 0 if measure is None else measure(value)
+    if measure is None:
+        return
+    size = measure(value)
     if size > VALUE_BYTES_MAX:
         raise ValueError(f"has {size} bytes of text, more than the {VALUE_BYTES_MAX} that a column of one row holds")
 
@@ -695,18 +738,24 @@ def _check_value(measure: Measure | None, value: object) -> None:
 def _find_native_kind(column: ColumnType) -> str | None:
     """The type of a column for the extension; None if the extension cannot make it, or is missing."""
     is_plain = extension is not None and column.kind in _PLAIN and column.arrow in KINDS
-    return KINDS[column.arrow] + "?" * column.nullable if is_plain else None
+    if not is_plain:
+        return None
+    return KINDS[column.arrow] + "?" * column.nullable
 
 
 def _checked_type(column: ColumnType) -> Any:
     kind = _PLAIN.get(column.kind, Any)  # converted values are checked by their converter
-    return kind | None if column.nullable and kind is not Any else kind
+    if column.nullable and kind is not Any:
+        return kind | None
+    return kind
 
 
 def _proof_arrays(proof: Provenance, native: ModuleType | None, bytes_max: int) -> list[pa.Array[Any]]:
     """The provenance columns; topics and partitions are repeated by Arrow at no cost per row."""
     offsets, sessions, sequences, times = _origin_arrays(proof, native, bytes_max)
-    emitted = offsets if proof.emit_offsets is None else pa.array(proof.emit_offsets, pa.int64())
+    emitted = offsets
+    if proof.emit_offsets is not None:
+        emitted = pa.array(proof.emit_offsets, pa.int64())
     return [
         _repeated(proof.runs, [run.topic for run in proof.runs], pa.string()),
         _repeated(proof.runs, [run.topic_id for run in proof.runs], pa.string()),
@@ -765,7 +814,9 @@ def _origin_arrays(proof: Provenance, native: ModuleType | None, bytes_max: int)
     values = [proof.offsets, proof.sessions, proof.sequences, proof.event_times_us]
     rows = len(proof.offsets)
     kinds = ["int", "str", "int?", "int?"]
-    made = None if native is None else _call_extension(native.encode_columns, values, kinds, rows, bytes_max)
+    made = None
+    if native is not None:
+        made = _call_extension(native.encode_columns, values, kinds, rows, bytes_max)
     if made is None:
         columns = [pa.array(each, kind) for each, kind in zip(values, _ORIGIN, strict=True)]
         _check_text(columns, rows, bytes_max)
@@ -792,4 +843,7 @@ def _refuse_proof(proof: Provenance) -> None:
 def _repeated(runs: Sequence[PartitionRun], values: Sequence[str | int], kind: pa.DataType) -> pa.Array[Any]:
     if len(runs) == 1:
         return _repeat(values[0], kind, runs[0].rows)
-    return pa.array([value for value, run in zip(values, runs, strict=True) for _ in range(run.rows)], kind)
+    repeated = list[str | int]()
+    for value, run in zip(values, runs, strict=True):
+        repeated += [value] * run.rows
+    return pa.array(repeated, kind)

@@ -10,18 +10,20 @@ import pyarrow as pa
 
 def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
     """The same rows in tables of exactly `rows` rows, except the last."""
-    held: list[pa.Table] = []
+    pieces: list[pa.Table] = []
     count = 0
     for piece in slices:
         while count + len(piece) >= rows:
             cut = rows - count
-            yield pa.concat_tables([*held, piece.slice(0, cut)])
-            held, count, piece = [], 0, piece.slice(cut)  # noqa: PLW2901  # its rest
+            yield pa.concat_tables([*pieces, piece.slice(0, cut)])
+            pieces = []
+            count = 0
+            piece = piece.slice(cut)  # noqa: PLW2901  # its rest
         if len(piece):
-            held.append(piece)
+            pieces.append(piece)
             count += len(piece)
-    if held:
-        yield pa.concat_tables(held)
+    if pieces:
+        yield pa.concat_tables(pieces)
 
 
 def _carry_dictionaries(rows: pa.Table) -> pa.Table:
@@ -29,10 +31,12 @@ def _carry_dictionaries(rows: pa.Table) -> pa.Table:
 
     A large dictionary is not carried on: it would be in each later run.
     """
-    columns: list[Any] = [
-        pa.chunked_array([], column.type) if _has_large_dictionary(column) else column.slice(0, 0)
-        for column in rows.columns
-    ]
+    columns = list[Any]()
+    for column in rows.columns:
+        if _has_large_dictionary(column):
+            columns.append(pa.chunked_array([], column.type))
+        else:
+            columns.append(column.slice(0, 0))
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 
@@ -42,9 +46,12 @@ def _has_large_dictionary(column: Any) -> bool:
 
 def widen_schema(rows: pa.Table, widest: pa.Schema) -> pa.Table:
     """Rows with all columns of a schema, in its order; missing ones are null."""
-    columns = [
-        rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type) for field in widest
-    ]
+    columns = list[Any]()
+    for field in widest:
+        if field.name in rows.column_names:
+            columns.append(rows[field.name])
+        else:
+            columns.append(pa.nulls(len(rows), field.type))
     return pa.table(columns, schema=widest)
 
 

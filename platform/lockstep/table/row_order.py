@@ -111,10 +111,10 @@ def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
     keys = [_key(int(code), topics.dictionary) for code in distinct]
     _check_inside(offsets, numbers, is_start, lambda row: _key(int(codes[row]), topics.dictionary))
     end = np.append(start[1:], len(codes))
-    found = Segments(
+    segments = Segments(
         tuple(keys), key, start, end - start, (offsets[start], numbers[start]), (offsets[end - 1], numbers[end - 1])
     )
-    return add_keys(found, tuple(sorted(keys)))
+    return add_keys(segments, tuple(sorted(keys)))
 
 
 def add_keys(segments: Segments, keys: tuple[TopicIdPartition, ...]) -> Segments:
@@ -132,23 +132,23 @@ def check_disjoint(ordered: Segments) -> None:
     """
     opens = ordered.first
     closes = ordered.last
-    before = closes[0][:-1] < opens[0][1:]
+    lower = closes[0][:-1] < opens[0][1:]
     level = (closes[0][:-1] == opens[0][1:]) & (closes[1][:-1] < opens[1][1:])
-    wrong = np.flatnonzero((ordered.key[1:] == ordered.key[:-1]) & ~(before | level))
+    wrong = np.flatnonzero((ordered.key[1:] == ordered.key[:-1]) & ~(lower | level))
     if len(wrong):
-        at = int(wrong[0]) + 1
-        reached = ordered.closes(at - 1)
-        begins = ordered.opens(at)
+        segment = int(wrong[0]) + 1
+        reached = ordered.closes(segment - 1)
+        begins = ordered.opens(segment)
         problem = f"ranges overlap: one ends with {reached}, another starts with {begins}"
-        raise OutOfOrder(ordered.partition(at), begins.emit_offset, problem)
+        raise OutOfOrder(ordered.partition(segment), begins.emit_offset, problem)
 
 
 def _check_inside(offsets: I64, numbers: I64, is_start: npt.NDArray[np.bool_], key: Any) -> None:
     follows = (offsets[1:] > offsets[:-1]) | ((offsets[1:] == offsets[:-1]) & (numbers[1:] > numbers[:-1]))
     wrong = np.flatnonzero(~(follows | is_start[1:]))
     if len(wrong):
-        at = int(wrong[0]) + 1
-        raise OutOfOrder(key(at), int(offsets[at]), f"row {numbers[at]} is after offset {offsets[at - 1]}")
+        row = int(wrong[0]) + 1
+        raise OutOfOrder(key(row), int(offsets[row]), f"row {numbers[row]} is after offset {offsets[row - 1]}")
 
 
 def _key(code: int, topics: pa.Array[Any]) -> TopicIdPartition:

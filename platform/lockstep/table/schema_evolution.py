@@ -37,8 +37,9 @@ class SchemaChange(msgspec.Struct, frozen=True):
     loosened: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        said = [f"column {field.name} ({_type(field)}) is added" for field in self.added]
-        return "; ".join([*said, *(f"column {name} may be null" for name in self.loosened)])
+        changes = [f"column {field.name} ({_type(field)}) is added" for field in self.added]
+        changes += [f"column {name} may be null" for name in self.loosened]
+        return "; ".join(changes)
 
 
 def find_schema_changes(
@@ -54,10 +55,14 @@ def find_schema_changes(
     Raises:
         TableError: The table cannot be adapted to the schema; lists the columns.
     """
-    held = {field.name: field for field in table.schema().fields}
+    present = {field.name: field for field in table.schema().fields}
     asked = {field.name: field for field in to_delta(wanted).fields}
-    wrong = [said for name in sorted(held.keys() | asked.keys()) if (said := _problem(name, held, asked, defaulted))]
-    older = sorted(name for name in asked.keys() - held.keys() if name.startswith("_"))
+    wrong = list[str]()
+    for name in sorted(present.keys() | asked.keys()):
+        problem = _problem(name, present, asked, defaulted)
+        if problem:
+            wrong.append(problem)
+    older = sorted(name for name in asked.keys() - present.keys() if name.startswith("_"))
     if older:
         raise TableError(
             f"{table.table_uri} was written by an earlier lockstep: it has no provenance column {', '.join(older)}",
@@ -71,8 +76,13 @@ def find_schema_changes(
                 "or give the stream a new name for a new table"
             ),
         )
-    added = [Field(name, field.type, nullable=True) for name, field in asked.items() if name not in held]
-    loosened = [name for name, field in asked.items() if name in held and field.nullable and not held[name].nullable]
+    added = list[Field]()
+    loosened = list[str]()
+    for name, field in asked.items():
+        if name not in present:
+            added.append(Field(name, field.type, nullable=True))
+        elif field.nullable and not present[name].nullable:
+            loosened.append(name)
     return SchemaChange(tuple(added), tuple(loosened))
 
 
@@ -93,15 +103,15 @@ def evolve_side_table(folder: Path, wanted: pa.Schema) -> bool:
 
     def next_entry() -> NextEntry | None:
         refresh(table, folder)
-        found = find_schema_changes(table, _with_newer(table, wanted), defaulted=everything)
-        if not found.added:
+        changes = find_schema_changes(table, _with_newer(table, wanted), defaulted=everything)
+        if not changes.added:
             return None
         refuse_foreign(folder, table.version())
         batch = table.transaction_version(transactions.BATCH) or 0
         return NextEntry(
             version=table.version() + 1,
             kind=commit_kinds.SIDE,
-            alter=partial(add_columns, found.added, table),
+            alter=partial(add_columns, changes.added, table),
             transactions={transactions.BATCH: batch},
         )
 
@@ -117,12 +127,13 @@ def with_defaults(rows: pa.Table, row_type: type[T]) -> list[T]:
     """The rows of a side table; columns missing in an older release's file get the field's default."""
     optional = [field for field in msgspec.structs.fields(row_type) if not field.required]
     absent = [field.name for field in optional if field.name in rows.column_names and rows[field.name].null_count]
-    found = rows.to_pylist()
-    for row in found if absent else ():
-        for name in absent:
-            if row[name] is None:
-                del row[name]
-    return decode_value(found, list[row_type])  # type: ignore[valid-type]  # a type that is given
+    values = rows.to_pylist()
+    if absent:
+        for row in values:
+            for name in absent:
+                if row[name] is None:
+                    del row[name]
+    return decode_value(values, list[row_type])  # type: ignore[valid-type]  # a type that is given
 
 
 def find_defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
@@ -132,8 +143,8 @@ def find_defaulted_columns(row_type: type[msgspec.Struct]) -> frozenset[str]:
 
 def _with_newer(table: DeltaTable, wanted: pa.Schema) -> pa.Schema:
     """The schema with the columns of a newer release, which this release ignores."""
-    held = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
-    return pa.schema([*wanted, *(field for field in held if field.name not in wanted.names)])
+    present = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
+    return pa.schema([*wanted, *(field for field in present if field.name not in wanted.names)])
 
 
 def _problem(name: str, held: dict[str, Field], asked: dict[str, Field], defaulted: frozenset[str]) -> str | None:

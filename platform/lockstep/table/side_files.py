@@ -53,15 +53,13 @@ class LedgerFile(msgspec.Struct, frozen=True):
 def list_live_files(table: DeltaTable) -> tuple[LedgerFile, ...]:
     """The live files of the ledger whose names contain their batches."""
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
-    found = (
-        (str(row["path"]), cast("int", row["size_bytes"]), cast("int", row["num_records"]))
-        for row in actions.to_pylist()
-    )
-    return tuple(
-        LedgerFile(path, size, rows, name)
-        for path, size, rows in found
-        if (name := LedgerFileName.parse(path)) is not None
-    )
+    files = list[LedgerFile]()
+    for row in actions.to_pylist():
+        path = str(row["path"])
+        name = LedgerFileName.parse(path)
+        if name is not None:
+            files.append(LedgerFile(path, cast("int", row["size_bytes"]), cast("int", row["num_records"]), name))
+    return tuple(files)
 
 
 def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[pa.Table]) -> DataFile:
@@ -70,7 +68,7 @@ def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[
     Raises:
         TableError: It does not hold these rows; it is deleted.
     """
-    before = list[U64]()
+    hashes = list[U64]()
     with DataFileWriter(
         ledger,
         schema,
@@ -82,9 +80,10 @@ def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[
     ) as writer:
         for rows in groups:
             writer.write(rows)
-            before.append(_hash(rows))
+            hashes.append(_hash(rows))
         written = writer.finish()
-    if not np.array_equal(_join(before), _hash_file(ledger / written.path, schema)):
+    # Compared before the commit: a wrong file that is committed would replace the right ones.
+    if not np.array_equal(_join(hashes), _hash_file(ledger / written.path, schema)):
         path = ledger / written.path
         find_storage(ledger).delete(path)
         raise TableError(
@@ -96,8 +95,11 @@ def write_proven(ledger: Path, schema: pa.Schema, prefix: str, groups: Iterable[
 
 def _hash_file(path: Path, schema: pa.Schema) -> U64:
     with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
-        groups = (parquet.read_row_group(at, use_threads=False) for at in range(parquet.num_row_groups))
-        return _join(_hash(rows.cast(schema)) for rows in groups)
+        hashes = list[U64]()
+        for group in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(group, use_threads=False)
+            hashes.append(_hash(rows.cast(schema)))
+        return _join(hashes)
 
 
 def _hash(rows: pa.Table) -> U64:
@@ -114,32 +116,36 @@ def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     Neighbours with the same columns are copied together and cast at once: a chunk costs as much for a few rows as for
     thousands, to cast, to write and to compare.
     """
-    alike = (group for _, group in groupby(tables, key=lambda table: table.schema))
-    some = (few for group in alike for few in _batched(group, MERGED_ROWS))
-    return pa.concat_tables([with_columns(pa.concat_tables(few).combine_chunks(), schema) for few in some])
+    merged = list[pa.Table]()
+    for _, alike in groupby(tables, key=lambda table: table.schema):
+        for few in _batched(alike, MERGED_ROWS):
+            merged.append(with_columns(pa.concat_tables(few).combine_chunks(), schema))
+    return pa.concat_tables(merged)
 
 
 def _batched(tables: Iterable[pa.Table], rows: int) -> Iterator[list[pa.Table]]:
     """Tables in order, in lists of so many rows at least, but for the last."""
-    held = list[pa.Table]()
+    batch = list[pa.Table]()
     count = 0
     for table in tables:
-        held.append(table)
+        batch.append(table)
         count += table.num_rows
         if count >= rows:
-            yield held
-            held = []
+            yield batch
+            batch = []
             count = 0
-    if held:
-        yield held
+    if batch:
+        yield batch
 
 
 def with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of a table; those that a file lacks are null."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
+    columns = list[Any]()
+    for field in schema:
+        if field.name in rows.column_names:
+            columns.append(rows[field.name].cast(field.type))
+        else:
+            columns.append(pa.nulls(len(rows), field.type))
     return pa.table(columns, schema=schema)
 
 
@@ -217,8 +223,9 @@ def list_side_tables(folders: StreamFolders) -> tuple[Path, ...]:
 
 def list_message_tables(folders: StreamFolders) -> tuple[Path, ...]:
     """Quarantine, late table and archive, as far as the stream has them."""
-    archive = (folders.archive,) if delta_log.has_log(folders.archive) else ()
-    return (*list_side_tables(folders), *archive)
+    if delta_log.has_log(folders.archive):
+        return (*list_side_tables(folders), folders.archive)
+    return list_side_tables(folders)
 
 
 def list_side_files(table: DeltaTable) -> tuple[SideTableFile, ...]:
@@ -348,12 +355,12 @@ def read_side_file(side: Path, file: SideTableFile, columns: list[str] | None = 
     """Read columns of a file. Raises TableError if it is damaged, FileNotFoundError if it is gone."""
     path = side / file.path
     try:
-        found = pq.ParquetFile(find_storage(side).open_source(path)).read(columns=columns)
+        rows = pq.ParquetFile(find_storage(side).open_source(path)).read(columns=columns)
     except UNREADABLE as error:
         raise explain_unreadable(path, error) from error
-    if found.num_rows != file.rows:
+    if rows.num_rows != file.rows:
         raise TableError(
-            f"{path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
+            f"{path}: the log counts {file.rows} rows, the file holds {rows.num_rows}",
             next_step=f"lockstep repair {side.parent.name} checks all files of the stream",
         )
-    return found
+    return rows

@@ -57,11 +57,11 @@ class SideLog:
 
         def next_entry() -> NextEntry | None:
             self._look(tail)
-            held = tail.find_number(transactions.BATCH)
-            if held == batch:
+            newest = tail.find_number(transactions.BATCH)
+            if newest == batch:
                 return None
-            if held != after:
-                raise _apart(self._side, held, batch)
+            if newest != after:
+                raise _apart(self._side, newest, batch)
             _check(self._side, files)
             return NextEntry(
                 version=tail.version + 1,

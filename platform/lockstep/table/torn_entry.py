@@ -43,8 +43,9 @@ def is_torn(entry: bytes) -> bool:
     kind = info.get(delta_log.KIND)
     if not isinstance(kind, str):
         return False
-    known = find_commit_kind(kind)
-    needed = commit_kinds.OF_VERSION if known is None else known.transactions
+    commit_kind = find_commit_kind(kind)
+    # The kind of an absent feature is unknown here: each commit has at least the transaction of its version.
+    needed = commit_kinds.OF_VERSION if commit_kind is None else commit_kind.transactions
     return not needed <= {line.txn.appId for line in lines if line.txn is not None}
 
 
@@ -53,7 +54,10 @@ def find_torn_version(table: Path) -> int | None:
     version = find_newest_version(table)
     if version is None:
         return None
-    return version if is_torn(find_storage(table).read(delta_log.make_entry_path(table, version))) else None
+    entry = find_storage(table).read(delta_log.make_entry_path(table, version))
+    if is_torn(entry):
+        return version
+    return None
 
 
 def is_in_checkpoint(table: Path, version: int) -> bool:
@@ -78,12 +82,17 @@ def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
     """
     storage = find_storage(table)
     storage.make_folder(folder)
-    kept = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
+    target = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
     entry = delta_log.make_entry_path(table, version)
     for checksum in (entry.with_suffix(".crc"), *storage.find_files(entry.parent, f".{version:020d}.*crc")):
         storage.delete(checksum)
-    made = [path for at, files in delta_log.list_checkpoints(table).items() if at >= version for path in files]
-    for checkpoint in (entry.parent / "_last_checkpoint", *made) if made else ():
-        storage.delete(checkpoint)
-    storage.move(entry, kept)
-    return kept
+    checkpoints = list[Path]()
+    for checkpoint_version, files in delta_log.list_checkpoints(table).items():
+        if checkpoint_version >= version:
+            checkpoints += files
+    if checkpoints:
+        storage.delete(entry.parent / "_last_checkpoint")  # first: it names a checkpoint that is deleted next
+        for checkpoint in checkpoints:
+            storage.delete(checkpoint)
+    storage.move(entry, target)  # last: an interrupted move can be repeated as long as the entry is in the log
+    return target

@@ -47,5 +47,7 @@ class WrittenBy(msgspec.Struct, frozen=True):
 
 def read_written_by(name: str) -> WrittenBy | None:
     """Parse a file's name; None for files that no batch wrote, and for those of builds without it."""
-    found = _LABEL.search(name)
-    return WrittenBy(*map(int, found.groups())) if found is not None else None
+    match = _LABEL.search(name)
+    if match is not None:
+        return WrittenBy(*map(int, match.groups()))
+    return None
