@@ -268,7 +268,9 @@ def parse_time(text: str) -> datetime:
     """A moment in an argument: ISO 8601, or as commands print it; UTC unless it names another zone."""
     try:
         moment = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        if moment.tzinfo is None:
+            return moment.replace(tzinfo=UTC)
+        return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T09:30:00Z (UTC without a zone)") from None
 

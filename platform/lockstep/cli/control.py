@@ -373,11 +373,15 @@ def _resume_preview(found: ResumePreview) -> RenderableType:
 
 
 def _cost(number: int | None) -> str:
-    return "unknown" if number is None else str(number)
+    if number is None:
+        return "unknown"
+    return str(number)
 
 
 def _cost_of_messages(cost: OptionCost) -> str:
-    return f"at least {_cost(cost.messages)}" if cost.at_least else _cost(cost.messages)
+    if cost.at_least:
+        return f"at least {_cost(cost.messages)}"
+    return _cost(cost.messages)
 
 
 def _resumed(found: Resumed) -> RenderableType:

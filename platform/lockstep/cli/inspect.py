@@ -341,7 +341,9 @@ def _growth(found: Status) -> Iterator[RenderableType]:
 
 
 def _decimal(size: float | None) -> str | None:
-    return None if size is None else f"{'-' if size < 0 else ''}{decimal(abs(round(size)))}"
+    if size is None:
+        return None
+    return f"{'-' if size < 0 else ''}{decimal(abs(round(size)))}"
 
 
 def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str = "") -> Iterator[RenderableType]:
@@ -358,7 +360,9 @@ def _format_rates(rates: LiveRates) -> str:
     """Messages and rows a second, and the time of a batch by phase."""
     work = f"{rates.messages:,.1f} messages/s, {rates.rows:,.1f} rows/s, {rates.cpu_cores:.2f} cores for tasks"
     phases = [f"{phase} {seconds:.2f} s" for phase, seconds in rates.phase_seconds.items()]
-    return f"{work}; a batch: {', '.join(phases)}" if phases else work
+    if phases:
+        return f"{work}; a batch: {', '.join(phases)}"
+    return work
 
 
 def _format_freshness(found: Status) -> str | None:

@@ -138,7 +138,9 @@ def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
     if not parts:
         return f"{found.messages} messages in quarantine"
     selected = f"{found.messages} of {found.messages_total} messages in quarantine are {', '.join(parts)}"
-    return selected if found.messages else f"{selected}; causes: {', '.join(found.causes) or 'none'}"
+    if found.messages:
+        return selected
+    return f"{selected}; causes: {', '.join(found.causes) or 'none'}"
 
 
 def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
@@ -202,7 +204,9 @@ def _dump(value: bytes, shown: bytes) -> list[RenderableType]:
 
 def _left(value: bytes, shown: bytes) -> list[RenderableType]:
     left = len(value) - len(shown)
-    return [style_text(f"... {left} bytes more: as a file, or --json")] if left else []
+    if left:
+        return [style_text(f"... {left} bytes more: as a file, or --json")]
+    return []
 
 
 def _text(piece: bytes) -> str:
@@ -217,7 +221,9 @@ def _bytes(value: bytes | None) -> str:
 
 
 def _escaped_or_none(text: str | None) -> str | None:
-    return None if text is None else escape_text(text)
+    if text is None:
+        return None
+    return escape_text(text)
 
 
 def format_time(timestamp: datetime | None) -> str | None:

@@ -92,7 +92,9 @@ def format_value(value: Value, unit: Unit = Unit.NONE) -> str:
         return f"{value:%Y-%m-%d %H:%M:%S} UTC"
     if unit is Unit.BYTES and isinstance(value, int):
         return decimal(value)
-    return f"{value:g} s" if unit is Unit.SECONDS and not isinstance(value, str) else str(value)
+    if unit is Unit.SECONDS and not isinstance(value, str):
+        return f"{value:g} s"
+    return str(value)
 
 
 def print_json(found: object) -> None:
@@ -185,12 +187,16 @@ def make_first_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) ->
 
 def order_for_first_rows(found: Sequence[T], worst_first: Callable[[T], float]) -> Sequence[T]:
     """In their own order; the worst first where `make_first_rows` does not show all."""
-    return found if len(found) <= SHOWN_SCOPES else sorted(found, key=worst_first)
+    if len(found) <= SHOWN_SCOPES:
+        return found
+    return sorted(found, key=worst_first)
 
 
 def make_more(left_out: int) -> RenderableType | None:
     """How many there are that are not shown."""
-    return style_text(f"and {left_out} more") if left_out > 0 else None
+    if left_out > 0:
+        return style_text(f"and {left_out} more")
+    return None
 
 
 def style_text(line: str, style: str = "") -> Text:

@@ -163,7 +163,9 @@ class Delivery(Declaration):
         """The delivered value of a row; None if the row is not delivered. Raises the errors of the functions."""
         if self.where is not None and not self.where(row, origin):
             return None
-        return row if self.select is None else self.select(row, origin)
+        if self.select is None:
+            return row
+        return self.select(row, origin)
 
     def digest_code(self) -> str:
         """Eight hexadecimal digits of the source of the functions: messages of other code may have other values."""

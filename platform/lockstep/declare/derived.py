@@ -178,7 +178,9 @@ def _check_options(derived: Derived) -> None:
 
 def _as_sequence(value: object) -> Sequence[object] | None:
     """The value if it is a sequence; a text is not."""
-    return None if isinstance(value, str) or not isinstance(value, Sequence) else cast("Sequence[object]", value)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return None
+    return cast("Sequence[object]", value)
 
 
 def _check_watermark(derived: Derived) -> None:

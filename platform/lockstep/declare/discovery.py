@@ -185,7 +185,9 @@ def _require_package(code: str, folder: Path) -> None:
 
 def find_code(code: str) -> str:
     """The absolute path of a folder or a file; the name of a module as it is."""
-    return str(Path(code).absolute()) if code and Path(code).exists() else code
+    if code and Path(code).exists():
+        return str(Path(code).absolute())
+    return code
 
 
 def _forget_modules(package: str, root: Path) -> None:
@@ -242,7 +244,9 @@ def _find_source(name: str, packages: set[str]) -> Path | None:
     """The file of an imported module, unless it belongs to an installed package that is not one of these."""
     file = getattr(sys.modules.get(name), "__file__", None)
     is_installed = file is not None and not INSTALLED.isdisjoint(Path(file).parts)
-    return None if file is None or (is_installed and _package(name) not in packages) else Path(file)
+    if file is None or (is_installed and _package(name) not in packages):
+        return None
+    return Path(file)
 
 
 def _list_imports(name: str, source: bytes) -> Iterator[str]:

@@ -152,7 +152,9 @@ class Topics(Declaration):
     def select(self, names: Iterable[str]) -> frozenset[str]:
         """The topics of the stream among all topics of a cluster; internal ones never match."""
         wanted = _match_whole(self.pattern, [name for name in names if not name.startswith("__")])
-        return wanted - _match_whole(self.exclude, wanted) if self.exclude else wanted
+        if self.exclude:
+            return wanted - _match_whole(self.exclude, wanted)
+        return wanted
 
 
 def _is_positive(duration: object) -> bool:
@@ -291,7 +293,9 @@ def find_longest_wait(trigger: Trigger) -> timedelta:
     """The longest time without a batch although messages wait."""
     if isinstance(trigger, FileSize):
         return trigger.at_most
-    return timedelta(seconds=trigger.seconds) if isinstance(trigger, Every) else timedelta()
+    if isinstance(trigger, Every):
+        return timedelta(seconds=trigger.seconds)
+    return timedelta()
 
 
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kKMG]i?)B")

@@ -38,7 +38,9 @@ class ReplayKey(msgspec.Struct, frozen=True):
         """The parts of a state's key, one for each column."""
         if isinstance(key, msgspec.Struct):
             return msgspec.structs.astuple(key)
-        return cast("tuple[object, ...]", key) if isinstance(key, tuple) else (key,)
+        if isinstance(key, tuple):
+            return cast("tuple[object, ...]", key)
+        return (key,)
 
 
 def find_replay_key(transform: Transform[Any, S, R], state: object, row: type[msgspec.Struct]) -> ReplayKey | None:

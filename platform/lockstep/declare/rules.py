@@ -163,7 +163,9 @@ class ColumnRule(Rule):
     def is_kept_by(self, row: msgspec.Struct) -> bool:
         """Whether a row keeps the promise."""
         value = getattr(row, self.column)
-        return self.allows_null if value is None else self.accepts(value)
+        if value is None:
+            return self.allows_null
+        return self.accepts(value)
 
     @override
     def check(self, columns: Mapping[str, Column]) -> None:
@@ -613,7 +615,9 @@ class Expectation(Rule):
     @override
     def _default_id(self) -> str:
         column = self.arguments.get("column")
-        return f"{column}_{self.type}".lower() if column else self.type
+        if column:
+            return f"{column}_{self.type}".lower()
+        return self.type
 
     @override
     def _default_sentence(self) -> str:
@@ -719,7 +723,9 @@ RowsHook = Callable[..., Iterable["msgspec.Struct"]]
 
 def check_rows(rules: Sequence[InlineRule], hook: RowsHook) -> RowsHook:
     """A hook that raises if a row violates an inline rule; the hook itself without such rules."""
-    return (lambda *arguments: _require_kept(rules, hook(*arguments))) if rules else hook
+    if rules:
+        return lambda *arguments: _require_kept(rules, hook(*arguments))
+    return hook
 
 
 def check_first_rows(rules: Sequence[InlineRule], on_snapshot: Callable[..., object]) -> Callable[..., object]:

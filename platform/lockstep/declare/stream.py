@@ -114,7 +114,9 @@ def _is_transform(cls: type[Any]) -> bool:
 
 
 def _class(value: object) -> type[Any] | None:
-    return cast("type[Any]", value) if isinstance(value, type) else None
+    if isinstance(value, type):
+        return cast("type[Any]", value)
+    return None
 
 
 def _parameters(cls: type) -> tuple[object, ...]:

@@ -205,7 +205,9 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lag_messages(self) -> int | None:
         """Offsets up to the high watermarks; None while Kafka does not answer."""
-        return None if self.kafka else sum(each.lag_messages for each in self.partitions)
+        if self.kafka:
+            return None
+        return sum(each.lag_messages for each in self.partitions)
 
     @property
     def headroom_seconds(self) -> float | None:
@@ -216,7 +218,9 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     def waiting_seconds(self) -> float | None:
         """Age of the oldest message that is not committed; 0 without one, None if no age is known."""
         ages = (each.waiting_seconds for each in self.partitions if each.waiting_seconds is not None)
-        return None if self.kafka else max(ages, default=None if self.lag_messages else 0.0)
+        if self.kafka:
+            return None
+        return max(ages, default=None if self.lag_messages else 0.0)
 
     @property
     def unknown(self) -> tuple[AlarmKind, ...]:
@@ -477,7 +481,9 @@ def _waiting_seconds(partition: PartitionFigures) -> float:
 
 def _needed_headroom(partition: PartitionFigures, wanted: float) -> float:
     """The headroom objective of a partition: half of its retention at most, which a stream without lag always has."""
-    return wanted if partition.retention_seconds is None else min(wanted, partition.retention_seconds / 2)
+    if partition.retention_seconds is None:
+        return wanted
+    return min(wanted, partition.retention_seconds / 2)
 
 
 def _headroom_share(partition: PartitionFigures, wanted: float) -> float:
@@ -501,4 +507,6 @@ def _place(partition: PartitionFigures) -> str:
 
 def _in_all(places: Sequence[object]) -> str:
     """The number of places, where more than the one that is named has the problem."""
-    return f" ({len(places)} partitions in all)" if len(places) > 1 else ""
+    if len(places) > 1:
+        return f" ({len(places)} partitions in all)"
+    return ""

@@ -297,7 +297,9 @@ def _find_freshness(position: FollowerPosition) -> float | None:
     """The age of the newest commit that was read, of the oldest of several sources; None if one is unknown."""
     times = [source.committed_at for source in position.sources]
     known = [moment for moment in times if moment is not None]
-    return max(0.0, time.time() - min(known)) if known and len(known) == len(times) else None
+    if known and len(known) == len(times):
+        return max(0.0, time.time() - min(known))
+    return None
 
 
 def _show_undeclared(position: FollowerPosition) -> FollowerStatus:

@@ -131,7 +131,9 @@ def record_growth(folders: StreamFolders, sample: GrowthSample) -> DiskGrowth:
 def read_growth(folders: StreamFolders) -> DiskGrowth | None:
     """The growth as of the newest housekeeping; None before the first."""
     samples = _read_samples(folders)
-    return compute_growth(samples) if samples else None
+    if samples:
+        return compute_growth(samples)
+    return None
 
 
 def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:

@@ -44,7 +44,9 @@ def _make_start(head: Head) -> Head:
 def list_files_of(folders: StreamFolders, target: Head) -> dict[Path, int]:
     """The data files right after a batch, with their bytes."""
     version = target.files_version
-    return {} if version is None else dict(list_named_files(folders.table, version))
+    if version is None:
+        return {}
+    return dict(list_named_files(folders.table, version))
 
 
 def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:

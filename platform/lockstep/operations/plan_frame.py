@@ -113,7 +113,9 @@ def _format_cell(value: object) -> Value:
     """The value of an enum, and the number of elements of a tuple."""
     if isinstance(value, Enum):
         return str(value.value)
-    return len(value) if isinstance(value, tuple) else cast("Value", value)
+    if isinstance(value, tuple):
+        return len(value)
+    return cast("Value", value)
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):

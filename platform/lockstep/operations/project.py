@@ -86,7 +86,9 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
 def name_location(folder: Path) -> str:
     """The name of Dagster's code location: the words of the folder's name, joined by underscores."""
     words = "_".join(re.findall(r"[a-z0-9]+", folder.absolute().name.lower()))
-    return words if words[:1].isalpha() else f"streams_{words}".rstrip("_")
+    if words[:1].isalpha():
+        return words
+    return f"streams_{words}".rstrip("_")
 
 
 class RenewedProject(msgspec.Struct, frozen=True):

@@ -216,7 +216,9 @@ def read_quarantined(folders: StreamFolders, place: Place) -> tuple[QuarantineRo
 def describe_dropped(folders: StreamFolders) -> str:
     """Messages that retention has dropped from quarantine and late table; empty for none."""
     retention = open_table(folders).base().head.quarantine_retention
-    return "" if retention is None else retention.describe()
+    if retention is None:
+        return ""
+    return retention.describe()
 
 
 def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: Path) -> Exported:

@@ -328,7 +328,9 @@ def _to_value(scalar: Any) -> object:
             return [tuple(map(_to_value, entry.values())) for entry in scalar.values or ()]
         if isinstance(scalar, pa.StructScalar):
             return {name: _to_value(each) for name, each in scalar.items()}
-        return [*map(_to_value, scalar.values or ())] if isinstance(scalar, pa.ListScalar) else scalar.value
+        if isinstance(scalar, pa.ListScalar):
+            return [*map(_to_value, scalar.values or ())]
+        return scalar.value
 
 
 def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:

@@ -222,7 +222,9 @@ def _find_before(folders: StreamFolders, version: int) -> Head | None:
 
 def _held_behind(folders: StreamFolders, before: Head) -> int:
     """The batch that the ledger holds; if its newest entry is torn, too, that entry was of the same batch."""
-    return before.batch if torn_entry.find_torn_version(folders.ledger) is not None else _held(folders.ledger)
+    if torn_entry.find_torn_version(folders.ledger) is not None:
+        return before.batch
+    return _held(folders.ledger)
 
 
 def _describe_loss(folders: StreamFolders, table: Path, version: int) -> str:

@@ -144,4 +144,7 @@ def _declared(path: str, part: object, field: Field[Any]) -> Option:
 def _text(value: Any) -> str:
     if isinstance(value, Path):
         return to_uri(value)
-    return value.value if isinstance(value, Enum) else str(value)
+    if isinstance(value, Enum):
+        text: str = value.value
+        return text
+    return str(value)

@@ -190,7 +190,9 @@ class StreamHandle:
         Raises:
             TableError: A ledger file is missing or damaged.
         """
-        return read_positions(self.folders, self.head) if self.head is not None else {}
+        if self.head is not None:
+            return read_positions(self.folders, self.head)
+        return {}
 
     @property
     def subscribed(self) -> tuple[LedgerRow, ...]:
@@ -211,7 +213,9 @@ class StreamHandle:
     @computed_once
     def cluster(self) -> ClusterAdmin:
         """Metadata of the cluster."""
-        return self._shared.connect() if self._shared else ClusterAdmin(self.admin, self.timeout_seconds)
+        if self._shared:
+            return self._shared.connect()
+        return ClusterAdmin(self.admin, self.timeout_seconds)
 
     @computed_once
     def selected(self) -> frozenset[str]:
@@ -251,7 +255,9 @@ class StreamHandle:
             TableError: A ledger file is missing or damaged.
         """
         cut = dict.fromkeys((key for key, ends in self.view.ends.items() if ends.start > 0), 0)
-        return read_blocks(self.folders, self.head, cut) if self.head is not None and cut else {}
+        if self.head is not None and cut:
+            return read_blocks(self.folders, self.head, cut)
+        return {}
 
     @computed_once
     def joined(self) -> Mapping[TopicIdPartition, int]:

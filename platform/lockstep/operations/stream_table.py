@@ -71,4 +71,6 @@ def try_read_head(folders: StreamFolders) -> Head | None:
     Raises:
         TableError: The table does not match its head.
     """
-    return open_table(folders).base().head if delta_log.has_log(folders.table) else None
+    if delta_log.has_log(folders.table):
+        return open_table(folders).base().head
+    return None

@@ -129,7 +129,9 @@ def find_lookup_assets(
 
 def _find_owner(table: Path, root: Path) -> str:
     """The first folder of a table under the table root; empty for a table elsewhere."""
-    return table.relative_to(root).parts[0] if table.is_relative_to(root) and table != root else ""
+    if table.is_relative_to(root) and table != root:
+        return table.relative_to(root).parts[0]
+    return ""
 
 
 def _make_external_key(table: Path, root: Path) -> AssetKey:

@@ -310,7 +310,9 @@ def find_last_failure(home: Path, stream: str) -> str:
     with DagsterInstance.from_config(str(home)) as instance:
         runs = instance.get_runs(RunsFilter(job_name=f"{stream}_stream"), limit=1)
         failed = runs and runs[0].status is DagsterRunStatus.FAILURE
-        return f"run {runs[0].run_id[:8]}: {find_end_of_run(instance, runs[0].run_id)}" if failed else ""
+        if failed:
+            return f"run {runs[0].run_id[:8]}: {find_end_of_run(instance, runs[0].run_id)}"
+        return ""
 
 
 def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
@@ -347,7 +349,9 @@ def find_daemon_silence(instance: DagsterInstance) -> float:
     """Seconds since the daemon that takes runs from the queue has reported; without end if it never has."""
     status = instance.get_daemon_statuses().get(QUEUE_DAEMON)
     beat = None if status is None else status.last_heartbeat
-    return math.inf if beat is None else max(0.0, time.time() - beat.timestamp)
+    if beat is None:
+        return math.inf
+    return max(0.0, time.time() - beat.timestamp)
 
 
 def _home(stream: str, folder: Path) -> str:

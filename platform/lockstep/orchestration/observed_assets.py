@@ -282,7 +282,9 @@ def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[
 
 def _metadata(record: EventLogRecord) -> Mapping[str, object]:
     event = record.asset_observation or record.asset_materialization
-    return {} if event is None else {name: value.value for name, value in event.metadata.items()}
+    if event is None:
+        return {}
+    return {name: value.value for name, value in event.metadata.items()}
 
 
 def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:

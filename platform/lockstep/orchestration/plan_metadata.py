@@ -30,7 +30,9 @@ def _make_value(fact: Labelled) -> RawMetadataValue:
         return "none"
     if isinstance(fact.value, datetime):
         return MetadataValue.timestamp(fact.value)
-    return MetadataValue.path(str(fact.value)) if fact.unit is Unit.PATH else fact.value
+    if fact.unit is Unit.PATH:
+        return MetadataValue.path(str(fact.value))
+    return fact.value
 
 
 def _make_table(records: Records) -> RawMetadataValue:
@@ -42,4 +44,6 @@ def _make_record(columns: tuple[str, ...], row: tuple[object, ...]) -> TableReco
 
 
 def _make_cell(value: object) -> str | int | float | None:
-    return value if isinstance(value, str | int | float) or value is None else str(value)
+    if isinstance(value, str | int | float) or value is None:
+        return value
+    return str(value)

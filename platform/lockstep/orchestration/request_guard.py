@@ -123,7 +123,9 @@ def _find_foreign(request: WebRequest, own: frozenset[str]) -> Refusal | None:
     step = "use the pages of the web server itself, or add their origin to web.origins of the settings"
     if origin:
         is_own = origin.lower() in own
-        return None if is_own else Refusal(FORBIDDEN, f"header Origin = {_show(origin)} is another site", step)
+        if is_own:
+            return None
+        return Refusal(FORBIDDEN, f"header Origin = {_show(origin)} is another site", step)
     if site and site not in _OWN_SITES and not _is_followed_link(request):
         return Refusal(FORBIDDEN, f"header Sec-Fetch-Site = {_show(site)} is another site", step)
     return None
@@ -133,13 +135,19 @@ def _find_unsafe(request: WebRequest) -> Refusal | None:
     """Why a form, a link or a text of a script could be such a request; None if none of them could."""
     if request.method in {"GET", "HEAD"}:
         step = "send queries by POST as application/json"
-        return Refusal(METHOD, f"{request.method} of {_show(request.path)}", step) if request.is_of_graphql else None
+        if request.is_of_graphql:
+            return Refusal(METHOD, f"{request.method} of {_show(request.path)}", step)
+        return None
     if request.method == "POST":
         kind = request.find("content-type").partition(";")[0].strip().lower()
         step = "send application/json"
         problem = f"header Content-Type = {_show(request.find('content-type'))}"
-        return Refusal(TYPE, problem, step) if kind != "application/json" else None
-    return Refusal(METHOD, f"method {_show(request.method)}", "use GET, or POST") if request.method else None
+        if kind != "application/json":
+            return Refusal(TYPE, problem, step)
+        return None
+    if request.method:
+        return Refusal(METHOD, f"method {_show(request.method)}", "use GET, or POST")
+    return None
 
 
 def _is_followed_link(request: WebRequest) -> bool:

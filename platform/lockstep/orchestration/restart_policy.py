@@ -214,7 +214,9 @@ def _waiting(observation: SensorObservation, cursor: RestartCursor, now: float, 
 
 def _pause(cursor: RestartCursor, added: tuple[str, ...]) -> float:
     again = _digest(added) == cursor.asked
-    return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX) if again else PAUSE_SECONDS
+    if again:
+        return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX)
+    return PAUSE_SECONDS
 
 
 def _writer_is_new(observation: SensorObservation, cursor: RestartCursor, now: float) -> str:

@@ -284,7 +284,9 @@ def _delay(
     if left > 0:
         return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
     waits = msgspec.structs.replace(seen, due=True)
-    return None if may_start else SupervisorDecision(cursor=waits, says="waits until fewer other streams start")
+    if may_start:
+        return None
+    return SupervisorDecision(cursor=waits, says="waits until fewer other streams start")
 
 
 def _stop(head: Head | None, observation: SupervisorObservation, seen: SupervisorCursor) -> SupervisorDecision:
@@ -348,7 +350,9 @@ def _goes_first(other: SupervisorCursor, *, has_written: bool, is_starting: bool
 
 def compute_pause_seconds(attempt: int) -> float:
     """Delay of the next start after the last start, by the number of starts that have not lived."""
-    return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX) if attempt else 0.0
+    if attempt:
+        return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX)
+    return 0.0
 
 
 def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: float) -> SupervisorDecision:
@@ -416,7 +420,9 @@ def observe_counter(
         return HeartbeatObservation(counter, 1, now)
     if before.counter != counter:
         return HeartbeatObservation(counter, 1, now, moved=True)
-    return msgspec.structs.replace(before, looks=before.looks + 1) if counts else before
+    if counts:
+        return msgspec.structs.replace(before, looks=before.looks + 1)
+    return before
 
 
 def _counters(observation: SupervisorObservation) -> dict[str, int]:
@@ -425,7 +431,9 @@ def _counters(observation: SupervisorObservation) -> dict[str, int]:
 
 
 def _writer_name(observation: SupervisorObservation) -> str:
-    return _epoch_name(observation.head.epoch) if observation.head is not None else "no epoch"
+    if observation.head is not None:
+        return _epoch_name(observation.head.epoch)
+    return "no epoch"
 
 
 def _epoch_name(epoch: int) -> str:

@@ -201,7 +201,9 @@ def _windows(stream: AnyStream, warn: timedelta, fail: timedelta) -> FreshnessPo
     """
     objective = stream.objectives.freshness
     if isinstance(stream.trigger, AvailableNow):
-        return None if objective is None else FreshnessPolicy.time_window(fail_window=max(objective, WINDOW_MIN))
+        if objective is None:
+            return None
+        return FreshnessPolicy.time_window(fail_window=max(objective, WINDOW_MIN))
     longest = find_longest_wait(stream.trigger)
     wanted = objective or timedelta()
     return FreshnessPolicy.time_window(
@@ -292,7 +294,9 @@ def choose_effective_trigger(stream: AnyStream, job: JobDefinition, *, available
     if layer.selected_asset_keys != {make_table_key(stream)}:
         return AvailableNow()
     ends = bool(layer.asset_graph.asset_check_keys) if available_now is None else available_now
-    return AvailableNow() if ends else stream.trigger
+    if ends:
+        return AvailableNow()
+    return stream.trigger
 
 
 def find_launch(run: DagsterRun) -> Launch:

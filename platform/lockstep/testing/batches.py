@@ -284,9 +284,9 @@ class BatchedRun(Generic[S, R]):
 
     def _rows(self, result: TaskResult) -> pa.Table | None:
         """The rows of a batch, as stored in the table."""
-        return (
-            pa.concat_tables(_read(self._root / "table" / file.path) for file in result.files) if result.files else None
-        )
+        if result.files:
+            return pa.concat_tables(_read(self._root / "table" / file.path) for file in result.files)
+        return None
 
     def _aside(self, folder: str, files: Sequence[SideFile]) -> list[QuarantineRow]:
         rows = [row for file in files for row in _read(self._root / folder / file.path).to_pylist()]

@@ -156,7 +156,9 @@ def to_log(at: int, message: M | bytes | SentMessage[M], key: str | bytes | None
 
 
 def _encoded_key(key: str | bytes | None) -> bytes | None:
-    return key.encode() if isinstance(key, str) else key
+    if isinstance(key, str):
+        return key.encode()
+    return key
 
 
 def _encoded_value(value: object, decoder: Decoder) -> bytes | None:
@@ -249,7 +251,9 @@ class Split:
         """The split for an argument of `run`."""
         if given is None:
             return Split(None, crashes=False)
-        return Split(given) if isinstance(given, int) else given
+        if isinstance(given, int):
+            return Split(given)
+        return given
 
 
 GARBAGE: Final = b"\xff not a message"

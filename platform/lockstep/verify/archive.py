@@ -264,11 +264,15 @@ def digest_claim(rows: pa.Table) -> int:
 
 
 def _encode(text: object) -> bytes | None:
-    return text.encode() if isinstance(text, str) else cast("bytes | None", text)
+    if isinstance(text, str):
+        return text.encode()
+    return cast("bytes | None", text)
 
 
 def _find_length(text: bytes | None) -> int | None:
-    return None if text is None else len(text)
+    if text is None:
+        return None
+    return len(text)
 
 
 def find_damage(claim: ArchiveClaim, rows: pa.Table) -> str:

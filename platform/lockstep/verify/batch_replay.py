@@ -209,7 +209,9 @@ def _make_getter(columns: tuple[str, ...]) -> Callable[[object], KeyParts]:
     if not columns:
         return lambda _: ()
     values: Callable[[object], Any] = attrgetter(*columns)
-    return values if len(columns) > 1 else lambda row: (values(row),)
+    if len(columns) > 1:
+        return values
+    return lambda row: (values(row),)
 
 
 def _has_nested_key(row_type: type[msgspec.Struct], key: ReplayKey) -> bool:

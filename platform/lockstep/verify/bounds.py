@@ -109,9 +109,13 @@ def _is_bounded(kind: pa.DataType) -> bool:
 
 def _find_said(said: Mapping[str, Any], name: str) -> Any:
     value = said.get(name)
-    return None if value is None or not value.is_valid else _to_comparable(value)
+    if value is None or not value.is_valid:
+        return None
+    return _to_comparable(value)
 
 
 def _to_comparable(value: Any) -> Any:
     """A time as its number: it may be outside of the calendar."""
-    return value.value if pa.types.is_timestamp(value.type) else value.as_py()
+    if pa.types.is_timestamp(value.type):
+        return value.value
+    return value.as_py()

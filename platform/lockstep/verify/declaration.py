@@ -98,13 +98,17 @@ class Declared(msgspec.Struct, frozen=True):
     def saved(self, state: object) -> bytes | object:
         """Save a copy of a state; a deep copy if it cannot be stored, since a later message of its batch changed it."""
         try:
-            return copy.deepcopy(state) if self.whole.tables else self.whole.encode("", None, state)
+            if self.whole.tables:
+                return copy.deepcopy(state)
+            return self.whole.encode("", None, state)
         except StateNotOfItsType:
             return copy.deepcopy(state)
 
     def recovered(self, saved: bytes | object) -> object:
         """The state of a saved copy, as a new object."""
-        return self.whole.decode("", saved)[1] if isinstance(saved, bytes) else copy.deepcopy(saved)
+        if isinstance(saved, bytes):
+            return self.whole.decode("", saved)[1]
+        return copy.deepcopy(saved)
 
 
 def find_declaration(stream: AnyStream, registry: Registry | None) -> Declared:
@@ -146,7 +150,9 @@ def _declare(stream: AnyStream, decode: Callable[..., object]) -> Declared:
         difference=find_table_difference(transform, rules),
         list_rows=transform.list_rows if _has_own(transform, "list_rows") else _list_items,
     )
-    return _with_own_rows(declared) if may_share_objects(types.state, types.row) else declared
+    if may_share_objects(types.state, types.row):
+        return _with_own_rows(declared)
+    return declared
 
 
 def _with_own_rows(declared: Declared) -> Declared:
@@ -157,7 +163,9 @@ def _with_own_rows(declared: Declared) -> Declared:
     def on_snapshot(*arguments: Any) -> object:
         opened: Any = declared.on_snapshot(*arguments)
         rows = copy.deepcopy(list(opened.rows)) if isinstance(opened, InitialState) else []
-        return InitialState(opened.state, rows) if rows else opened
+        if rows:
+            return InitialState(opened.state, rows)
+        return opened
 
     difference = declared.difference
     if difference is not None:
@@ -184,4 +192,6 @@ def _has_own(transform: object, hook: str) -> bool:
 
 
 def _microseconds(duration: timedelta | None) -> int | None:
-    return None if duration is None else duration // timedelta(microseconds=1)
+    if duration is None:
+        return None
+    return duration // timedelta(microseconds=1)

@@ -81,7 +81,9 @@ def require_bytes(path: Path, error: Exception) -> None:
 
 def ask_each(folder: Path, ask: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Apply `ask` to some files of a folder, in their order; in an object store to several at a time."""
-    return ask_ahead(ask, items) if is_in_object_store(folder) else map(ask, items)
+    if is_in_object_store(folder):
+        return ask_ahead(ask, items)
+    return map(ask, items)
 
 
 def find_size(path: Path) -> int | None:
@@ -91,8 +93,12 @@ def find_size(path: Path) -> int | None:
 
 
 def _name(path: Path) -> str:
-    return "/".join(path.parts[1:]) if is_in_object_store(path) else str(path)
+    if is_in_object_store(path):
+        return "/".join(path.parts[1:])
+    return str(path)
 
 
 def _find_system(path: Path) -> FileSystem:
-    return open_arrow_client() if is_in_object_store(path) else LocalFileSystem()
+    if is_in_object_store(path):
+        return open_arrow_client()
+    return LocalFileSystem()

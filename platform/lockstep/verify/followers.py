@@ -89,7 +89,9 @@ def list_batches(head: Head, generation: int) -> range:
         if ended.generation == generation:
             return range(first, ended.last_batch + 1)
         first = ended.last_batch + 1
-    return range(first, head.batch + 1) if generation == head.generation else range(0)
+    if generation == head.generation:
+        return range(first, head.batch + 1)
+    return range(0)
 
 
 def _make_proof(position: FollowerPosition, read: SourceHistory, status: InvariantStatus, reason: str) -> FollowerProof:

@@ -153,7 +153,9 @@ def _read_range(rule: InRange) -> Callable[[Any], bool]:
 
 
 def _is_no_number(value: object) -> bool:
-    return value.is_nan() if isinstance(value, Decimal) else isinstance(value, float) and math.isnan(value)
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _read_set(rule: InSet) -> Callable[[Any], bool]:

@@ -121,7 +121,9 @@ class KafkaTopicLog:
             KafkaError: Kafka does not answer.
         """
         found = self._describe([topic])
-        return len(found[topic].partitions) if topic in found else 0
+        if topic in found:
+            return len(found[topic].partitions)
+        return 0
 
     def find_compacted(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of some existing topics whose `cleanup.policy` is not `delete` alone.

@@ -225,7 +225,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def to_microseconds(at: datetime | None) -> int | None:
     """A time in microseconds since 1970 (UTC)."""
-    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
+    if at is None:
+        return None
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_stored_time(microseconds: int | None) -> datetime | None:
@@ -425,7 +427,9 @@ def find_first_repeatable(ranges: StoredRanges, unknown_up_to: int) -> int:
     """
     batch, quarantined = (ranges.rows.read_numbers(name) for name in ("batch", "quarantined"))
     unknown = np.flatnonzero((batch <= unknown_up_to) & (quarantined > 0))
-    return int(unknown[-1]) + 1 if len(unknown) else 0
+    if len(unknown):
+        return int(unknown[-1]) + 1
+    return 0
 
 
 def find_first_with_state(
@@ -807,7 +811,9 @@ def _select(rows: pa.Table, batches: Numbers | None, head: Head) -> pa.Table:
         counts |= (generations == generation) & (batch <= last_batch.get(generation, -1))
     if batches is not None:
         counts &= np.isin(batch, batches)
-    return rows if counts.all() else rows.filter(pa.array(counts))
+    if counts.all():
+        return rows
+    return rows.filter(pa.array(counts))
 
 
 class _CompactedRows:

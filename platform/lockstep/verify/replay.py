@@ -87,7 +87,9 @@ class Replay:
 
     def waits_before(self, session: str) -> int:
         """The offset before which a suspended session started."""
-        return 0 if self.rules.needs_no_snapshot else self.suspension.of(session)
+        if self.rules.needs_no_snapshot:
+            return 0
+        return self.suspension.of(session)
 
     @property
     def discards(self) -> bool:
@@ -221,7 +223,9 @@ class Replay:
             return None
         if type(time_us) is not int:
             return TypeError("an event time that is not an integer")
-        return None if is_readable_time(time_us) else make_unfit_value(f"an event time of {time_us} us")
+        if is_readable_time(time_us):
+            return None
+        return make_unfit_value(f"an event time of {time_us} us")
 
     def _envelope_of(self, body: object, record: Record) -> Envelope | None:
         """The envelope of a message; None if the message is refused without one."""

@@ -73,7 +73,9 @@ class ReplayedRows(msgspec.Struct):
         if self.reason:
             return f"not replayable: {self.reason}"
         compared = f"{self.keys} keys of {self.sessions} sessions"
-        return f"{compared}; {len(self.limits)} partitions with limits" if self.limits else compared
+        if self.limits:
+            return f"{compared}; {len(self.limits)} partitions with limits"
+        return compared
 
 
 def find_limits(head: Head, absent: Mapping[str, int], key: ReplayKey, chain: LedgerChain) -> list[ReplayLimit]:

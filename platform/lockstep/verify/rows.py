@@ -451,7 +451,9 @@ class RowComparison:
         if name in _PLACE:
             return [getattr(self._place, _PLACE[name])] * (until - at)
         values = list(map(attrgetter(name), emitted.rows[at:until]))
-        return values if _PLAIN.issuperset(map(type, values)) else list(map(to_column, values))
+        if _PLAIN.issuperset(map(type, values)):
+            return values
+        return list(map(to_column, values))
 
     def _differences(self, emitted: Emitted, table: Sequence[pa.RecordBatch], kept: ExpectedSideRows) -> None:
         """Row by row, by their identity (emit offset, row)."""
@@ -559,7 +561,9 @@ def _count_text(value: Any) -> int:
     """Bytes of text in a column of one row; of too many in a list or a map Arrow would end the process."""
     match value:
         case str():
-            return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+            if value.isascii():
+                return len(value)
+            return len(value.encode("utf-8", "surrogatepass"))
         case bytes() | bytearray() | memoryview():
             return len(value)
         case dict():

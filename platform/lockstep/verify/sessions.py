@@ -122,7 +122,9 @@ class ReplaySessions:
         """The state of a session before a snapshot of several messages, which may change it in place."""
         state = self.sessions[session].state
         difference = self._declared.difference
-        return state if difference is None else difference.copied(state)
+        if difference is None:
+            return state
+        return difference.copied(state)
 
     def apply_part(
         self, message: tuple[Envelope, object, Record], before: object, *, at: int, opens: bool, completes: bool

@@ -99,7 +99,9 @@ class StoredSystemEntries:
     def clock(self, session: str) -> tuple[int, int]:
         """The newest event time of a session, and the offset of its last message."""
         stored = self._clocks.get(session)
-        return (NO_MESSAGE_US, 0) if stored is None else _CLOCKS.decode(stored)[1:]
+        if stored is None:
+            return (NO_MESSAGE_US, 0)
+        return _CLOCKS.decode(stored)[1:]
 
     def noted_us(self, session: str) -> int:
         """The first due time of a session on the agenda; `NEVER` without one."""
@@ -437,7 +439,9 @@ class StoredState:
 
 def _to_fold(state: object) -> object:
     """A state as the fold has it: the table of a ready fold is a dict."""
-    return dict(state.items()) if isinstance(state, TableState) else state
+    if isinstance(state, TableState):
+        return dict(state.items())
+    return state
 
 
 def _is_same(stored: object, held: object) -> bool:

@@ -62,7 +62,9 @@ def _text(value: Any) -> object:
         return value.hex()
     if isinstance(value, (datetime, time)):
         return repr(value), value.fold, type(value.tzinfo).__qualname__, value.tzname()
-    return (value.int, value.is_safe) if isinstance(value, UUID) else repr(value)
+    if isinstance(value, UUID):
+        return (value.int, value.is_safe)
+    return repr(value)
 
 
 def _require_equal(key: object) -> object:

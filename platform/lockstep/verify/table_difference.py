@@ -36,7 +36,9 @@ class TableDifference(msgspec.Struct, frozen=True):
 
     def copied(self, table: object) -> object:
         """The table as it is before `on_snapshot`."""
-        return copy.deepcopy(table) if self.is_shared else table
+        if self.is_shared:
+            return copy.deepcopy(table)
+        return table
 
     def list_rows(self, before: object, after: object, message: object) -> list[msgspec.Struct]:
         """List the rows of a replacement; an unchanged value of the new table is replaced by the previous value.
@@ -82,7 +84,9 @@ def _spell(key: object) -> object:
         mantissa, _, exponent = f"{key:e}".lower().partition("e")
         whole = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
         short = Decimal(f"{whole}e{exponent}") if key else Decimal(0)
-        return Decimal(f"{short:f}") if 0 <= short.adjusted() < SPELLED_DIGITS else short
+        if 0 <= short.adjusted() < SPELLED_DIGITS:
+            return Decimal(f"{short:f}")
+        return short
     return 0.0 if type(key) is float and key == 0 else key
 
 

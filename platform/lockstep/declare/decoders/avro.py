@@ -166,7 +166,9 @@ def _make_reader(target: MessageTarget, own: Schema | None, registered: Register
         decode = _SchemaReader(target, own, writers).make(start)
     except Unresolvable as error:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"{UNRESOLVABLE}: {error}") from error
-    return _explain_nanoseconds(decode) if _has_nanoseconds(writers if own is None else own) else decode
+    if _has_nanoseconds(writers if own is None else own):
+        return _explain_nanoseconds(decode)
+    return decode
 
 
 class _SchemaReader:

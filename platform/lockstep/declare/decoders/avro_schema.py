@@ -212,6 +212,9 @@ class _Parser:
             return self._find(part, namespace)
         if isinstance(part, list):
             return UnionType([self.parse(one, namespace) for one in cast("list[object]", part)])
+        return self._parse_object(part, namespace)
+
+    def _parse_object(self, part: Any, namespace: str) -> Schema:
         kind = part["type"]
         if kind in NAMED:
             return self._define(part, kind, namespace)
@@ -220,7 +223,9 @@ class _Parser:
         if kind == "map":
             return MapType(self.parse(part["values"], namespace))
         is_primitive = isinstance(kind, str) and kind in PRIMITIVES
-        return PrimitiveType(kind, _find_logical(part, kind)) if is_primitive else self.parse(kind, namespace)
+        if is_primitive:
+            return PrimitiveType(kind, _find_logical(part, kind))
+        return self.parse(kind, namespace)
 
     def _find(self, name: str, namespace: str) -> Schema:
         if name in PRIMITIVES:

@@ -172,9 +172,16 @@ def _make_default(schema: Schema, given: object) -> object:
         case EnumType():
             return _make_symbol(schema, given)
         case _:
-            plain = _make_plain(schema, given)
-            convert = find_conversion(schema)
-            return plain if convert is None else convert(plain)
+            return _make_converted(schema, given)
+
+
+def _make_converted(schema: PrimitiveType | FixedType, given: object) -> object:
+    """The value of a primitive or fixed type, in the form of its logical type."""
+    plain = _make_plain(schema, given)
+    convert = find_conversion(schema)
+    if convert is None:
+        return plain
+    return convert(plain)
 
 
 def _make_of_first(union: UnionType, given: object) -> object:

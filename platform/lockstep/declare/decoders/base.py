@@ -59,7 +59,9 @@ class Decoder(Declaration):
 def list_members(message_type: object) -> tuple[object, ...]:
     """The members of a union; any other type is its only member."""
     is_union = get_origin(message_type) in {Union, types.UnionType}
-    return get_args(message_type) if is_union else (message_type,)
+    if is_union:
+        return get_args(message_type)
+    return (message_type,)
 
 
 def has_null(message_type: object) -> bool:
@@ -116,7 +118,9 @@ def find_decode_cause(error: Exception) -> DecodeCause:
         return DecodeCause.MISSING_FIELD if "missing required field" in str(error) else DecodeCause.WRONG_TYPE
     if isinstance(error, RecursionError):
         return DecodeCause.TOO_DEEP
-    return _of_text(str(error)) if isinstance(error, msgspec.DecodeError) else DecodeCause.MALFORMED
+    if isinstance(error, msgspec.DecodeError):
+        return _of_text(str(error))
+    return DecodeCause.MALFORMED
 
 
 def describe_decode_error(error: Exception, value: bytes) -> str:

@@ -130,7 +130,9 @@ class _Dispatch:
 
     def correct(self, value: object) -> object:
         correct = self._by_class.get(type(value))
-        return value if correct is None else correct(value)
+        if correct is None:
+            return value
+        return correct(value)
 
 
 class _RecordCorrection:

@@ -178,7 +178,9 @@ def _find_schema_id(headers: Headers) -> bytes | None:
     found = {content for name, content in headers if name == VALUE_SCHEMA_ID and content is not None}
     if len(found) > 1:
         raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, f"several headers {VALUE_SCHEMA_ID} that differ")
-    return found.pop() if found else None
+    if found:
+        return found.pop()
+    return None
 
 
 def _format_id(schema_id: bytes, prefix: str = "") -> str:
@@ -357,12 +359,16 @@ class HttpRegistry(Registry):
     @override
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         answer = self._asked(f"/schemas/ids/{schema_id}")
-        return None if answer is None else self._whole(answer)
+        if answer is None:
+            return None
+        return self._whole(answer)
 
     @override
     def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
         answer = self._asked(f"/schemas/guids/{guid}")
-        return None if answer is None else self._whole(answer)
+        if answer is None:
+            return None
+        return self._whole(answer)
 
     def _whole(self, answer: _Answer) -> RegisteredSchema:
         """The schema with all its references."""

@@ -75,7 +75,9 @@ def run_diagnoses(
 
 
 def _check_table_root(root: Path) -> Iterator[Diagnosis]:
-    return check_object_store(root) if is_in_object_store(root) else machine.check_table_root(root)
+    if is_in_object_store(root):
+        return check_object_store(root)
+    return machine.check_table_root(root)
 
 
 def _find_undeclared(root: Path, streams: Callable[[], Mapping[str, AnyStream]]) -> Iterator[Diagnosis]:

@@ -217,7 +217,9 @@ def _exists(name: str, root: Path) -> Diagnosis:
 
 def _nearest(folder: Path) -> Path:
     """The folder, or its nearest existing parent: the first start creates missing folders."""
-    return folder if folder.exists() or folder == folder.parent else _nearest(folder.parent)
+    if folder.exists() or folder == folder.parent:
+        return folder
+    return _nearest(folder.parent)
 
 
 def _unwritable(name: str, root: Path, folder: Path) -> Diagnosis | None:

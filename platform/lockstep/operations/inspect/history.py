@@ -58,7 +58,9 @@ def _describe(kind: CommitKind, head: Head) -> str:
     if kind in DETAILS:
         return DETAILS[kind](head)
     field = getattr(head, kind.explained_by, None) if kind.explained_by else None
-    return "" if field is None else str(field.describe())
+    if field is None:
+        return ""
+    return str(field.describe())
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):

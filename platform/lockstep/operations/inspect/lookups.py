@@ -47,7 +47,9 @@ def _find_read(rows: Iterable[LedgerRow]) -> dict[str, LookupVersion]:
     """The versions of the newest batch that read some."""
     reading = (row for row in rows if row.lookups is not None)
     newest = max(reading, key=lambda row: (row.generation, row.batch), default=None)
-    return {} if newest is None else {each.name: each for each in newest.lookups or ()}
+    if newest is None:
+        return {}
+    return {each.name: each for each in newest.lookups or ()}
 
 
 def _read_one(handle: StreamHandle, lookup: Lookup[Any], read: LookupVersion | None) -> LookupStatus:

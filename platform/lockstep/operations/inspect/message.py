@@ -152,12 +152,16 @@ def _in_kafka(log: KafkaTopicLog, place: Place) -> StoredMessage | None:
         return None
     wanted = WantedRange(place.topic, place.partition, place.offset, place.offset + 1)
     messages = [each for piece in log.read([wanted]) for each in piece.messages]
-    return _of_client(place, cast("KafkaMessage", messages[0]), "Kafka") if messages else None
+    if messages:
+        return _of_client(place, cast("KafkaMessage", messages[0]), "Kafka")
+    return None
 
 
 def _in_archive(folders: StreamFolders, place: Place) -> StoredMessage | None:
     found = find_message(folders.archive, place.topic, place.partition, place.offset)
-    return None if found is None else _of_client(place, found, "archive")
+    if found is None:
+        return None
+    return _of_client(place, found, "archive")
 
 
 def _of_client(place: Place, found: KafkaMessage, found_in: str) -> StoredMessage:

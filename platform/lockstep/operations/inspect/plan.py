@@ -363,11 +363,13 @@ def _takes_over(folders: StreamFolders, head: Head) -> str:
     writer = find_writer(folders.control, head.epoch)
     if writer.is_alive:
         return f"epoch {head.epoch}, which is {writer.value} and would hand over at its batch boundary"
-    return (
-        f"epoch {head.epoch}, which has ended" if writer is WriterState.ENDED else f"epoch {head.epoch}, which is gone"
-    )
+    if writer is WriterState.ENDED:
+        return f"epoch {head.epoch}, which has ended"
+    return f"epoch {head.epoch}, which is gone"
 
 
 def _cores(master: str) -> int:
     local = LOCAL_MASTER.match(master)
-    return int(local[1]) if local else CORES_ELSEWHERE
+    if local:
+        return int(local[1])
+    return CORES_ELSEWHERE

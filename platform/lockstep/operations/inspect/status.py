@@ -311,7 +311,9 @@ def _read_followers(handle: StreamHandle, derived: Iterable[Derived]) -> tuple[F
 
 def _read_rates(folders: StreamFolders, head: Head) -> LiveRates | None:
     report = read_live_report(folders.control, head.epoch)
-    return None if report is None else compute_rates(report, time.time(), RATE_SECONDS)
+    if report is None:
+        return None
+    return compute_rates(report, time.time(), RATE_SECONDS)
 
 
 def _halted_at(folders: StreamFolders, head: Head) -> datetime | None:
