@@ -1,6 +1,6 @@
 """Deliveries: rows of a stream to a Kafka topic, a Postgres table, a webhook or a target of your own."""
 
-from lockstep.declare.delivery import Delivery, FirstRows, KafkaTopic, UndeliverableRows
+from lockstep.declare.delivery import Delivery, FirstRows, KafkaTopic, RowFormat, UndeliverableRows
 from lockstep.declare.delivery_target import (
     DeadRow,
     DeliveredRow,
@@ -28,6 +28,7 @@ __all__ = [
     "KafkaTopic",
     "NewColumns",
     "PostgresTable",
+    "RowFormat",
     "RowIdentity",
     "RowSource",
     "RowUndeliverable",

@@ -18,6 +18,7 @@ from lockstep.declare.naming import NAME, NO_NAME
 from lockstep.declare.options import Topics
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.row_key import check_row_key, find_value_type, refuse_removed_without_key
+from lockstep.declare.row_schema import make_avro_schema
 from lockstep.declare.webhook import Webhook
 from lockstep.errors import DeclarationError
 from lockstep.model.declaration import Declaration
@@ -45,6 +46,15 @@ class UndeliverableRows(Enum):
     """The row is left out, and written to a file for people (docs/deliver.md)."""
 
 
+class RowFormat(Enum):
+    """The format of the value of a message."""
+
+    JSON = "json"
+    """JSON without a schema."""
+    AVRO = "avro"
+    """Avro, whose schema is made from the type of the value, and registered as `<topic>-value`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaTopic(Declaration):
     """A Kafka topic of the cluster of the settings: exactly once for consumers with isolation.level=read_committed.
@@ -60,6 +70,7 @@ class KafkaTopic(Declaration):
         key: Fields of the row, or columns of the origin such as `_session`, that are the key of a message; empty for
             the session.
         removed: The field that is None exactly in the row of a removed key: its message is a tombstone.
+        format: Format of the values. Avro needs a schema registry, and the extra `registry`.
         transaction_rows: Rows of a transaction, at most.
         transaction_seconds: Time for which a transaction collects rows, at most.
     """
@@ -68,6 +79,7 @@ class KafkaTopic(Declaration):
     tokens: str = "lockstep-deliveries"
     key: tuple[str, ...] = ()
     removed: str = ""
+    format: RowFormat = RowFormat.JSON
     transaction_rows: int = 10_000
     transaction_seconds: float = 1.0
 
@@ -99,9 +111,17 @@ class KafkaTopic(Declaration):
         """Rows of several batches may be delivered together: the last row of a key depends on the order of batches."""
         return not self.key
 
+    @property
+    def needs_value_type(self) -> bool:
+        """Whether the type of the values must be declared."""
+        return bool(self.key) or self.format is RowFormat.AVRO
+
     def check_rows(self, value: type[msgspec.Struct]) -> None:
-        """Refuse a key that rows of a type do not have. Raises DeclarationError."""
-        check_row_key("KafkaTopic", self.key, self.removed, value)
+        """Refuse a key that rows of a type do not have, and a type that Avro cannot have. Raises DeclarationError."""
+        if self.key:
+            check_row_key("KafkaTopic", self.key, self.removed, value)
+        if self.format is RowFormat.AVRO:
+            make_avro_schema(value)
 
 
 ROWS_MAX = 50_000
@@ -167,10 +187,26 @@ class Delivery(Declaration):
             return row
         return self.select(row, origin)
 
-    def digest_code(self) -> str:
-        """Eight hexadecimal digits of the source of the functions: messages of other code may have other values."""
+    def digest_code(self, row: type[msgspec.Struct]) -> str:
+        """Eight hexadecimal digits of the functions' source and the values' type: other code makes other values.
+
+        Args:
+            row: The row type of the stream.
+        """
         sources = [inspect.getsource(each) for each in (self.where, self.select) if each is not None]
+        sources += _describe_value_type(self.select, row)
         return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:8]
+
+
+def _describe_value_type(select: Callable[..., Any] | None, row: type[msgspec.Struct]) -> list[str]:
+    """The names and types of the fields; empty for a type that no table can have: JSON needs none."""
+    from lockstep.model.columns import make_columns  # declarations load without pyarrow
+
+    try:
+        columns = make_columns(find_value_type(select, row))
+    except DeclarationError:
+        return []
+    return [f"{column.name}: {column.type.arrow}" for column in columns]
 
 
 def _check_target(target: object) -> None:
@@ -204,8 +240,9 @@ def check_deliveries(deliveries: object, topics: Topics, row: type[msgspec.Struc
         if not isinstance(each, Delivery):
             raise DeclarationError("Stream.deliveries", each, "is not a Delivery", right)
         _refuse_source(each.target, topics)
-        if isinstance(each.target, PostgresTable) or (isinstance(each.target, KafkaTopic) and each.target.key):
-            each.target.check_rows(find_value_type(each.select, row))
+        target = each.target
+        if isinstance(target, PostgresTable) or (isinstance(target, KafkaTopic) and target.needs_value_type):
+            target.check_rows(find_value_type(each.select, row))
     refuse_shared(cast("Sequence[Delivery]", listed))
 
 

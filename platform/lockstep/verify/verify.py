@@ -442,7 +442,7 @@ def _prove_stream(
             proving.replay_rows(found)  # 6
         followers = tuple(check_followers(positions, folders.table, stored.head, stored.version))  # 7
         for prove in load_parts("follower_proofs"):
-            followers += tuple(prove(stream, folders, kafka))
+            followers += tuple(prove(stream, folders, kafka, registry))
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
     report = make_summary(stream.name, stored, work, violations, time.process_time() - began)
     return add_followers(report, followers)

@@ -10,22 +10,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, Message, TopicPartition
 from deltalake import DeltaTable
 
-from lockstep.delivery import Delivery, KafkaTopic, RowSource
+from lockstep.delivery import Delivery, KafkaTopic, RowFormat, RowSource
 from lockstep.features.delivery.deliver import DeliveryRun
 from lockstep.features.delivery.deliver import run_delivery as deliver_rows
 from lockstep.features.delivery.targets import DeclaredDelivery
 from tests.support.adding_stream import Reading
+from tests.support.feed import ProducerRecord, session, update
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
     from lockstep.table.layout import StreamFolders
+    from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
 Identity = tuple[str, int, int, int]
 
 
 UNLUCKY = 7
+PARTITIONS = 3
+"""Of a target topic."""
 
 
 class StopAfter(threading.Event):
@@ -50,6 +56,19 @@ class Arrived(NamedTuple):
     identity: Identity
     generation: int
     batch: int
+
+
+def send(feed: Feed, topic: str, sessions: str, updates: int, first: int = 1) -> None:
+    """Snapshots and updates of sessions, in one partition each."""
+    for partition, name in enumerate(sessions):
+        values = session(updates) if first == 1 else [update(first + n, a=n, b=-n) for n in range(updates)]
+        feed.append(topic, [ProducerRecord(name, value) for value in values], partition % 2)
+
+
+def create_target(feed: Feed, name: str = "") -> str:
+    """Create a topic beside those of the family, which the stream does not read."""
+    beside = type(feed)(feed.bootstrap_servers, f"to_{feed.family}")
+    return beside.create(f"readings{name}", PARTITIONS)
 
 
 def is_positive(row: Reading, origin: RowSource) -> bool:
@@ -79,7 +98,9 @@ def to_large(row: Reading, origin: RowSource) -> Reading:
 
 def declare(stream: AnyStream, topic: str, **options: Any) -> DeclaredDelivery:
     """A delivery named readings of a stream to a topic."""
-    target = KafkaTopic(topic=topic, tokens=f"{topic}.tokens", transaction_rows=options.pop("transaction_rows", 10_000))
+    rows = options.pop("transaction_rows", 10_000)
+    form = options.pop("format", RowFormat.JSON)
+    target = KafkaTopic(topic=topic, tokens=f"{topic}.tokens", transaction_rows=rows, format=form)
     delivery = Delivery(name="readings", target=target, **options)
     return DeclaredDelivery(delivery, dataclasses.replace(stream, deliveries=(delivery,)))
 
@@ -100,7 +121,12 @@ def run_delivery(runs: LocalRuns, topic: str, **options: Any) -> DeliveryRun:
 
 def read_topic(servers: str, topic: str, partitions: int) -> list[Arrived]:
     """The committed messages of a topic, decoded, partition by partition."""
-    return [_decode(message) for message in read_messages(servers, topic, partitions)]
+    return read_encoded(servers, topic, partitions, json.loads)
+
+
+def read_encoded(servers: str, topic: str, partitions: int, decode: Callable[[bytes], Any]) -> list[Arrived]:
+    """The committed messages of a topic with values of another format."""
+    return [_decode(message, decode) for message in read_messages(servers, topic, partitions)]
 
 
 def read_messages(servers: str, topic: str, partitions: int) -> list[Message]:
@@ -122,13 +148,13 @@ def read_messages(servers: str, topic: str, partitions: int) -> list[Message]:
     return sorted(arrived, key=lambda each: each.partition() or 0)  # stable: the order inside a partition stays
 
 
-def _decode(message: Message) -> Arrived:
+def _decode(message: Message, decode: Callable[[bytes], Any]) -> Arrived:
     headers: dict[str, Any] = dict(message.headers() or ())
     history, partition, offset, row = headers["lockstep.row"].decode().rsplit("/", 3)
     _, generation, topic_id = history.split("/", 2)
     batch = int(headers["lockstep.batch"].decode().split("/")[0])
     identity = (topic_id, int(partition), int(offset), int(row))
-    value = json.loads(message.value() or b"")
+    value = decode(message.value() or b"")
     return Arrived(message.partition() or 0, (message.key() or b"").decode(), value, identity, int(generation), batch)
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from itertools import product
 from typing import Any
 
+import msgspec
 import pytest
 
 from lockstep.delivery import Delivery, KafkaTopic
@@ -107,4 +108,14 @@ def test_an_unknown_name_lists_those_that_are_known() -> None:
 def test_the_digest_of_the_code_is_that_of_both_functions() -> None:
     functions = product((None, is_positive), (None, to_doubled))
     made = [Delivery(name="a", target=TOPIC, where=where, select=select) for where, select in functions]
-    assert len({each.digest_code() for each in made}) == len(made)
+    assert len({each.digest_code(Reading) for each in made}) == len(made)
+
+
+def test_the_digest_of_the_code_is_that_of_the_type_of_the_values() -> None:
+    """A message of a row type with a field less has another value than that which is made now."""
+    grown = msgspec.defstruct("Reading", [("name", str), ("value", int), ("total", int), ("note", str | None, None)])
+    without, to_same = (Delivery(name="a", target=TOPIC, select=select) for select in (None, to_doubled))
+    assert without.digest_code(Reading) != without.digest_code(grown)
+    assert to_same.digest_code(Reading) == to_same.digest_code(grown), "its values are of the type of its result"
+    unstorable = msgspec.defstruct("Unstorable", [("either", int | str)])
+    assert without.digest_code(unstorable) == without.digest_code(unstorable)

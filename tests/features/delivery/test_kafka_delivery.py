@@ -33,8 +33,10 @@ from lockstep.operations.lifecycle import close_hour
 from lockstep.table.follower_positions import FollowerName, read_position
 from lockstep.verify.report import FollowerProof, InvariantStatus
 from tests.features.delivery.delivering import (
+    PARTITIONS,
     UNLUCKY,
     assert_delivered,
+    create_target,
     declare,
     is_positive,
     is_wanted,
@@ -42,11 +44,12 @@ from tests.features.delivery.delivering import (
     read_rows,
     read_topic,
     run_delivery,
+    send,
     to_doubled,
     to_large,
 )
 from tests.features.delivery.killed_delivery import STEPS, TRANSACTION_ROWS
-from tests.support.feed import ProducerRecord, session, update
+from tests.support.feed import ProducerRecord
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
@@ -56,15 +59,7 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-PARTITIONS = 3
 pytestmark = pytest.mark.usefixtures("source")
-
-
-def send(feed: Feed, topic: str, sessions: str, updates: int, first: int = 1) -> None:
-    """Snapshots and updates of sessions, in one partition each."""
-    for partition, name in enumerate(sessions):
-        values = session(updates) if first == 1 else [update(first + n, a=n, b=-n) for n in range(updates)]
-        feed.append(topic, [ProducerRecord(name, value) for value in values], partition % 2)
 
 
 @pytest.fixture
@@ -82,12 +77,6 @@ def source(feed: Feed, runs: LocalRuns) -> str:
 def target(feed: Feed) -> str:
     """The topic of the rows; no topic of the stream."""
     return create_target(feed)
-
-
-def create_target(feed: Feed, name: str = "") -> str:
-    """Create a topic beside those of the family, which the stream does not read."""
-    beside = type(feed)(feed.bootstrap_servers, f"to_{feed.family}")
-    return beside.create(f"readings{name}", PARTITIONS)
 
 
 def check(feed: Feed, runs: LocalRuns, target: str) -> None:

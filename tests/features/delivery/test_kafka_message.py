@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from lockstep.delivery import DeliveredRow, RowUndeliverable
+from lockstep.delivery import DeliveredRow, KafkaTopic, RowUndeliverable
 from lockstep.features.delivery.kafka_message import BATCH, ROW, MessageEncoder, choose_partition
+from lockstep.features.delivery.row_values import JsonValues
 from tests.features.delivery.postgres_rows import make_row
 
 PARTITIONS = 5
@@ -29,11 +30,17 @@ def list_rows() -> list[DeliveredRow]:
     return rows
 
 
-@pytest.mark.parametrize("removed", ["", "value"])
-@pytest.mark.parametrize("key", [(), ("_session", "name")])
+KEY = ("_session", "name")
+
+
+def make_encoder(**options: Any) -> MessageEncoder:
+    return MessageEncoder("table", "code", PARTITIONS, KafkaTopic(topic="rows", **options), JsonValues())
+
+
+@pytest.mark.parametrize(("key", "removed"), [((), ""), (KEY, ""), (KEY, "value")])
 def test_rows_are_encoded_together_as_one_by_one(key: tuple[str, ...], removed: str) -> None:
     rows = list_rows()
-    encoder = MessageEncoder("table", "code", PARTITIONS, key, removed)
+    encoder = make_encoder(key=key, removed=removed)
     messages = list(encoder.encode_all(rows))
     assert messages == [encoder.encode(row) for row in rows]
     for row, message in zip(rows, messages, strict=True):
@@ -50,7 +57,7 @@ def test_rows_are_encoded_together_as_one_by_one(key: tuple[str, ...], removed: 
 def test_a_value_with_a_line_feed_is_the_value_of_its_row() -> None:
     rows = list_rows()
     rows[3] = DeliveredRow(Value("raw", msgspec.Raw(b'{\n"a": 1}')), rows[3].origin)
-    messages = list(MessageEncoder("table", "code", PARTITIONS).encode_all(rows))
+    messages = list(make_encoder().encode_all(rows))
     assert messages[3].value == b'{"name":"raw","value":{\n"a": 1}}'
     assert messages[4].value == msgspec.json.encode(rows[4].value)
 
@@ -58,7 +65,7 @@ def test_a_value_with_a_line_feed_is_the_value_of_its_row() -> None:
 def test_the_first_row_that_json_cannot_hold_is_named_and_those_before_it_are_encoded() -> None:
     rows = list_rows()
     rows[3] = DeliveredRow(Value("wrong", object()), rows[3].origin)
-    encoded = MessageEncoder("table", "code", PARTITIONS).encode_all(rows)
+    encoded = make_encoder().encode_all(rows)
     assert [next(encoded).value for _ in range(3)] == [msgspec.json.encode(row.value) for row in rows[:3]]
     with pytest.raises(RowUndeliverable, match="JSON cannot hold it") as named:
         next(encoded)

@@ -95,6 +95,8 @@ class HttpSchemas:
         authorization: What the header must be; None lets everybody in.
         headers: The headers of all questions, in order.
         hold: While it is not set, questions wait.
+        incompatible: Subjects to which no schema can be added.
+        is_read_only: Whether accounts may not register.
     """
 
     url: str = ""
@@ -103,6 +105,8 @@ class HttpSchemas:
     authorization: str | None = None
     headers: list[dict[str, str]] = field(default_factory=list)
     hold: threading.Event = field(default_factory=threading.Event)
+    incompatible: set[str] = field(default_factory=set)
+    is_read_only: bool = False
     _subjects: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     _by_id: list[dict[str, object]] = field(default_factory=list)
 
@@ -134,6 +138,27 @@ class HttpSchemas:
                 return self._found(self._subjects.get(unquote(subject), []), int(version) - 1, 40402)
         return _error(404, 404, "HTTP 404 Not Found")
 
+    def take(self, path: str, authorization: str | None, body: bytes) -> tuple[int, bytes]:
+        """The response to a POST: a schema that is registered, or whose id is requested."""
+        if self.refusing or self.authorization not in {None, authorization}:
+            return self.answer(path, authorization)
+        self.asked.append(path)
+        schema = json.loads(json.loads(body)["schema"])
+        parts = urlsplit(path).path.strip("/").split("/")
+        subject = unquote(parts[1])
+        versions = self._subjects.get(subject, [])
+        for version in versions:
+            if json.loads(str(version["schema"])) == schema:
+                number = FIRST_ID + next(at for at, each in enumerate(self._by_id) if each is version)
+                return 200, json.dumps({"subject": subject, "id": number}).encode()
+        if len(parts) == 2:  # without /versions
+            return _error(404, 40403 if versions else 40401, "not found")
+        if self.is_read_only:
+            return _error(403, 40301, "User is denied operation Write")
+        if subject in self.incompatible:
+            return _error(409, 409, "Schema being registered is incompatible: READER_FIELD_MISSING_DEFAULT_VALUE note")
+        return 200, json.dumps({"id": self.register(subject, json.dumps(schema))}).encode()
+
     def _found(self, schemas: Sequence[dict[str, object]], place: int, not_found: int) -> tuple[int, bytes]:
         if 0 <= place < len(schemas):
             return 200, json.dumps(schemas[place]).encode()
@@ -144,17 +169,19 @@ def _error(status: int, code: int, message: str) -> tuple[int, bytes]:
     return status, json.dumps({"error_code": code, "message": message}).encode()
 
 
-@contextlib.contextmanager
-def http_schemas(certificate: Path | None = None) -> Iterator[HttpSchemas]:
-    """A registry on a free port of this machine; with a file of a certificate and its key over TLS."""
-    schemas = HttpSchemas()
-    schemas.hold.set()
-
+def _make_handler(schemas: HttpSchemas) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             schemas.hold.wait(30)
+            self.respond(*schemas.answer(self.path, self.headers.get("Authorization")))
+
+        def do_POST(self) -> None:
+            schemas.hold.wait(30)
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            self.respond(*schemas.take(self.path, self.headers.get("Authorization"), content))
+
+        def respond(self, status: int, body: bytes) -> None:
             schemas.headers.append(dict(self.headers))
-            status, body = schemas.answer(self.path, self.headers.get("Authorization"))
             with contextlib.suppress(ConnectionError):
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
@@ -167,7 +194,15 @@ def http_schemas(certificate: Path | None = None) -> Iterator[HttpSchemas]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name of the base class
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    return Handler
+
+
+@contextlib.contextmanager
+def http_schemas(certificate: Path | None = None) -> Iterator[HttpSchemas]:
+    """A registry on a free port of this machine; with a file of a certificate and its key over TLS."""
+    schemas = HttpSchemas()
+    schemas.hold.set()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(schemas))
     server.daemon_threads = True
     schemas.url = f"http://127.0.0.1:{server.server_port}"
     if certificate is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.declare.decoders import schema_registry
-from lockstep.declare.decoders.schema_registry import HttpRegistry
+from lockstep.declare.decoders.schema_registry import HttpRegistry, SchemaRefused
 from lockstep.decoders import RegisteredSchema, SchemaReference
 from lockstep.errors import RegistryUnreachable
 from tests.support.decoders.readings import UPDATE
@@ -184,3 +184,45 @@ def test_a_password_that_is_not_there_is_asked_for_by_its_place(schemas: HttpSch
     assert "password" in said
     assert "on every machine that runs tasks" in said
     assert schemas.asked == []
+
+
+def test_a_schema_is_found_only_after_it_was_registered_and_has_one_id(schemas: HttpSchemas) -> None:
+    registry = HttpRegistry(schemas.url)
+    assert registry.find_id("to/rows-value", TEXT) is None, "the subject does not exist"
+    schemas.register("to/rows-value", '"string"')
+    assert registry.find_id("to/rows-value", TEXT) is None, "the subject has another schema"
+    assert registry.register("to/rows-value", TEXT) == FIRST_ID + 1
+    assert registry.register("to/rows-value", TEXT) == registry.find_id("to/rows-value", TEXT) == FIRST_ID + 1
+    assert schemas.asked[0] == "/subjects/to%2Frows-value"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((200, b"<html>login</html>"), "HTTP 200, and JSON is malformed"),
+        ((200, b'{"schema": "x"}'), "missing required field `id`"),
+        ((404, b"<html>nothing here</html>"), "HTTP 404, and JSON is malformed"),
+        ((302, b"{}"), "HTTP 302"),
+        ((403, b"{}"), "HTTP 403"),
+    ],
+)
+def test_an_answer_without_an_id_does_not_mean_that_a_schema_is_absent(
+    schemas: HttpSchemas, answer: tuple[int, bytes], said: str
+) -> None:
+    schemas.refusing = [answer]
+    with pytest.raises(RegistryUnreachable) as unreachable:
+        patient(schemas).find_id("rows-value", TEXT)
+    assert said in str(unreachable.value)
+
+
+def test_a_registry_that_takes_no_schema_tells_its_reason(schemas: HttpSchemas) -> None:
+    schemas.is_read_only = True
+    with pytest.raises(SchemaRefused, match="HTTP 403: this account may not register it"):
+        patient(schemas).register("rows-value", TEXT)
+    schemas.is_read_only = False
+    schemas.incompatible = {"rows-value"}
+    with pytest.raises(SchemaRefused, match="HTTP 409, Schema being registered is incompatible"):
+        patient(schemas).register("rows-value", TEXT)
+    schemas.refusing = [(500, b"")] * 1_000
+    with pytest.raises(RegistryUnreachable, match="HTTP 500"):
+        patient(schemas).register("rows-value", TEXT)

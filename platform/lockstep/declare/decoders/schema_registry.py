@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -246,6 +246,7 @@ def _refusing(cause: DecodeCause, problem: str) -> Decode:
     return refuse
 
 
+SUBJECT_NOT_FOUND: Final = 40401
 SCHEMA_NOT_FOUND: Final = 40403
 """The only answer about an id; any proxy or wrong path may send a bare 404."""
 ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -260,9 +261,14 @@ PAUSE_SECONDS_FIRST = 0.2
 PAUSE_SECONDS_MAX = 2.0
 PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Responses that may be transient."""
+OK: Final = 200
 UNAUTHORIZED: Final = 401
+DENIED: Final = frozenset({UNAUTHORIZED, 403})
+REGISTRY_JSON: Final = "application/vnd.schemaregistry.v1+json"
 SHOWN_MAX: Final = 80
 """Characters of an issuer's error that are shown."""
+REFUSAL_SHOWN_MAX: Final = 400
+"""Characters of a registry's reason that are shown: it names the incompatible field."""
 TOKEN_SHARE: Final = 0.8
 """Share of the life of a token after which the process requests the next token."""
 
@@ -285,6 +291,17 @@ class _Answer(msgspec.Struct, rename={"text": "schema", "kind": "schemaType"}):
 class _Refusal(msgspec.Struct):
     error_code: int = 0
     message: str = ""
+
+
+class _Id(msgspec.Struct):
+    id: int
+
+
+_Body = TypeVar("_Body", _Answer, _Id, _Refusal)
+
+
+class SchemaRefused(Exception):  # a target of rows names its remedy
+    """The registry does not take a schema, for a reason that it names."""
 
 
 class _Passing(Exception):  # a transient state of the registry, which is retried
@@ -363,6 +380,34 @@ class HttpRegistry(Registry):
             return None
         return self._whole(answer)
 
+    def find_id(self, subject: str, schema: str) -> int | None:
+        """The id of an Avro schema of a subject; None if the subject does not have it.
+
+        Raises:
+            RegistryUnreachable: As `schema`.
+        """
+        status, body = self._request(f"/subjects/{quote(subject, safe='')}", _Answer(schema))
+        if status == OK:
+            return self._decode(status, body, _Id).id
+        absent = {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}
+        if status not in DENIED and self._decode(status, body, _Refusal).error_code in absent:
+            return None
+        raise self._refuse(status)
+
+    def register(self, subject: str, schema: str) -> int:
+        """Register an Avro schema with a subject; returns its id, also if the subject has it already.
+
+        Raises:
+            SchemaRefused: It is not compatible with earlier schemas, or this account may not register.
+            RegistryUnreachable: As `schema`.
+        """
+        status, body = self._request(f"/subjects/{quote(subject, safe='')}/versions", _Answer(schema))
+        if status == OK:
+            return self._decode(status, body, _Id).id
+        if status in DENIED:
+            raise SchemaRefused(f"HTTP {status}: this account may not register it")
+        raise SchemaRefused(f"HTTP {status}, {self._decode(status, body, _Refusal).message[:REFUSAL_SHOWN_MAX]}")
+
     @override
     def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
         answer = self._asked(f"/schemas/guids/{guid}")
@@ -397,7 +442,11 @@ class HttpRegistry(Registry):
             found[key] = SchemaReference(reference.name, answer.text)
 
     def _asked(self, path: str) -> _Answer | None:
-        """The answer to one request, retried while the registry fails; None for an unknown id."""
+        """The schema at a path; None for an unknown id."""
+        return self._judged(*self._request(path))
+
+    def _request(self, path: str, schema: _Answer | None = None) -> tuple[int, bytes]:
+        """Status and body of the response to a request, repeated while the registry fails."""
         from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
 
         deadline = time.monotonic() + self.timeout_seconds
@@ -409,27 +458,36 @@ class HttpRegistry(Registry):
             reraise=True,
         )
         try:
-            return run_within(TRIES_SHARE_MAX * self.timeout_seconds, lambda: repeated(self._once, path, deadline))
+            return run_within(
+                TRIES_SHARE_MAX * self.timeout_seconds, lambda: repeated(self._once, path, schema, deadline)
+            )
         except TimeoutError as error:
             silence = describe_silence("it", TRIES_SHARE_MAX * self.timeout_seconds, verb="end its answer")
             raise self._unreachable(silence) from error
         except _Passing as error:
             raise self._unreachable(f"{error}, for {self.timeout_seconds:g} s") from error
 
-    def _once(self, path: str, deadline: float) -> _Answer | None:
-        headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json", **dict(self.headers)}
+    def _once(self, path: str, schema: _Answer | None, deadline: float) -> tuple[int, bytes]:
+        headers = {"Accept": f"{REGISTRY_JSON}, application/json", **dict(self.headers)}
+        content = None if schema is None else msgspec.json.encode(schema)
+        if content is not None:
+            headers["Content-Type"] = REGISTRY_JSON
+        login = None
+        known = token = None
+        if self.client is not None:
+            known = _TOKENS.get(self.client)
+            token = self._find_token(self.client, deadline)
+            headers["Authorization"] = f"Bearer {token.text}"
+        elif self.user:
+            login = (self.user, self._read_secret(self.password_from))
         address = self.url.rstrip("/") + path
-        if self.client is None:
-            login = (self.user, self._read_secret(self.password_from)) if self.user else None
-            return self._judged(*self._exchange(address, deadline, headers=headers, login=login))
-        known = _TOKENS.get(self.client)
-        token = self._find_token(self.client, deadline)
-        headers["Authorization"] = f"Bearer {token.text}"
-        status, body = self._exchange(address, deadline, headers=headers, login=None)
-        if status == UNAUTHORIZED and token is known:
+        status, body = self._exchange(address, deadline, headers=headers, login=login, content=content)
+        if status in PASSING:
+            raise _Passing(f"HTTP {status}")
+        if self.client is not None and status == UNAUTHORIZED and token is known:
             _TOKENS.pop(self.client, None)
             raise _Passing(f"HTTP {status} to a token that was valid before")
-        return self._judged(status, body)
+        return status, body
 
     def _find_token(self, client: TokenClient, deadline: float) -> _Token:
         """The token of this process; a new token if that expires soon."""
@@ -437,7 +495,7 @@ class HttpRegistry(Registry):
         if token is None or time.monotonic() >= token.renewed_at:
             form = {"grant_type": "client_credentials"} | ({"scope": client.scope} if client.scope else {})
             login = client.client_id, self._read_secret(client.secret_from)
-            status, body = self._exchange(client.issuer_url, deadline, headers={}, login=login, form=form)
+            status, body = self._exchange(client.issuer_url, deadline, headers={}, login=login, content=form)
             token = _TOKENS[client] = self._read_token(client, status, body)
         return token
 
@@ -445,7 +503,7 @@ class HttpRegistry(Registry):
         if status in PASSING:
             raise _Passing(f"HTTP {status} from {client.issuer_url}")
         try:
-            if status == 200:  # noqa: PLR2004  # HTTP's own number
+            if status == OK:
                 answer = msgspec.json.decode(body, type=_TokenAnswer)
                 return _Token(answer.access_token, time.monotonic() + TOKEN_SHARE * answer.expires_in)
             problem = repr(msgspec.json.decode(body, type=_TokenRefusal).error[:SHOWN_MAX])
@@ -463,9 +521,9 @@ class HttpRegistry(Registry):
         *,
         headers: Mapping[str, str],
         login: tuple[str, str] | None,
-        form: Mapping[str, str] | None = None,
+        content: Mapping[str, str] | bytes | None = None,
     ) -> tuple[int, bytes]:
-        """Status and body of a response: to a form that is sent, or to a question without a form."""
+        """Status and body of a response: to a POST of a form or a document, or to a GET without content."""
         import requests
         from requests.auth import HTTPBasicAuth
         from requests.exceptions import ConnectionError as NoConnection
@@ -474,10 +532,10 @@ class HttpRegistry(Registry):
         left = max(self.timeout_seconds / 3, deadline - time.monotonic())
         try:
             with requests.request(
-                "GET" if form is None else "POST",
+                "GET" if content is None else "POST",
                 address,
                 headers=dict(headers),
-                data=form,
+                data=content,
                 # Encoded here: of a text requests takes Latin-1 alone. With None it reads a login from ~/.netrc.
                 auth=_send_as_it_is if login is None else HTTPBasicAuth(*(part.encode() for part in login)),
                 timeout=min(left, self.timeout_seconds / 2),
@@ -504,21 +562,21 @@ class HttpRegistry(Registry):
         return secret
 
     def _judged(self, status: int, body: bytes) -> _Answer | None:
-        if status in PASSING:
-            raise _Passing(f"HTTP {status}")
-        if status in {401, 403}:
-            raise self._unreachable(
-                f"HTTP {status}",
-                "set user and secrets in the [registry] part of the settings to an account that may read schemas",
-            )
+        if status == OK:
+            return self._decode(status, body, _Answer)
+        if status not in DENIED and self._decode(status, body, _Refusal).error_code == SCHEMA_NOT_FOUND:
+            return None
+        raise self._refuse(status)
+
+    def _decode(self, status: int, body: bytes, kind: type[_Body]) -> _Body:
         try:
-            if status == 200:  # noqa: PLR2004  # HTTP's own number
-                return msgspec.json.decode(body, type=_Answer)
-            if msgspec.json.decode(body, type=_Refusal).error_code == SCHEMA_NOT_FOUND:
-                return None
+            return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as error:
             raise self._unreachable(f"HTTP {status}, and {error}") from error
-        raise self._unreachable(f"HTTP {status}")
+
+    def _refuse(self, status: int) -> RegistryUnreachable:
+        step = "set user and secrets in the [registry] part of the settings to an account that may read schemas"
+        return self._unreachable(f"HTTP {status}", step if status in DENIED else "")
 
     def _unreachable(self, problem: str, next_step: str = "") -> RegistryUnreachable:
         return RegistryUnreachable(

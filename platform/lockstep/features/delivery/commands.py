@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from lockstep.cli.app import (
     FAILED,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from lockstep.features.delivery.deliver import DeliveryRun
     from lockstep.features.delivery.events import DeliveryHistory
+    from lockstep.features.delivery.registered_schema import RowSchema
     from lockstep.features.delivery.status import DeliveryPlan
     from lockstep.features.delivery.targets import DeclaredDelivery
 
@@ -124,6 +126,26 @@ def rebuild(
         yes=yes,
         as_json=as_json,
     )
+
+
+@register_command("delivery schema large_moves", Panel.RUN, name="schema", within=delivery)
+def schema(name: DeliveryName, *, as_json: AsJson = False) -> None:
+    """Print the Avro schema of a delivery's rows, to register it by hand."""
+    from lockstep.declare.delivery import KafkaTopic
+    from lockstep.features.delivery.registered_schema import ValueSchema
+
+    declared = _choose(name)
+    target = declared.delivery.target
+    made = None
+    if isinstance(target, KafkaTopic):
+        made = ValueSchema(declared.delivery, target, declared.stream.types.row, None).schema
+    if made is None:
+        raise typer.BadParameter("is a delivery whose rows have no Avro schema", param_hint="NAME")
+    print_answer(made, _schema, as_json=as_json)
+
+
+def _schema(shown: RowSchema) -> RenderableType:
+    return Text(shown.schema)
 
 
 def _choose(name: str) -> DeclaredDelivery:

@@ -16,6 +16,7 @@ from lockstep.declare.delivery import KafkaTopic
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.stream import AnyStream
 from lockstep.declare.webhook import Webhook
+from lockstep.engine.driver.run import make_registry
 from lockstep.errors import LockstepError
 from lockstep.features.delivery.deliver import list_deliveries
 from lockstep.features.delivery.kafka_setup import (
@@ -28,12 +29,13 @@ from lockstep.features.delivery.kafka_setup import (
     start_producer,
 )
 from lockstep.features.delivery.kafka_tokens import TokenTopic
+from lockstep.features.delivery.registered_schema import ValueSchema
 from lockstep.features.delivery.targets import DeclaredDelivery, require_driver
 from lockstep.features.delivery.webhook_target import fetch_address, fetch_headers
 from lockstep.kafka.admin import ClusterAdmin, read_topic_settings
 from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok, make_warning
-from lockstep.settings import KafkaSettings, Settings
+from lockstep.settings import KafkaSettings, RegistrySettings, Settings
 from lockstep.time_limit import SLOW, describe_silence, run_within
 
 RESOLVE_SECONDS = 5.0
@@ -58,6 +60,7 @@ def _check_target(check: str, declared: DeclaredDelivery, settings: Settings) ->
     target = delivery.target
     if isinstance(target, KafkaTopic):
         yield from _check_topic(check, delivery.name, target, settings.kafka)
+        yield from _check_schema(check, declared, target, settings.registry)
     elif isinstance(target, PostgresTable):
         require_driver(delivery.name)
         from lockstep.features.delivery.postgres_diagnoses import check_table
@@ -81,7 +84,7 @@ def _check_topic(check: str, delivery: str, target: KafkaTopic, settings: KafkaS
         token = TokenTopic(delivery, target, admin, settings).read_newest()
         if token is not None:
             check_token(delivery, target.topic, token)
-            check_same_topic(delivery, topic, token)
+            check_same_topic(delivery, topic, target.format, token)
             yield make_ok(check, f"its position is after batch {token.batch}, with the topic of now")
     else:
         yield make_ok(check, f"KafkaTopic.tokens = {target.tokens} does not exist: the first run creates it")
@@ -93,6 +96,22 @@ def _check_topic(check: str, delivery: str, target: KafkaTopic, settings: KafkaS
             yield make_warning(check, problem, "give the topic 3 replicas (kafka-reassign-partitions)")
     start_producer(delivery, PROBE, settings, lambda *_: None)
     yield make_ok(check, "the brokers take its transactions")
+
+
+def _check_schema(
+    check: str, declared: DeclaredDelivery, target: KafkaTopic, settings: RegistrySettings
+) -> Iterator[Diagnosis]:
+    """Whether the registry answers, and has the schema. Nothing is registered."""
+    schema = ValueSchema(declared.delivery, target, declared.stream.types.row, make_registry(settings))
+    is_registered = schema.find() is not None
+    if not schema.subject:
+        return
+    if is_registered:
+        yield make_ok(check, f"the schema registry has the schema of its rows, as {schema.subject}")
+    else:
+        yield make_ok(
+            check, f"the schema registry has not the schema of its rows: the first run registers it as {schema.subject}"
+        )
 
 
 def judge_rights(check: str, topic: str, needed: Collection[str], granted: Collection[str]) -> Iterator[Diagnosis]:

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from lockstep.declare.delivery import KafkaTopic
 from lockstep.declare.delivery_target import DeliveredRow, RowIdentity, RowUndeliverable
 from lockstep.declare.row_key import SESSION_COLUMNS
+from lockstep.features.delivery.row_values import UNENCODABLE, ValueEncoder
 
 ROW = "lockstep.row"
 """Header with the identity of the row: `<table id>/<generation>/<topic id>/<partition>/<emit offset>/<row>`."""
@@ -54,29 +56,30 @@ class RowHeaders(NamedTuple):
 class MessageEncoder:
     """Encodes the rows of one table for a topic."""
 
-    def __init__(self, table_id: str, code: str, partitions: int, key: Sequence[str] = (), removed: str = "") -> None:
+    def __init__(self, table_id: str, code: str, partitions: int, target: KafkaTopic, values: ValueEncoder) -> None:
         """Encode nothing yet.
 
         Args:
             table_id: Delta's id of the table.
             code: Digest of the functions of the delivery.
             partitions: Number of partitions of the topic.
-            key: Fields of the row, or columns of the origin, that are the key; empty for the session.
-            removed: The field that is None in the row of a removed key; empty for none.
+            target: The topic, with the fields of its key.
+            values: Encodes the values.
         """
-        self._readers = [_make_reader(name) for name in key]
-        self._removed = removed
-        self._encoder = msgspec.json.Encoder()
+        self._readers = [_make_reader(name) for name in target.key]
+        self._removed = target.removed
+        self._key_encoder = msgspec.json.Encoder()
+        self._values = values
         self._table_id = table_id
         self._code = code
         self._partitions = partitions
 
     def encode(self, row: DeliveredRow) -> OutgoingMessage:
-        """Encode a row. Raises RowUndeliverable for a value that JSON cannot hold."""
+        """Encode a row. Raises RowUndeliverable for a value that the format cannot hold."""
         return next(self.encode_all([row]))
 
     def encode_all(self, rows: Sequence[DeliveredRow]) -> Iterator[OutgoingMessage]:
-        """Encode rows. Raises RowUndeliverable at a value that JSON cannot hold."""
+        """Encode rows. Raises RowUndeliverable at a value that the format cannot hold."""
         shared: tuple[int, int, str, int] | None = None
         prefix = b""
         of_batch = (BATCH, b"")
@@ -95,33 +98,33 @@ class MessageEncoder:
         """Encode the values in one call, which takes a third of the time, or one by one up to that which fails."""
         if not self._removed:
             try:
-                lines = self._encoder.encode_lines([row.value for row in rows]).splitlines()
-            except (TypeError, ValueError):
-                lines = []
-            if len(lines) == len(rows):  # a value with a line feed has two
-                return lines
+                encoded = self._values.encode_lines([row.value for row in rows])
+            except UNENCODABLE:
+                encoded = ()
+            if len(encoded) == len(rows):
+                return encoded
         return map(self._encode_value, rows)
 
     def _encode_value(self, row: DeliveredRow) -> bytes | None:
         if self._removed and getattr(row.value, self._removed) is None:
             return None
         try:
-            return self._encoder.encode(row.value)
-        except (TypeError, ValueError) as error:
-            raise _make_undeliverable(row, error) from error
+            return self._values.encode(row.value)
+        except UNENCODABLE as error:
+            raise _make_undeliverable(row, self._values.format, error) from error
 
     def _encode_key(self, row: DeliveredRow) -> tuple[bytes, int]:
         """The declared key of a row, and its positive hash."""
         try:
-            key = self._encoder.encode([read(row) for read in self._readers])
-        except (TypeError, ValueError) as error:
-            raise _make_undeliverable(row, error) from error
+            key = self._key_encoder.encode([read(row) for read in self._readers])
+        except UNENCODABLE as error:
+            raise _make_undeliverable(row, "JSON", error) from error
         return key, _hash(key) & 0x7FFFFFFF
 
 
-def _make_undeliverable(row: DeliveredRow, error: Exception) -> RowUndeliverable:
-    step = "let Delivery.select make a value that JSON can hold"
-    return RowUndeliverable(row.origin.identity, f"JSON cannot hold it: {error}", next_step=step)
+def _make_undeliverable(row: DeliveredRow, form: str, error: Exception) -> RowUndeliverable:
+    step = f"let Delivery.select make a value that {form} can hold"
+    return RowUndeliverable(row.origin.identity, f"{form} cannot hold it: {error}", next_step=step)
 
 
 def _make_reader(name: str) -> Callable[[DeliveredRow], object]:

@@ -9,7 +9,7 @@ import msgspec
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, Producer
 
-from lockstep.declare.delivery import KafkaTopic
+from lockstep.declare.delivery import KafkaTopic, RowFormat
 from lockstep.declare.delivery_target import DeliveryToken, TargetInterrupted, TargetRefused
 from lockstep.kafka.admin import ClusterAdmin, Topic, read_topic_settings
 from lockstep.kafka.client import ClusterClient, make_producer
@@ -43,11 +43,13 @@ class TopicState(msgspec.Struct, frozen=True):
         topic_id: Its id.
         partitions: Number of its partitions.
         deletes: Messages of a rebuild that are still to be deleted: those before an offset, by partition.
+        format: Format of the values.
     """
 
     topic_id: str
     partitions: int
     deletes: dict[int, int] = {}
+    format: RowFormat = RowFormat.JSON
 
 
 def find_topics(delivery: str, target: KafkaTopic, admin: ClusterAdmin) -> dict[str, Topic]:
@@ -98,8 +100,15 @@ def check_token(delivery: str, name: str, token: DeliveryToken) -> None:
         raise TargetRefused(delivery, problem, next_step=step)
 
 
-def check_same_topic(delivery: str, topic: Topic, token: DeliveryToken) -> TopicState:
-    """Refuse a topic that was created again, or grew; returns its state in the token. Raises TargetRefused."""
+def check_same_topic(delivery: str, topic: Topic, form: RowFormat, token: DeliveryToken) -> TopicState:
+    """Refuse a topic that was created again or grew, or has values of another format. Raises TargetRefused.
+
+    Args:
+        delivery: Name of the delivery.
+        topic: The topic.
+        form: The declared format.
+        token: The position, with the state of the topic that is returned.
+    """
     had = decode_json(token.target_state, TopicState)
     rebuild = f"lockstep delivery rebuild {delivery} --plan; or "
     if had.topic_id != topic.topic_id:
@@ -110,6 +119,9 @@ def check_same_topic(delivery: str, topic: Topic, token: DeliveryToken) -> Topic
         problem = f"topic {topic.name} had {had.partitions} partitions, and has {topic.partitions}: keys would move"
         step = f"{rebuild}deliver by another name to a topic of that number, from the first row on"
         raise TargetRefused(delivery, problem, next_step=step)
+    if had.format is not form:
+        problem = f"topic {topic.name} has values of the format {had.format.value}, and {form.value} is declared"
+        raise TargetRefused(delivery, problem, next_step=f"{rebuild}deliver by another name to another topic")
     return had
 
 

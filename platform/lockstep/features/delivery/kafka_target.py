@@ -45,6 +45,7 @@ from lockstep.features.delivery.kafka_setup import (
     start_producer,
 )
 from lockstep.features.delivery.kafka_tokens import TokenTopic
+from lockstep.features.delivery.registered_schema import ValueSchema
 from lockstep.kafka.admin import ClusterAdmin, Topic, read_topic_settings
 from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.settings import KafkaSettings
@@ -61,24 +62,34 @@ _FENCED = (
 class KafkaConnection(ChangeableTarget):
     """A claimed topic."""
 
-    def __init__(self, delivery: str, target: KafkaTopic, settings: KafkaSettings, *, rebuilds: bool = False) -> None:
+    def __init__(
+        self,
+        delivery: str,
+        target: KafkaTopic,
+        settings: KafkaSettings,
+        schema: ValueSchema,
+        *,
+        rebuilds: bool = False,
+    ) -> None:
         """Claim the topic.
 
         1. Find topic and token topic; create the latter if it does not exist.
         2. Fence earlier runs: their transactions end.
         3. Read the token up to the end of the token topic as of then.
         4. Refuse a topic that is not as the token has it; end a rebuild that was killed.
+        5. Register the schema of the values, if they have one.
 
         Args:
             delivery: Name of the delivery.
             target: The topic.
             settings: The cluster.
+            schema: The format of the values.
             rebuilds: All messages are to be deleted: a topic that grew or was created again is accepted.
 
         Raises:
-            TargetRefused: The topic is missing, was re-created or grew, belongs to another delivery, or Kafka refuses
-                transactions.
-            TargetInterrupted: Kafka did not answer in time.
+            TargetRefused: The topic is missing, was re-created or grew, belongs to another delivery or has values of
+                another format; Kafka refuses transactions, or the registry the schema.
+            TargetInterrupted: Kafka or the registry did not answer in time.
         """
         self._delivery = delivery
         self._target = target
@@ -97,10 +108,11 @@ class KafkaConnection(ChangeableTarget):
             raise TargetInterrupted(delivery, error.problem) from error
         except KafkaError as error:
             raise TargetRefused(delivery, error.problem, next_step=error.next_step) from error
-        self._state = TopicState(self._topic.topic_id, self._topic.partitions)
+        self._state = TopicState(self._topic.topic_id, self._topic.partitions, format=target.format)
         self._epoch = 1 if self._token is None else self._token.epoch + 1
         if self._token is not None:
             self._check_topic(self._token, rebuilds=rebuilds)  # 4
+        self._values = schema.register()  # 5
 
     @property
     def token(self) -> DeliveryToken | None:
@@ -148,8 +160,7 @@ class KafkaConnection(ChangeableTarget):
             self._producer.abort_transaction(self._settings.timeout_seconds)
 
     def _make_encoder(self, token: DeliveryToken) -> MessageEncoder:
-        target = self._target
-        return MessageEncoder(token.table_id, token.code, self._topic.partitions, target.key, target.removed)
+        return MessageEncoder(token.table_id, token.code, self._topic.partitions, self._target, self._values)
 
     def erase(self, sessions: Sequence[ErasedSession], token: DeliveryToken) -> int | None:
         """Write tombstones for the keys of erased sessions; None if the key does not have the session."""
@@ -303,7 +314,7 @@ class KafkaConnection(ChangeableTarget):
     def _check_topic(self, token: DeliveryToken, *, rebuilds: bool) -> None:
         check_token(self._delivery, self._topic.name, token)
         if not rebuilds:
-            had = check_same_topic(self._delivery, self._topic, token)
+            had = check_same_topic(self._delivery, self._topic, self._target.format, token)
             if had.deletes:
                 self._delete_messages(had.deletes)
 

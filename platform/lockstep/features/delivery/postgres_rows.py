@@ -24,6 +24,7 @@ import pyarrow as pa
 from psycopg.types.json import Jsonb
 
 from lockstep.declare.delivery_target import DeliveredRow
+from lockstep.features.delivery.value_checks import check_int32
 from lockstep.model.columns import Column, ColumnKind
 from lockstep.model.table_schema import make_row_columns
 
@@ -144,7 +145,7 @@ def _find_converter(column: Column) -> Callable[[Any], Any] | None:
         return _make_json
     arrow = column.type.arrow
     if arrow == pa.int32():
-        return _check_small
+        return check_int32
     return _PlacesCheck(column.name, arrow.scale) if isinstance(arrow, pa.Decimal128Type) else None
 
 
@@ -154,13 +155,6 @@ def _read_value(member: Any) -> Any:
 
 def _make_json(value: object) -> Jsonb:
     return Jsonb(value, dumps=_encode_json)
-
-
-def _check_small(value: int) -> int:
-    """Refuse a larger integer, of which the driver would send the lower bits without an error."""
-    if not -(2**31) <= value < 2**31:
-        raise ValueError(f"{value} is no integer of 32 bits")
-    return value
 
 
 class _PlacesCheck:

@@ -13,8 +13,10 @@ from typing import Any
 
 from confluent_kafka import Message, TopicPartition
 
-from lockstep.declare.delivery import Delivery, KafkaTopic
-from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken
+from lockstep.declare.decoders.base import Registry
+from lockstep.declare.decoders.schema_registry import HttpRegistry
+from lockstep.declare.delivery import KafkaTopic
+from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, TargetRefused
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError
@@ -36,7 +38,9 @@ from lockstep.features.delivery.kafka_reading import (
     read_partition,
 )
 from lockstep.features.delivery.kafka_tokens import TokenTopic
-from lockstep.features.delivery.targets import require_driver
+from lockstep.features.delivery.registered_schema import ValueSchema
+from lockstep.features.delivery.row_values import ValueEncoder
+from lockstep.features.delivery.targets import DeclaredDelivery, require_driver
 from lockstep.kafka.admin import ClusterAdmin, PartitionOffsets
 from lockstep.kafka.client import make_admin_client
 from lockstep.model.position import TopicIdPartition
@@ -47,12 +51,23 @@ from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import FollowerProof, InvariantStatus
 
 
-def prove_deliveries(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings) -> Iterator[FollowerProof]:
-    """Compare the target of each delivery of a stream with its table; targets of users are not read back."""
+def prove_deliveries(
+    stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None
+) -> Iterator[FollowerProof]:
+    """Compare the target of each delivery of a stream with its table; targets of users are not read back.
+
+    Args:
+        stream: The stream.
+        folders: The folders of its tables.
+        kafka: The cluster.
+        registry: The installation's schema registry, for values in Avro.
+    """
     for delivery in stream.deliveries:
         try:
             if isinstance(delivery.target, KafkaTopic):
-                yield _prove_topic(delivery, delivery.target, stream, folders, kafka)
+                subjects = registry if isinstance(registry, HttpRegistry) else None
+                schema = ValueSchema(delivery, delivery.target, stream.types.row, subjects)
+                yield _prove_topic(DeclaredDelivery(delivery, stream), delivery.target, folders, kafka, schema)
             elif isinstance(delivery.target, PostgresTable):
                 require_driver(delivery.name)
                 from lockstep.features.delivery.prove_postgres import prove_table
@@ -66,8 +81,9 @@ def prove_deliveries(stream: AnyStream, folders: StreamFolders, kafka: KafkaSett
 
 
 def _prove_topic(
-    delivery: Delivery, target: KafkaTopic, stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings
+    declared: DeclaredDelivery, target: KafkaTopic, folders: StreamFolders, kafka: KafkaSettings, schema: ValueSchema
 ) -> FollowerProof:
+    delivery = declared.delivery
     admin = ClusterAdmin(make_admin_client(kafka), kafka.timeout_seconds)
     topics = admin.topics([target.topic, target.tokens])
     tokens = TokenTopic(delivery.name, target, admin, kafka)
@@ -76,9 +92,14 @@ def _prove_topic(
     if token is None or token.delivery != delivery.name or token.table_id != base.head.table_id:
         return make_proof(delivery, InvariantStatus.NOT_CLAIMED, "no row of this table", "")
     topic = topics[target.topic]
-    comparison = _TopicComparison(token, choose_batches(token, base.head), delivery.digest_code(), target)
+    code = delivery.digest_code(declared.stream.types.row)
+    values = schema.find()
+    if values is None:
+        problem = f"the schema registry has no schema of its rows as {schema.subject}"
+        raise TargetRefused(delivery.name, problem, next_step=f"lockstep deliver {delivery.name} registers it")
+    comparison = _TopicComparison(token, choose_batches(token, base.head), code, target, values)
     ends = {key.partition: each for key, each in admin.view([target.topic]).ends.items()}
-    expected = ExpectedRows(delivery, stream, TableReading(folders, base), token.dead)
+    expected = ExpectedRows(delivery, declared.stream, TableReading(folders, base), token.dead)
     if target.key:
         comparison.read_keys(read_last_messages(target.topic, ends, kafka))
         comparison.compare_keys(expected, topic.partitions)
@@ -97,7 +118,7 @@ def _find_excuses(found: TargetDifference, token: DeliveryToken, head: Head, tar
     """The reasons for which messages may differ from the rows."""
     excuses = dict[str, str]()
     if found.other_code:
-        excuses["missing"] = "functions of the delivery were changed"
+        excuses["missing"] = "functions of the delivery or the row type were changed"
     if head.erasure is not None and ("_session" not in target.key or token.erasure < head.erasure.batch):
         excuses["extra"] = "they may be of an erased session, to be erased there"
         if target.key:
@@ -105,15 +126,18 @@ def _find_excuses(found: TargetDifference, token: DeliveryToken, head: Head, tar
     elif target.key and head.retention is not None:
         excuses["extra"] = "retention has dropped the last rows of some keys"
     elif found.other_code:
-        excuses["extra"] = "functions of the delivery were changed"
+        excuses["extra"] = "functions of the delivery or the row type were changed"
     return excuses
 
 
 class _TopicComparison:
     """One comparison of a topic with a table."""
 
-    def __init__(self, token: DeliveryToken, batches: ComparedBatches, code: str, target: KafkaTopic) -> None:
+    def __init__(
+        self, token: DeliveryToken, batches: ComparedBatches, code: str, target: KafkaTopic, values: ValueEncoder
+    ) -> None:
         self._target = target
+        self._values = values
         self._token = token
         self._batches = batches
         self._code = code
@@ -158,8 +182,7 @@ class _TopicComparison:
                 self.digests.compare(key, newest.content, newest.row)
 
     def _make_encoder(self, partitions: int) -> MessageEncoder:
-        target = self._target
-        return MessageEncoder(self._token.table_id, self._code, partitions, target.key, target.removed)
+        return MessageEncoder(self._token.table_id, self._code, partitions, self._target, self._values)
 
     def _take_message(self, message: Message, last: dict[TopicIdPartition, tuple[int, int, int]]) -> None:
         where = f"partition {message.partition()}, offset {message.offset()}"

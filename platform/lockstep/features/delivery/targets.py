@@ -10,7 +10,9 @@ from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.row_key import find_value_type
 from lockstep.declare.stream import AnyStream
 from lockstep.declare.webhook import Webhook
+from lockstep.engine.driver.run import make_registry
 from lockstep.features.delivery.kafka_target import KafkaConnection
+from lockstep.features.delivery.registered_schema import ValueSchema
 from lockstep.features.delivery.webhook_target import WebhookConnection
 from lockstep.settings import Settings
 
@@ -27,13 +29,15 @@ def open_target(declared: DeclaredDelivery, settings: Settings, *, rebuilds: boo
 
     Args:
         declared: The delivery and its stream.
-        settings: Kafka and the table root.
+        settings: Kafka, the schema registry, and the table root.
         rebuilds: All rows of the target are to be replaced.
     """
     delivery = declared.delivery
     target = delivery.target
     if isinstance(target, KafkaTopic):
-        return KafkaConnection(delivery.name, target, settings.kafka, rebuilds=rebuilds)
+        registry = make_registry(settings.registry)
+        schema = ValueSchema(delivery, target, declared.stream.types.row, registry)
+        return KafkaConnection(delivery.name, target, settings.kafka, schema, rebuilds=rebuilds)
     if isinstance(target, PostgresTable):
         require_driver(delivery.name)
         from lockstep.features.delivery.postgres_target import PostgresConnection

@@ -1,0 +1,123 @@
+"""The Avro schema of delivered rows.
+
+| field | Avro |
+|---|---|
+| str, Enum and Literal of texts | string |
+| bytes | bytes |
+| bool | boolean |
+| int; Annotated[int, IntegerType(32)]; Enum and Literal of integers | long; int; long |
+| float | double |
+| Decimal of a precision and scale | bytes, decimal(precision, scale) |
+| datetime, date | long, timestamp-micros in UTC; int, date |
+| Struct, list or tuple, dict of texts | record, array, map |
+| X or None | union of null and X, with the default null |
+
+An Enum is a string: readers of an earlier schema read a new member.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from lockstep.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from lockstep.model.columns import Column, ColumnType
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A name by Avro's specification."""
+_SIMPLE: Final = {
+    "string": "string",
+    "binary": "bytes",
+    "boolean": "boolean",
+    "float": "double",
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
+    "date": {"type": "int", "logicalType": "date"},
+}
+
+
+def make_avro_schema(value: type[msgspec.Struct]) -> dict[str, Any]:
+    """Make the Avro schema of a Struct: a record with its name and fields, as Avro's JSON has it.
+
+    Raises:
+        DeclarationError: A field has a name or a type that Avro or a table cannot have, or two Structs have one name.
+    """
+    from lockstep.model.columns import make_columns  # declarations load without pyarrow
+
+    schema: dict[str, Any] = _SchemaMaker().make_record(value, make_columns(value))
+    return schema
+
+
+class _SchemaMaker:
+    """Makes one schema. A record that occurs again is only named."""
+
+    def __init__(self) -> None:
+        self._records = dict[str, type[msgspec.Struct]]()
+
+    def make_record(self, struct: type[msgspec.Struct], columns: Sequence[Column]) -> Any:
+        name = struct.__name__
+        _check_name(name, name, "a subclass with such a name")
+        earlier = self._records.get(name)
+        if earlier is struct:
+            return name
+        if earlier is not None:
+            problem = f"is the name of two Structs, in {earlier.__module__} and {struct.__module__}"
+            raise DeclarationError(name, name, problem, "two names: an Avro schema has each name once")
+        self._records[name] = struct
+        return {"type": "record", "name": name, "fields": [self._make_field(struct, column) for column in columns]}
+
+    def _make_field(self, struct: type[msgspec.Struct], column: Column) -> dict[str, Any]:
+        _check_name(f"{struct.__name__}.{column.name}", column.name, "rename the field")
+        field = {"name": column.name, "type": self._make_type(column.type)}
+        if column.type.nullable:
+            return field | {"default": None}
+        default = _find_default(struct, column)
+        return field if default is msgspec.NODEFAULT else field | {"default": default}
+
+    def _make_type(self, column: ColumnType) -> Any:
+        schema = self._make_required(column)
+        return ["null", schema] if column.nullable else schema
+
+    def _make_required(self, column: ColumnType) -> Any:
+        kind = column.kind.value
+        if column.python is not None and kind == "struct":
+            return self.make_record(column.python, column.children)
+        if kind == "list":
+            return {"type": "array", "items": self._make_type(column.children[0].type)}
+        if kind == "map":
+            return {"type": "map", "values": self._make_type(column.children[0].type)}
+        if kind == "decimal":
+            arrow: Any = column.arrow
+            return {"type": "bytes", "logicalType": "decimal", "precision": arrow.precision, "scale": arrow.scale}
+        return _SIMPLE.get(kind) or _NUMBERS[str(column.arrow)]
+
+
+_NUMBERS: Final = {"string": "string", "int32": "int", "int64": "long"}
+"""Of integers and enums, by the type of their column."""
+
+
+def _check_name(place: str, name: str, right: str) -> None:
+    if not _NAME.fullmatch(name):
+        problem = "is not a name in Avro: letters, digits and underscores, without a digit in front"
+        raise DeclarationError(place, name, problem, right)
+
+
+def _find_default(struct: type[msgspec.Struct], column: Column) -> Any:
+    """The default of a field if Avro's JSON has its type: readers of a later schema need it for earlier messages."""
+    (field,) = (each for each in msgspec.structs.fields(struct) if each.name == column.name)
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    if isinstance(default, enum.Enum):
+        default = default.value
+    is_empty = default in ([], (), {})
+    if is_empty:
+        return {} if column.type.kind.value == "map" else []
+    is_finite = not isinstance(default, float) or abs(default) < float("inf")
+    is_json = isinstance(default, str | bool | int | float) and is_finite
+    return default if is_json else msgspec.NODEFAULT

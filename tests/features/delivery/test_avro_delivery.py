@@ -1,0 +1,175 @@
+"""Rows in Avro: a consumer with the schema registry reads them; a registry that refuses halts nothing silently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from lockstep.declare.decoders.schema_registry import HttpRegistry
+from lockstep.decoders import Avro
+from lockstep.delivery import RowFormat, RowSource, TargetInterrupted, TargetRefused
+from lockstep.features.delivery.deliver import DeliveryRun
+from lockstep.features.delivery.diagnoses import check_deliveries
+from lockstep.features.delivery.position import DeliveryHalted
+from lockstep.features.delivery.prove import prove_deliveries
+from lockstep.settings import RegistrySettings, Settings
+from lockstep.verify.report import FollowerProof, InvariantStatus
+from tests.features.delivery.delivering import (
+    PARTITIONS,
+    assert_delivered,
+    create_target,
+    declare,
+    read_encoded,
+    read_rows,
+    run,
+    send,
+)
+from tests.support.adding_stream import Reading
+from tests.support.decoders.registered import FIRST_ID, HttpSchemas, http_schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.feed import Feed
+    from tests.support.local_runs import LocalRuns
+
+
+class Noted(msgspec.Struct):
+    """A reading with a note, which earlier readings lack."""
+
+    name: str
+    value: int
+    total: int
+    note: str | None = None
+
+
+def to_noted(row: Reading, origin: RowSource) -> Noted:
+    """With a note."""
+    return Noted(row.name, row.value, row.total, origin.session)
+
+
+def to_large_noted(row: Reading, origin: RowSource) -> Noted:
+    """A value that no long can hold, for a row."""
+    return Noted(row.name, row.value << 64 if origin.offset else row.value, row.total)
+
+
+@pytest.fixture
+def schemas() -> Iterator[HttpSchemas]:
+    with http_schemas() as running:
+        yield running
+
+
+@pytest.fixture
+def source(feed: Feed, runs: LocalRuns) -> str:
+    """A topic of two partitions, with the rows of two sessions."""
+    topic = feed.create("values", 2)
+    send(feed, topic, "pq", 3)
+    runs.run()
+    return topic
+
+
+@pytest.fixture
+def target(feed: Feed, source: str) -> str:
+    del source
+    return create_target(feed)
+
+
+class Avros:
+    """Deliveries in Avro from one stream to one topic."""
+
+    def __init__(self, feed: Feed, runs: LocalRuns, schemas: HttpSchemas, target: str) -> None:
+        self.feed = feed
+        self.runs = runs
+        self.schemas = schemas
+        self.target = target
+
+    @property
+    def settings(self) -> Settings:
+        registry = RegistrySettings(url=self.schemas.url, timeout_seconds=2)
+        return self.runs.settings.model_copy(update={"registry": registry})
+
+    def deliver(self, **options: Any) -> DeliveryRun:
+        declared = declare(self.runs.stream, self.target, **{"format": RowFormat.AVRO, **options})
+        return run(declared, self.settings)
+
+    def prove(self, **options: Any) -> FollowerProof:
+        declared = declare(self.runs.stream, self.target, format=RowFormat.AVRO, **options)
+        kafka = self.settings.kafka
+        registry = HttpRegistry(self.schemas.url, timeout_seconds=2)
+        (proof,) = prove_deliveries(declared.stream, self.runs.folders, kafka, registry)
+        return proof
+
+    def check(self, kind: type[msgspec.Struct] = Reading) -> None:
+        """A consumer reads each row of the table once, as the stream's own decoder does."""
+        decode = Avro().build_with(HttpRegistry(self.schemas.url), kind)
+
+        def read(value: bytes) -> Any:
+            return msgspec.to_builtins(decode(value))
+
+        arrived = read_encoded(self.feed.bootstrap_servers, self.target, PARTITIONS, read)
+        assert_delivered(arrived, read_rows(self.runs.folders))
+
+
+@pytest.fixture
+def avros(feed: Feed, runs: LocalRuns, schemas: HttpSchemas, target: str) -> Avros:
+    return Avros(feed, runs, schemas, target)
+
+
+def test_rows_are_delivered_with_the_registered_schema_and_proven(avros: Avros, source: str) -> None:
+    assert avros.deliver(transaction_rows=5).rows == 12
+    avros.check()
+    send(avros.feed, source, "pq", 2, first=5)
+    avros.runs.run()
+    assert avros.deliver().rows == 8
+    avros.check()
+    assert (avros.prove().status, avros.prove().reason) == (InvariantStatus.PROVEN, "")
+    assert len(avros.schemas._by_id) == 1  # noqa: SLF001  # the double's state
+    assert avros.schemas.register("other", '"string"') == FIRST_ID + 1
+
+
+def test_a_new_optional_field_is_a_further_schema_that_readers_of_both_can_read(avros: Avros, source: str) -> None:
+    avros.deliver()
+    send(avros.feed, source, "pq", 2, first=5)
+    avros.runs.run()
+    assert avros.deliver(select=to_noted).rows == 8
+    decode = Avro().build_with(HttpRegistry(avros.schemas.url), Noted)
+
+    def read(value: bytes) -> Any:
+        return msgspec.to_builtins(decode(value))
+
+    arrived = read_encoded(avros.feed.bootstrap_servers, avros.target, PARTITIONS, read)
+    assert {each.value["note"] for each in arrived} == {None, "p", "q"}
+    assert avros.prove(select=to_noted).status is InvariantStatus.NOT_PROVEN
+
+
+def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: Avros) -> None:
+    declared = declare(avros.runs.stream, avros.target, format=RowFormat.AVRO)
+
+    def diagnose() -> str:
+        findings = check_deliveries({declared.stream.name: declared.stream}, avros.settings)
+        return " ".join(each.found for each in findings)
+
+    assert "the first run registers it" in diagnose()
+    assert "the first run registers it" in diagnose(), "the doctor registers nothing"
+    avros.schemas.incompatible = {f"{avros.target}-value"}
+    for is_read_only, words in ((True, "HTTP 403: this account may not"), (False, "READER_FIELD_MISSING")):
+        avros.schemas.is_read_only = is_read_only
+        with pytest.raises(TargetRefused, match=words) as refused:
+            avros.deliver()
+        assert "lockstep delivery schema readings" in refused.value.next_step
+    avros.schemas.refusing = [(503, b"{}")] * 100
+    assert "HTTP 503" in diagnose()
+    with pytest.raises(TargetInterrupted, match="HTTP 503"):
+        avros.deliver()
+    avros.schemas.refusing.clear()
+    avros.schemas.incompatible.clear()
+    with pytest.raises(DeliveryHalted, match="Avro cannot hold it: Python int too large"):
+        avros.deliver(select=to_large_noted)
+    assert read_encoded(avros.feed.bootstrap_servers, avros.target, PARTITIONS, len) == []
+    assert avros.deliver().rows == 12
+    avros.check()
+    assert f"has the schema of its rows, as {avros.target}-value" in diagnose()
+    with pytest.raises(TargetRefused, match="has values of the format avro, and json is declared"):
+        avros.deliver(format=RowFormat.JSON)
