@@ -85,6 +85,7 @@ SURFACE = {
         "KafkaTopic",
         "NewColumns",
         "PostgresTable",
+        "RowFormat",
         "RowIdentity",
         "RowSource",
         "RowUndeliverable",

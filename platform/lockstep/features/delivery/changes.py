@@ -44,9 +44,9 @@ class PastEvent(StrEnum):
     """Events that change the past of a table or of a target."""
 
     MAINTENANCE = "compaction, vacuum, closed hours"
-    UNREAD_UNDONE = "rewind or promotion behind its position"
-    REWIND = "rewind before its position"
-    PROMOTION = "promotion before its position"
+    UNREAD_UNDONE = "rewind or promotion of batches that it has not delivered"
+    REWIND = "rewind of batches that it has delivered"
+    PROMOTION = "promotion that replaces batches that it has delivered"
     ERASURE = "erasure of a session"
     RETENTION = "retention of delivered rows"
     UNREAD_RETENTION = "retention of rows that it has not read, after `holds_rows`"

@@ -59,7 +59,7 @@ def rewind(  # an option a question
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go back to an earlier batch: rows, state, positions, ledger and quarantine, in one commit; then stopped.
+    """Go back to an earlier batch: rows, state and positions, in one commit; then stopped.
 
     Another rewind reverses it, to a batch that it undid. Exit code 1, with the reason, if something
     that it needs is gone.

@@ -1,4 +1,4 @@
-"""Rewinds a stream: rows, state, positions, ledger and quarantine go back to an earlier batch in one commit.
+"""Rewinds a stream: rows, state and positions go back to an earlier batch in one commit.
 
 docs/decisions/0025 is the protocol, docs/rewind.md the way through it. The plan is data; nothing is changed by it, and
 a rewind is refused by name wherever the plan finds that something is gone.
