@@ -110,7 +110,8 @@ class StoredArchive:
         self.folder = folders.archive
         self.claims: dict[TopicIdPartition, list[ArchiveClaim]] = {}
         self.files: tuple[ArchiveFile, ...] = ()
-        self.dropped_up_to = self._erased_up_to = 0
+        self.dropped_up_to = 0
+        self._erased_up_to = 0
         if not delta_log.has_log(self.folder) or not delta_log.has_log(folders.table):
             return
         if head.origin is not None:
@@ -119,8 +120,9 @@ class StoredArchive:
         self.dropped_up_to = table.transaction_version(transactions.DROPPED) or 0
         self._erased_up_to = 0 if head.erasure is None else head.erasure.batch
         self.files = tuple(sorted(_list_files(pa.table(table.get_add_actions(flatten=True)))))
-        held = table.transaction_version(transactions.BATCH) or 0
-        self.claims = _read_claims(folders, self.dropped_up_to, min(held, head.batch))
+        # The archive is committed after the table, so a batch of the head may not be in it yet.
+        newest = table.transaction_version(transactions.BATCH) or 0
+        self.claims = _read_claims(folders, self.dropped_up_to, min(newest, head.batch))
 
     def find_first(self, key: TopicIdPartition, log_start: int) -> int:
         """The first offset from which on archive and Kafka together have everything.
@@ -169,11 +171,12 @@ def _may_hold(group: pq.RowGroupMetaData, key: TopicIdPartition) -> bool:
     """Whether a row group may have rows of a partition, by its bounds."""
     wanted: Mapping[str, object] = {"topic_id": key.topic_id, "partition": key.partition}
     columns = (group.column(number) for number in range(group.num_columns))
-    bounds: dict[str, Any] = {each.path_in_schema: each.statistics for each in columns}
-    return all(
-        bounds[name] is None or not bounds[name].has_min_max or bounds[name].min <= value <= bounds[name].max
-        for name, value in wanted.items()
-    )
+    statistics: dict[str, Any] = {column.path_in_schema: column.statistics for column in columns}
+    for name, value in wanted.items():
+        bounds = statistics[name]
+        if bounds is not None and bounds.has_min_max and not bounds.min <= value <= bounds.max:
+            return False
+    return True
 
 
 def _select(rows: pa.Table, key: TopicIdPartition, start: int, until: int) -> pa.Table:
@@ -185,16 +188,11 @@ def _select(rows: pa.Table, key: TopicIdPartition, start: int, until: int) -> pa
 def _make_messages(rows: pa.Table) -> list[ArchivedCopy]:
     messages = rows.filter(cast("Any", pc.field("cause").is_null()))
     columns = (messages[name].to_pylist() for name in _MESSAGE_COLUMNS)
-    return [
-        ArchivedCopy(
-            at,
-            (kind, -1 if at_ms is None else at_ms),
-            key,
-            value,
-            list(map(_to_pair, headers)) or None,
-        )
-        for at, kind, at_ms, key, value, headers in zip(*columns, strict=True)
-    ]
+    copies = list[ArchivedCopy]()
+    for offset, kind, at_ms, key, value, headers in zip(*columns, strict=True):
+        timestamp = (kind, -1 if at_ms is None else at_ms)
+        copies.append(ArchivedCopy(offset, timestamp, key, value, list(map(_to_pair, headers)) or None))
+    return copies
 
 
 def _to_pair(header: Mapping[str, object]) -> tuple[object, object]:
@@ -202,7 +200,9 @@ def _to_pair(header: Mapping[str, object]) -> tuple[object, object]:
 
 
 def _list_files(actions: pa.Table) -> Iterator[ArchiveFile]:
-    for row in actions.select(["path", "min.batch", "max.batch"]).to_pylist() if actions.num_rows else ():
+    if not actions.num_rows:  # without files the actions lack the columns of bounds
+        return
+    for row in actions.select(["path", "min.batch", "max.batch"]).to_pylist():
         yield ArchiveFile(row["min.batch"], row["max.batch"], row["path"])
 
 
@@ -250,7 +250,8 @@ def digest_claim(rows: pa.Table) -> int:
     headers = cast("list[list[dict[str, object]]]", rows["headers"].to_pylist())
     flat = list(chain.from_iterable(headers))
     columns: list[list[object]] = [rows[name].to_pylist() for name in ("cause", "key", "value")]
-    columns += [list(map(itemgetter(part), flat)) for part in ("name", "value")] if flat else []
+    if flat:
+        columns += [list(map(itemgetter(part), flat)) for part in ("name", "value")]
     texts = [list(map(_encode, column)) for column in columns]
     sums = _Sums()
     for name in _NUMBERS:
@@ -278,14 +279,17 @@ def _find_length(text: bytes | None) -> int | None:
 def find_damage(claim: ArchiveClaim, rows: pa.Table) -> str:
     """Describe the damage of the rows of a claim, in order of offsets; empty if they fit it. Pure."""
     offsets, ends = (rows[name].to_numpy() for name in ("offset", "until"))
-    expected = np.concatenate([[claim.start], ends[:-1]]) if len(ends) else ends
+    if not len(ends):
+        return f"nothing from offset {claim.start} on"
+    expected = np.concatenate([[claim.start], ends[:-1]])
     wrong = np.flatnonzero(offsets != expected)
     if len(wrong):
-        at = int(expected[wrong[0]])
-        found = int(offsets[wrong[0]])
-        return f"offset {found} after {at - 1}: " + ("repeated" if found < at else "some are missing")
-    if not len(ends) or int(ends[-1]) != claim.until:
-        return f"nothing from offset {int(ends[-1]) if len(ends) else claim.start} on"
+        next_offset = int(expected[wrong[0]])
+        offset = int(offsets[wrong[0]])
+        problem = "repeated" if offset < next_offset else "some are missing"
+        return f"offset {offset} after {next_offset - 1}: {problem}"
+    if int(ends[-1]) != claim.until:
+        return f"nothing from offset {int(ends[-1])} on"
     if ERASED in rows["cause"].to_pylist():
         return ""  # the digest is of before the erasure
     digest = digest_claim(rows)

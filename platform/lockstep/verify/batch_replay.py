@@ -66,8 +66,9 @@ class BatchReplay:
 
     def begin(self, sessions: Mapping[str, Session]) -> None:
         """Start with stored states, the rows of which are unknown."""
-        for session, held in sessions.items() if self.is_on else ():
-            self._adopt(session, held.state)
+        if self.is_on:
+            for session, entry in sessions.items():
+                self._adopt(session, entry.state)
 
     def forget(self, session: str) -> None:
         """Forget a removed session."""
@@ -79,11 +80,11 @@ class BatchReplay:
             return
         find_parts = _make_getter(self._key.columns)
         proof = emitted.proof
-        for at in range(self._noted, len(emitted.rows)):
-            row = emitted.rows[at]
-            self._touched.setdefault(proof["_session"][at], {})[find_parts(row)] = row
-            if proof["_cause"][at] == SNAPSHOT:
-                self._snapshots.add(proof["_session"][at])
+        for number in range(self._noted, len(emitted.rows)):
+            row = emitted.rows[number]
+            self._touched.setdefault(proof["_session"][number], {})[find_parts(row)] = row
+            if proof["_cause"][number] == SNAPSHOT:
+                self._snapshots.add(proof["_session"][number])
         self._noted = len(emitted.rows)
 
     def drop(self, rows: int) -> None:
@@ -96,8 +97,9 @@ class BatchReplay:
             return
         self.batches += 1
         for session in sorted(self._touched.keys() | set(touched)):
-            held = sessions.get(session)
-            self._compare(row, session, None if held is None else held.state)
+            entry = sessions.get(session)
+            state = None if entry is None else entry.state
+            self._compare(row, session, state)
         self._touched = {}
         self._snapshots = set()
         if self._budget.left < 0:
@@ -106,18 +108,20 @@ class BatchReplay:
     def _compare(self, row: LedgerRange, session: str, state: object) -> None:
         current = self._current.setdefault(session, {})
         newest = self._touched.get(session, {})
-        before = len(current)
+        rows_before = len(current)
         self._apply(current, newest)
-        self._budget.left -= len(current) - before
+        self._budget.left -= len(current) - rows_before
         rows = self._read_rows(state)
-        is_whole = session in self._snapshots or len(rows) != len(current)
-        wrong = self._find_wrong(current if is_whole else newest, current, rows)
+        compared: Iterable[KeyParts] = newest
+        if session in self._snapshots or len(rows) != len(current):
+            compared = current
+        wrong = self._find_wrong(compared, current, rows)
         if wrong is None and len(rows) != len(current):
             wrong = next(parts for parts in map(self._key.parts_of, rows) if parts not in current)
         if wrong is not None:
-            expected, found = self._describe(wrong, current, rows)
+            expected, actual = self._describe(wrong, current, rows)
             where = f"session {session!r} {expected} in the state after batch {row.batch}"
-            self._violations.add(ViolationKind.REPLAY_DIFFERS, row.place, row.until, where, found)
+            self._violations.add(ViolationKind.REPLAY_DIFFERS, row.place, row.until, where, actual)
             self._adopt(session, state)
         elif not current:
             del self._current[session]
@@ -147,15 +151,18 @@ class BatchReplay:
             if row is None:
                 continue
             expected = value if self._key.is_scalar else values_of(value)
-            found = getattr(row, removed) if self._key.is_scalar else values_of(row)
-            if not is_equal(expected, found):
+            actual = getattr(row, removed) if self._key.is_scalar else values_of(row)
+            if not is_equal(expected, actual):
                 return parts
         return None
 
     def _describe(self, parts: KeyParts, current: CurrentOfSession, rows: Mapping[Any, object]) -> tuple[str, str]:
         """The value of a key in the state, and in the rows."""
-        of_key = f"key {show_short(parts[0] if len(parts) == 1 else parts)}"
-        value = _NOTHING if self._make_key is None else rows.get(self._make_key(parts), _NOTHING)
+        key = parts[0] if len(parts) == 1 else parts
+        of_key = f"key {show_short(key)}"
+        value = _NOTHING
+        if self._make_key is not None:
+            value = rows.get(self._make_key(parts), _NOTHING)
         if value is _NOTHING:
             return f"{of_key}: none", "a row of it is the newest"
         row = current.get(parts)
@@ -164,7 +171,8 @@ class BatchReplay:
         if self._key.is_scalar:
             return f"{of_key}: {show_short(value)}", show_short(getattr(row, self._key.removed))
         names = [name for name in self._key.values if not is_equal(getattr(value, name), getattr(row, name))]
-        of_row, of_state = ({name: getattr(each, name) for name in names} for each in (row, value))
+        of_row = {name: getattr(row, name) for name in names}
+        of_state = {name: getattr(value, name) for name in names}
         return f"{of_key}: {show_short(of_state)}", show_short(of_row)
 
     def _adopt(self, session: str, state: object) -> None:

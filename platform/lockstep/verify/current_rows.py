@@ -143,7 +143,9 @@ def find_differences(key: ReplayKey, rows: pa.Table, states: pa.Table) -> Iterat
     for number in np.sort(last[~(is_current & is_of_state)]).tolist():
         yield _describe(both, key, number, None, None, None, is_row=number < rows.num_rows)
     pairs = is_current & is_of_state
-    compared = key.values or ((key.removed,) if key.is_scalar else ())
+    compared = key.values
+    if not compared and key.is_scalar:
+        compared = (key.removed,)
     for at in range(0, int(pairs.sum()), COMPARED_ROWS):
         block = slice(at, at + COMPARED_ROWS)
         yield from _compare(both, key, compared, first[pairs][block], last[pairs][block])
@@ -199,12 +201,12 @@ def _describe(
 
 def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows in the columns of a schema; a column that they lack was added to the table later."""
-    arrays = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else _make_column(None, rows.num_rows, field.type)
-        for field in schema
-    ]
+    arrays = list[Any]()
+    for field in schema:
+        if field.name in rows.column_names:
+            arrays.append(rows[field.name].cast(field.type))
+        else:
+            arrays.append(_make_column(None, rows.num_rows, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -162,7 +162,9 @@ def _with_own_rows(declared: Declared) -> Declared:
 
     def on_snapshot(*arguments: Any) -> object:
         opened: Any = declared.on_snapshot(*arguments)
-        rows = copy.deepcopy(list(opened.rows)) if isinstance(opened, InitialState) else []
+        if not isinstance(opened, InitialState):
+            return opened
+        rows = copy.deepcopy(list(opened.rows))
         if rows:
             return InitialState(opened.state, rows)
         return opened

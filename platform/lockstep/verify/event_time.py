@@ -90,10 +90,10 @@ class ReplayBuffer:
     def apply(self, message: Held, *, at: int) -> None:
         """Apply a message; one that ends its session frees the session's buffered messages."""
         envelope = message[0]
-        held = self._applying.sessions.get(envelope.session)
+        entry = self._applying.sessions.get(envelope.session)
         self._applying.apply(message, at=at)
-        if envelope.kind is Kind.END and held is not None:
-            self.discard(find_buffered(held.known.memory))
+        if envelope.kind is Kind.END and entry is not None:
+            self.discard(find_buffered(entry.known.memory))
 
     def complete(self, message: Held, parts: Sequence[int]) -> bool:
         """Apply a snapshot whose last part has arrived; False if the transform refused an earlier part.
@@ -102,20 +102,21 @@ class ReplayBuffer:
             Exception: Of the transform, at the last part; nothing of the snapshot is applied.
         """
         session = message[0].session
-        at = message[2].offset
-        before = self._before(session)
+        last_offset = message[2].offset
+        saved = self._before(session)
         waiting = [self.held[offset] for offset in parts]
         replaced = self._applying.preserve_state(session)
-        for number, each in enumerate([*waiting, message]):
+        for number, part in enumerate([*waiting, message]):
+            completes = part is message
             try:
-                self._applying.apply_part(each, replaced, at=at, opens=number == 0, completes=each is message)
+                self._applying.apply_part(part, replaced, at=last_offset, opens=number == 0, completes=completes)
             except NOT_OF_THE_MESSAGE:
                 raise
             except Exception as error:
-                self._rollback(session, before)
-                if each is message:
+                self._rollback(session, saved)
+                if completes:  # judged as any other message on which the transform raises
                     raise
-                self._incomplete(message, parts, each, error)
+                self._incomplete(message, parts, part, error)
                 return False
         for offset in parts:
             self._take_buffered(offset)
@@ -134,10 +135,12 @@ class ReplayBuffer:
 
     def suspend(self, session: str) -> None:
         """Suspend a session until its next snapshot."""
-        held = self._applying.sessions.get(session)
-        if held is not None:
-            waiting = () if held.known.waits else find_buffered(held.known.memory)
-            held.known = self.suspended(session, held, mark_suspended(held.known))
+        entry = self._applying.sessions.get(session)
+        if entry is not None:
+            waiting: Sequence[int] = ()
+            if not entry.known.waits:
+                waiting = find_buffered(entry.known.memory)
+            entry.known = self.suspended(session, entry, mark_suspended(entry.known))
             self._applying.touched.add(session)
             self.discard([offset for offset in waiting if offset in self.held])
 
@@ -146,15 +149,16 @@ class ReplayBuffer:
         return self.held.pop(offset)
 
     def _before(self, session: str) -> _Before:
-        held = self._applying.sessions[session]
+        entry = self._applying.sessions[session]
         applying = self._applying
-        copied = msgspec.structs.replace(held, since=list(held.since))
+        copied = msgspec.structs.replace(entry, since=list(entry.since))
         return _Before(copied, len(applying.emitted.rows), applying.last_row, self._aside.savepoint())
 
     def _rollback(self, session: str, before: _Before) -> None:
         """Restore the session as of before a snapshot, whose first part may have changed the previous state."""
         applying = self._applying
-        applying.sessions[session], applying.last_row = before.held, before.last_row
+        applying.sessions[session] = before.held
+        applying.last_row = before.last_row
         applying.undo(before.held)
         applying.emitted.since(before.rows)
         self._aside.rollback(before.aside)
@@ -169,19 +173,19 @@ class ReplayBuffer:
 
     def _forget_parts(self, session: str) -> None:
         """In a class that never suspends, restore the session as before its snapshot: unknown, if it had no state."""
-        held = self._applying.sessions.get(session)
-        if held is None or not is_multipart_open(held.known.memory):
+        entry = self._applying.sessions.get(session)
+        if entry is None or not is_multipart_open(entry.known.memory):
             return
-        self.discard([offset for offset in find_buffered(held.known.memory) if offset in self.held])
-        if held.state is None:
+        self.discard([offset for offset in find_buffered(entry.known.memory) if offset in self.held])
+        if entry.state is None:
             del self._applying.sessions[session]
         else:
-            held.known = held.known._replace(memory=held.known.memory["g"])
+            entry.known = entry.known._replace(memory=entry.known.memory["g"])
         self._applying.touched.add(session)
 
 
-def _leave_uncounted(session: str, held: Session, after: SessionMemory) -> SessionMemory:
-    del session, held
+def _leave_uncounted(session: str, entry: Session, after: SessionMemory) -> SessionMemory:
+    del session, entry
     return after
 
 
@@ -234,8 +238,10 @@ class ReplayTimers:
         """Advance the watermark by a message."""
         if self._declared.watermark is None:
             self.moment.advance(find_event_time(envelope, record))
-        elif (said := self._declared.watermark(body, record)) is not None:
-            self.moment.advance(require_int(said))
+            return
+        watermark_us = self._declared.watermark(body, record)
+        if watermark_us is not None:
+            self.moment.advance(require_int(watermark_us))
 
     @property
     def is_due(self) -> bool:
@@ -244,17 +250,19 @@ class ReplayTimers:
 
     def note_message(self, envelope: Envelope, record: Record) -> None:
         """Note that a message of a session was applied or buffered."""
-        held = self._applying.sessions.get(envelope.session)
-        if held is None or not self.arms:
+        entry = self._applying.sessions.get(envelope.session)
+        if entry is None or not self.arms:
             return
         at_us = find_event_time(envelope, record)
-        held.seen_us = max(held.seen_us, self.moment.at_us if self.moment.is_implausible(at_us) else at_us)
-        held.at = record.offset
-        self.note(envelope.session, held)
+        if self.moment.is_implausible(at_us):  # a time far ahead would keep the session for ever
+            at_us = self.moment.at_us
+        entry.seen_us = max(entry.seen_us, at_us)
+        entry.at = record.offset
+        self.note(envelope.session, entry)
 
-    def note(self, session: str, held: Session) -> None:
+    def note(self, session: str, entry: Session) -> None:
         """Record the due time of a session."""
-        self.note_at(session, self.due_us(held))
+        self.note_at(session, self.due_us(entry))
 
     def note_at(self, session: str, due_us: int) -> None:
         """Record a due time of a session; `NEVER` for none."""
@@ -272,9 +280,9 @@ class ReplayTimers:
         """Nothing is due for a session any more."""
         self._at.pop(session, None)
 
-    def due_us(self, held: Session) -> int:
+    def due_us(self, entry: Session) -> int:
         """The watermark at which a session has something due; `NEVER` without anything."""
-        return min(self._release_us(held), self._timer_us(held), self._idle_deadline_us(held))
+        return min(self._release_us(entry), self._timer_us(entry), self._idle_deadline_us(entry))
 
     def fire_timers(self, at: int, waits_before: Callable[[str], int]) -> None:
         """Fire everything due, in the order of (due time, session), while an offset is processed.
@@ -288,12 +296,12 @@ class ReplayTimers:
         """
         while self.is_due:
             due_us, session = heappop(self._heap)
-            held = self._applying.sessions.get(session)
-            if self._at.get(session) != due_us:
+            entry = self._applying.sessions.get(session)
+            if self._at.get(session) != due_us:  # the heap keeps due times that were replaced or forgotten
                 continue
             del self._at[session]
-            if held is not None and not is_waiting(held.known, waits_before(session)):
-                self._fire_session(session, held, due_us, at)
+            if entry is not None and not is_waiting(entry.known, waits_before(session)):
+                self._fire_session(session, entry, due_us, at)
 
     def copied(self) -> Agenda:
         """A copy of all due times."""
@@ -303,21 +311,21 @@ class ReplayTimers:
         """Restore the copied due times."""
         self._at, self._heap, self.moment.at_us = copied
 
-    def _fire_session(self, session: str, held: Session, due_us: int, at: int) -> None:
-        self._run_hook(lambda: self._run_timer(session, held, due_us, at))
-        if self._release_us(held) <= due_us and self._rules.release is not None:
-            ruling = self._rules.release(held.known.memory, due_us)
-            held.known = held.known._replace(memory=ruling.memory)
+    def _fire_session(self, session: str, entry: Session, due_us: int, at: int) -> None:
+        self._run_hook(lambda: self._run_timer(session, entry, due_us, at))
+        if self._release_us(entry) <= due_us and self._rules.release is not None:
+            ruling = self._rules.release(entry.known.memory, due_us)
+            entry.known = entry.known._replace(memory=ruling.memory)
             self._applying.touched.add(session)
             self._aside.counts["gaps"] += ruling.cause == "gap"
             self._waiting.release(session, ruling.after, at)
-            if session not in self._applying.sessions or held.known.waits:
+            if session not in self._applying.sessions or entry.known.waits:
                 return
-            self._run_hook(lambda: self._run_timer(session, held, due_us, at))
-        if self._idle_deadline_us(held) <= due_us:
-            self._end(session, held, at)
+            self._run_hook(lambda: self._run_timer(session, entry, due_us, at))
+        if self._idle_deadline_us(entry) <= due_us:
+            self._end(session, entry, at)
         else:
-            self.note(session, held)
+            self.note(session, entry)
 
     def _run_hook(self, act: Callable[[], None]) -> None:
         try:
@@ -327,21 +335,21 @@ class ReplayTimers:
         except Exception as error:
             raise ReadPastViolation("timer raised") from error
 
-    def _run_timer(self, session: str, held: Session, until_us: int, at: int) -> None:
-        due_us = self._timer_us(held)
+    def _run_timer(self, session: str, entry: Session, until_us: int, at: int) -> None:
+        due_us = self._timer_us(entry)
         if due_us > until_us:
             return
         rows: list[msgspec.Struct] = []
         if self._declared.on_timer is not None:
             on_timer = self._declared.on_timer
-            rows = self._applying.run_hook(session, lambda: on_timer(held.state, due_us), held)
-        if self._timer_us(held) <= due_us:
+            rows = self._applying.run_hook(session, lambda: on_timer(entry.state, due_us), entry)
+        if self._timer_us(entry) <= due_us:
             raise ValueError("the timer did not move on")
-        self._emit(session, held, due_us, at, rows, TIMER)
+        self._emit(session, entry, due_us, at, rows, TIMER)
 
-    def _end(self, session: str, held: Session, at: int) -> None:
-        due_us = self._idle_deadline_us(held)
-        waiting = find_buffered(held.known.memory)
+    def _end(self, session: str, entry: Session, at: int) -> None:
+        due_us = self._idle_deadline_us(entry)
+        waiting = find_buffered(entry.known.memory)
         try:
             rows = self._applying.end(session)
         except NOT_OF_THE_MESSAGE:
@@ -350,26 +358,27 @@ class ReplayTimers:
             halts = self._rules.raised is GateAnswer.STOP or getattr(error, "halts", False)
             if halts and at >= self._aside.given_up:
                 raise ReadPastViolation("timer raised") from error
-            self._applying.losses.note(held.state)
+            self._applying.losses.note(entry.state)
             self._applying.remove(session)
             rows = []
         self._waiting.discard(waiting)
-        self._emit(session, held, due_us, at, rows, END)
+        self._emit(session, entry, due_us, at, rows, END)
 
-    def _emit(self, session: str, held: Session, due_us: int, at: int, rows: list[msgspec.Struct], cause: str) -> None:
+    def _emit(self, session: str, entry: Session, due_us: int, at: int, rows: list[msgspec.Struct], cause: str) -> None:
         self._aside.counts["timer_rows"] += bool(rows)
-        self._applying.emit(Source(held.at, session, None, due_us, cause), at, rows)
+        self._applying.emit(Source(entry.at, session, None, due_us, cause), at, rows)
 
-    def _release_us(self, held: Session) -> int:
-        waits_for_more = is_multipart_open(held.known.memory)
-        due_us = None if waits_for_more or self._rules.release is None else find_due(held.known.memory)
-        return NEVER if due_us is None else due_us
-
-    def _timer_us(self, held: Session) -> int:
-        due_us = read_deadline(self._declared, held.state)
-        return NEVER if due_us is None else due_us
-
-    def _idle_deadline_us(self, held: Session) -> int:
-        if self._declared.idle_us is None or held.seen_us == NO_MESSAGE_US:
+    def _release_us(self, entry: Session) -> int:
+        if is_multipart_open(entry.known.memory) or self._rules.release is None:
             return NEVER
-        return held.seen_us + self._declared.idle_us
+        due_us = find_due(entry.known.memory)
+        return NEVER if due_us is None else due_us
+
+    def _timer_us(self, entry: Session) -> int:
+        due_us = read_deadline(self._declared, entry.state)
+        return NEVER if due_us is None else due_us
+
+    def _idle_deadline_us(self, entry: Session) -> int:
+        if self._declared.idle_us is None or entry.seen_us == NO_MESSAGE_US:
+            return NEVER
+        return entry.seen_us + self._declared.idle_us

@@ -88,8 +88,8 @@ def ask_each(folder: Path, ask: Callable[[T], R], items: Sequence[T]) -> Iterato
 
 def find_size(path: Path) -> int | None:
     """Bytes of a file; None if it is missing."""
-    found = _find_system(path).get_file_info(_name(path))
-    return found.size if found.type is FileType.File else None
+    info = _find_system(path).get_file_info(_name(path))
+    return info.size if info.type is FileType.File else None
 
 
 def _name(path: Path) -> str:

@@ -28,7 +28,9 @@ def check_followers(positions: FollowerPositions, table: Path, head: Head, versi
     for position in positions.read:
         for read in position.sources:
             if read.stream == head.stream:
-                entry = delta_log.read_entry(table, read.version) if read.version >= 0 else None
+                entry = None
+                if read.version >= 0:
+                    entry = delta_log.read_entry(table, read.version)
                 yield _make_proof(position, read, *judge_claim(read, head, version, entry))
     for name in positions.damaged:
         yield FollowerProof(
@@ -78,8 +80,14 @@ def _find_false_claim(read: SourceHistory, head: Head, version: int, entry: delt
         return f"it claims batch {read.batch}, and the table ends with batch {head.batch}"
     if entry is not None and entry.head is not None and read.batch > entry.head.batch:
         return f"it claims batch {read.batch} at version {read.version}, which has {entry.head.batch}"
-    erased = 0 if head.erasure is None else head.erasure.batch
-    return f"it claims an erasure by batch {read.erasure}, and the newest is {erased}" if read.erasure > erased else ""
+    return _find_false_erasure(read, head)
+
+
+def _find_false_erasure(read: SourceHistory, head: Head) -> str:
+    newest = 0 if head.erasure is None else head.erasure.batch
+    if read.erasure > newest:
+        return f"it claims an erasure by batch {read.erasure}, and the newest is {newest}"
+    return ""
 
 
 def list_batches(head: Head, generation: int) -> range:

@@ -82,7 +82,10 @@ class InlineRules(msgspec.Struct, frozen=True):
             return
         for rule in self.rules:
             value = getattr(row, rule.column)
-            if not rule.takes_null if value is None else rule.breaks(value):
+            is_broken = not rule.takes_null
+            if value is not None:
+                is_broken = rule.breaks(value)
+            if is_broken:
                 yield _RuleBroken(rule.name, value, halts=rule.halts)
 
     def guard(self, hook: Hook) -> Hook:
@@ -159,8 +162,8 @@ def _is_no_number(value: object) -> bool:
 
 
 def _read_set(rule: InSet) -> Callable[[Any], bool]:
-    known = [_as_stored(each) for each in rule.values]
-    return lambda value: not any(_as_stored(value) == each for each in known)
+    allowed = [_as_stored(value) for value in rule.values]
+    return lambda value: not any(_as_stored(value) == member for member in allowed)
 
 
 def _read_pattern(rule: Matches) -> Callable[[Any], bool]:

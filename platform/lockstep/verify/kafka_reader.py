@@ -87,15 +87,17 @@ class KafkaTopicLog:
         Raises:
             KafkaError: Kafka does not answer; that never means "no topics".
         """
-        found = self._describe(sorted(topics))
-        by_name = self._settings.topic_identity is TopicIdentity.NAME
-        ids = {name: f"name:{name}" if by_name else str(each.topic_id) for name, each in found.items()}
+        descriptions = self._describe(sorted(topics))
+        if self._settings.topic_identity is TopicIdentity.NAME:
+            ids = {name: f"name:{name}" for name in descriptions}
+        else:
+            ids = {name: str(topic.topic_id) for name, topic in descriptions.items()}
         if len(set(ids.values())) < len(ids) or _NO_ID in ids.values():
             raise KafkaError(
                 "the brokers have no topic ids: the proof cannot tell topics apart",
                 next_step="set kafka.topic_identity as the stream's runs have it (docs/brokers.md)",
             )
-        return {name: FoundTopic(ids[name], len(each.partitions)) for name, each in found.items()}
+        return {name: FoundTopic(ids[name], len(topic.partitions)) for name, topic in descriptions.items()}
 
     def _describe(self, wanted: list[str]) -> dict[str, TopicDescription]:
         """Those of the topics that exist."""
@@ -120,9 +122,9 @@ class KafkaTopicLog:
         Raises:
             KafkaError: Kafka does not answer.
         """
-        found = self._describe([topic])
-        if topic in found:
-            return len(found[topic].partitions)
+        descriptions = self._describe([topic])
+        if topic in descriptions:
+            return len(descriptions[topic].partitions)
         return 0
 
     def find_compacted(self, topics: Iterable[str]) -> frozenset[str]:
@@ -225,11 +227,13 @@ class KafkaTopicLog:
     def _unread(self, what: str, error: str) -> KafkaError:
         """Names the brokers, and the cause if a connection failed: the client itself only reports "timed out"."""
         cause = self._connection_log.cause()
+        problem = error
+        next_step = _NEXT_STEP
+        if cause is not None:
+            problem = cause.problem
+            next_step = f"{cause.next_step}; then repeat the command"
         brokers = self._settings.bootstrap_servers
-        return KafkaError(
-            f"{what} could not be read from Kafka ({brokers}): {error if cause is None else cause.problem}",
-            next_step=_NEXT_STEP if cause is None else f"{cause.next_step}; then repeat the command",
-        )
+        return KafkaError(f"{what} could not be read from Kafka ({brokers}): {problem}", next_step=next_step)
 
 
 class _Reading:
@@ -239,10 +243,13 @@ class _Reading:
         self._consumer = consumer
         self._wanted = wanted
         self._at = [item.start for item in wanted]
-        self.unfinished = {
-            TopicNamePartition(w.topic, w.partition): n for n, w in enumerate(wanted) if w.start < w.until
-        }
-        consumer.assign([TopicPartition(w.topic, w.partition, w.start) for w in wanted if w.start < w.until])
+        self.unfinished = dict[TopicNamePartition, int]()
+        assigned = list[TopicPartition]()
+        for number, item in enumerate(wanted):
+            if item.start < item.until:
+                self.unfinished[TopicNamePartition(item.topic, item.partition)] = number
+                assigned.append(TopicPartition(item.topic, item.partition, item.start))
+        consumer.assign(assigned)
 
     def pieces(self, polled: list[Message]) -> list[Piece]:
         """The messages of one poll, by partition."""
@@ -263,7 +270,9 @@ class _Reading:
 
     def _piece(self, index: int, messages: list[Message], end: int) -> Piece:
         wanted = self._wanted[index]
-        reached = max(self._at[index], end, find_offset(messages[-1]) + 1 if messages else 0)
+        reached = max(self._at[index], end)
+        if messages:
+            reached = max(reached, find_offset(messages[-1]) + 1)
         self._at[index] = min(reached, wanted.until)
         if reached >= wanted.until:
             messages = [message for message in messages if find_offset(message) < wanted.until]

@@ -213,11 +213,11 @@ class LedgerRange(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def read_from(self) -> int:
         """First offset that had not expired."""
-        at = self.start
+        offset = self.start
         for hole in self.holes:
-            if hole.cause == EXPIRED and hole.start == at:
-                at = hole.until
-        return at
+            if hole.cause == EXPIRED and hole.start == offset:
+                offset = hole.until
+        return offset
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -266,7 +266,9 @@ class StoredRanges(Sequence[LedgerRange]):
     def __getitem__(self, at: int | slice) -> LedgerRange | list[LedgerRange]:
         if isinstance(at, slice):
             return [self[number] for number in range(*at.indices(len(self)))]
-        number = at + len(self) if at < 0 else at
+        number = at
+        if at < 0:
+            number += len(self)
         if not 0 <= number < len(self):
             raise IndexError(at)
         return self._find(number) or self._decode(number)
@@ -341,14 +343,21 @@ class LedgerChain(msgspec.Struct):
         """The batches that emitted some rows; None for an unknown row. Rows of a timer have the end of the range."""
         batch, until, emitted = (self.ranges.rows.read_numbers(name) for name in ("batch", "until", "rows_emitted"))
         for offset, row in positions:
-            at, after = np.searchsorted(until, [offset, offset + 1]).tolist()
-            at += int(np.searchsorted(emitted[at:after], row, "right"))
-            yield int(batch[at]) if at < len(batch) else None
+            # Several ranges end at an offset if batches without messages emitted rows of timers there.
+            index, after = np.searchsorted(until, [offset, offset + 1]).tolist()
+            index += int(np.searchsorted(emitted[index:after], row, "right"))
+            if index < len(batch):
+                yield int(batch[index])
+            else:
+                yield None
 
     def end_of(self, batch: int) -> RowPosition:
         """The position at which the rows of later batches start. Rows of a timer are at the end of their range."""
         count = count_up_to(self.ranges, batch)
-        return (self.ranges[count - 1].until, self.ranges[count - 1].rows_emitted) if count else (self.start, 0)
+        if not count:
+            return (self.start, 0)
+        last = self.ranges[count - 1]
+        return (last.until, last.rows_emitted)
 
 
 def count_up_to(ranges: Sequence[LedgerRange], batch: int) -> int:
@@ -360,12 +369,12 @@ def make_chains(
     rows: Mapping[TopicIdPartition, StoredRanges], violations: Violations
 ) -> dict[TopicIdPartition, LedgerChain]:
     """Ranges by partition; checks that each starts at the end of the range before."""
-    found = {key: _make_chain(ranges) for key, ranges in rows.items()}
-    for key, chain in found.items():
+    chains = {key: _make_chain(ranges) for key, ranges in rows.items()}
+    for key, chain in chains.items():
         _check_joints(chain.place, rows[key], violations)
         for other in rows[key].rows.find_texts("topic") - {chain.place.topic}:
             violations.add(ViolationKind.TOPIC_DIFFERS, chain.place, None, f"topic {chain.place.topic}", other)
-    return {key: msgspec.structs.replace(chain, grown_at=_growth(chain, found)) for key, chain in found.items()}
+    return {key: msgspec.structs.replace(chain, grown_at=_growth(chain, chains)) for key, chain in chains.items()}
 
 
 def _make_chain(ranges: StoredRanges) -> LedgerChain:
@@ -386,15 +395,15 @@ def _check_joints(place: ViolationPlace, ranges: StoredRanges, violations: Viola
     batch, start, until = (ranges.rows.read_numbers(name) for name in ("batch", "start", "until"))
     wrong = np.flatnonzero((batch[1:] == batch[:-1]) | (start[1:] != until[:-1]))
     for number in wrong.tolist():
-        before = ranges[number]
+        row = ranges[number]
         after = ranges[number + 1]
-        if before.batch == after.batch:
-            found = f"[{before.start}, {before.until}) and [{after.start}, {after.until}) in batch {after.batch}"
-            violations.add(ViolationKind.LEDGER_ROW_DOUBLED, place, after.start, "one row a batch", found)
+        if row.batch == after.batch:
+            both = f"[{row.start}, {row.until}) and [{after.start}, {after.until}) in batch {after.batch}"
+            violations.add(ViolationKind.LEDGER_ROW_DOUBLED, place, after.start, "one row a batch", both)
         else:
-            kind = ViolationKind.RANGE_GAP if after.start > before.until else ViolationKind.RANGE_OVERLAP
-            found = f"batch {after.batch} starts at {after.start}"
-            violations.add(kind, place, min(before.until, after.start), f"start {before.until}", found)
+            kind = ViolationKind.RANGE_GAP if after.start > row.until else ViolationKind.RANGE_OVERLAP
+            actual = f"batch {after.batch} starts at {after.start}"
+            violations.add(kind, place, min(row.until, after.start), f"start {row.until}", actual)
     for number in np.flatnonzero(until < start).tolist():
         row = ranges[number]
         violations.add(ViolationKind.RANGE_OVERLAP, place, row.until, f"an end from {row.start} on", row.until)
@@ -402,7 +411,7 @@ def _check_joints(place: ViolationPlace, ranges: StoredRanges, violations: Viola
 
 def _growth(chain: LedgerChain, found: Mapping[TopicIdPartition, LedgerChain]) -> frozenset[int]:
     """Batches in which a partition of the same topic appears that its first batch did not have."""
-    firsts = {each.ranges[0].batch for key, each in found.items() if key[0] == chain.place.topic_id}
+    firsts = {other.ranges[0].batch for key, other in found.items() if key[0] == chain.place.topic_id}
     return frozenset(firsts - {min(firsts)})
 
 
@@ -440,10 +449,10 @@ def find_first_with_state(
     Housekeeping keeps the state in force at the rewind floor and all later states; the fold of a log from its first
     offset on needs none. Ranges of batches up to `inherited_up_to` are of another fold: a shadow took them over.
     """
-    taken = count_up_to(ranges, inherited_up_to)
-    if first == 0 and not taken:
+    inherited = count_up_to(ranges, inherited_up_to)
+    if first == 0 and not inherited:
         return 0
-    return max(first, taken, count_up_to(ranges, rewind_floor))
+    return max(first, inherited, count_up_to(ranges, rewind_floor))
 
 
 def _is_kept(row: LedgerRange, first_kept: int) -> bool:
@@ -583,7 +592,9 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         table = open_table(folders.table, version=base.version)
         actions = _read_actions(table)
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
-        late = _side(folders.late) if delta_log.has_log(folders.late) else None
+        late = None
+        if delta_log.has_log(folders.late):
+            late = _side(folders.late)
         named = _named(folders.table, base.version)  # 3
         retention = OutputLog(folders.table).base().head.quarantine_retention or NOTHING_DROPPED
     except DeltaError as error:
@@ -591,16 +602,20 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
             f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
             next_step=f"lockstep repair {folders.stream} reports the damage",
         ) from error
-    head, notes, data_files = base.head, [], list(_live(actions).values())
+    head = base.head
+    notes = list[str]()
+    data_files = list(_live(actions).values())
     if named.first_version > 0:
         notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
     ledger = RowSpool(scratch, "ledger", BY_BATCH)
-    kept, too_late = (RowSpool(scratch, name, BY_OFFSET) for name in ("quarantine", "late"))
+    quarantine = RowSpool(scratch, "quarantine", BY_OFFSET)
+    too_late = RowSpool(scratch, "late", BY_OFFSET)
     _compare(sides[0], named.ledger, named, head, violations, ledger.add)  # 4
-    left = _compare(sides[1], named.quarantine, named, head, violations, kept.add, retention.batch)
-    left += 0 if late is None else _compare(late, named.late, named, head, violations, too_late.add, retention.batch)
-    if left:
-        notes.append(f"{left} messages of batches up to {retention.batch} await their removal by housekeeping")
+    dropped = _compare(sides[1], named.quarantine, named, head, violations, quarantine.add, retention.batch)
+    if late is not None:
+        dropped += _compare(late, named.late, named, head, violations, too_late.add, retention.batch)
+    if dropped:
+        notes.append(f"{dropped} messages of batches up to {retention.batch} await their removal by housekeeping")
     _check_data_files(folders.table, table, data_files, violations)
     return StoredTables(
         version=base.version,
@@ -610,7 +625,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         absent=_absent(table),
         ledger={key: StoredRanges(rows) for key, rows in ledger.finish().items()},
         ledger_rows=ledger.rows,
-        quarantine=kept.finish(),
+        quarantine=quarantine.finish(),
         late=too_late.finish(),
         retention=retention,
         stamps=named.stamps,
@@ -624,11 +639,12 @@ _HOUR = f"partition.{COMMIT_HOUR}"
 
 def _live(actions: pa.Table) -> dict[str, StoredFile]:
     names = [name for name in ("path", "size_bytes", "num_records", _HOUR) if name in actions.column_names]
-    rows = enumerate(actions.select(names).to_pylist())  # side tables have no hour
-    return {
-        a["path"]: StoredFile(a["path"], a["size_bytes"], a["num_records"] or 0, a.get(_HOUR) or "", at)
-        for at, a in rows
-    }
+    files = dict[str, StoredFile]()
+    for number, action in enumerate(actions.select(names).to_pylist()):
+        path = action["path"]
+        hour = action.get(_HOUR) or ""  # side tables have no hour
+        files[path] = StoredFile(path, action["size_bytes"], action["num_records"] or 0, hour, number)
+    return files
 
 
 def _read_actions(table: DeltaTable) -> pa.Table:
@@ -644,49 +660,59 @@ def _absent(table: DeltaTable) -> dict[str, int]:
 def _side(folder: Path) -> SideTable:
     table = open_table(folder)
     columns: dict[str, object] = {field.name: field.type for field in table.schema().fields}
-    held = table.transaction_version(transactions.BATCH) or 0
-    return SideTable(folder.name, folder, _live(_read_actions(table)), held, columns)
+    batch = table.transaction_version(transactions.BATCH) or 0
+    return SideTable(folder.name, folder, _live(_read_actions(table)), batch, columns)
 
 
 def _named(table: Path, version: int) -> NamedFile:
     """The files that commits name; also those after `version`, because the side tables may be ahead of it by now."""
-    found = NamedFile({}, {}, {}, version, {})
+    named = NamedFile({}, {}, {}, version, {})
     newest_first = range(version, -1, -1)
-    for at, entry in zip(
-        newest_first, ask_each(table, partial(delta_log.read_entry, table), newest_first), strict=True
-    ):
-        if entry is None:
+    entries = ask_each(table, partial(delta_log.read_entry, table), newest_first)
+    for number, entry in zip(newest_first, entries, strict=True):
+        if entry is None:  # the entries before it were cleaned up
             break
-        found.first_version = at
-        _name(found, entry)
-    for at in _later(table, version):
-        _name(found, delta_log.read_entry(table, at))
-    return found
+        named.first_version = number
+        _name(named, entry)
+    for number in _later(table, version):
+        _name(named, delta_log.read_entry(table, number))
+    return named
 
 
-def _name(found: NamedFile, entry: delta_log.LogEntry | None) -> None:
-    head = entry.head if entry is not None else None
-    if head is not None and head.batch:
-        after = found.stamps.get(head.batch + 1)
+def _name(named: NamedFile, entry: delta_log.LogEntry | None) -> None:
+    if entry is None or entry.head is None:
+        return
+    head = entry.head
+    if head.batch:
+        after = named.stamps.get(head.batch + 1)
         stamp = BatchStamp(head.generation, head.hour)
-        found.stamps[head.batch] = after if after == stamp else stamp  # one object for many
-    if head is not None and head.ledger is not None:
-        found.ledger.setdefault(head.batch, (head.ledger,))
-    if head is not None and head.quarantine is not None:
-        found.quarantine.setdefault(head.quarantine.batch, head.quarantine.files)
-    if head is not None and head.late is not None:
-        found.late.setdefault(head.late.batch, head.late.files)
-    if head is not None and head.promotion is not None and head.promotion.batch == head.batch:
-        sides = (added for added in (head.quarantine, head.late) if added is not None and added.batch == head.batch)
-        files = (*((head.ledger,) if head.ledger is not None else ()), *(file for side in sides for file in side.files))
-        found.begins |= dict.fromkeys((file.path for file in files), head.promotion.first)
+        named.stamps[head.batch] = after if after == stamp else stamp  # one object for many
+    # Newest entries first: several entries repeat the files of their last batch, which are the same.
+    if head.ledger is not None:
+        named.ledger.setdefault(head.batch, (head.ledger,))
+    if head.quarantine is not None:
+        named.quarantine.setdefault(head.quarantine.batch, head.quarantine.files)
+    if head.late is not None:
+        named.late.setdefault(head.late.batch, head.late.files)
+    if head.promotion is not None and head.promotion.batch == head.batch:
+        named.begins |= dict.fromkeys(_list_added_paths(head), head.promotion.first)
+
+
+def _list_added_paths(head: Head) -> Iterator[str]:
+    """The side files that the last batch has added."""
+    if head.ledger is not None:
+        yield head.ledger.path
+    for addition in (head.quarantine, head.late):
+        if addition is not None and addition.batch == head.batch:
+            for file in addition.files:
+                yield file.path
 
 
 def _later(table: Path, version: int) -> Iterator[int]:
-    at = version + 1
-    while find_size(delta_log.make_entry_path(table, at)) is not None:
-        yield at
-        at += 1
+    later = version + 1
+    while find_size(delta_log.make_entry_path(table, later)) is not None:
+        yield later
+        later += 1
 
 
 class _SidePart(msgspec.Struct, frozen=True):
@@ -717,11 +743,14 @@ def _compare(
     Yields a row group at a time, in order of batches if the files are in order. Returns the number of rows of batches
     up to `dropped_up_to` that are still there.
     """
-    left = 0
-    named_files = ((file.path, batch, file) for batch, those in files.items() for file in those)
-    wanted = {path: (batch, file) for path, batch, file in named_files if batch > dropped_up_to or path in side.files}
+    dropped = 0
+    wanted = dict[str, tuple[int, SideFile]]()
+    for batch, batch_files in files.items():
+        for file in batch_files:
+            if batch > dropped_up_to or file.path in side.files:
+                wanted[file.path] = (batch, file)
     parts = _find_parts(side, wanted, named, head, violations, dropped_up_to)
-    parts = sorted(parts, key=lambda each: (each.first, each.path))
+    parts = sorted(parts, key=lambda part: (part.first, part.path))
     opened = ask_each(side.folder, open_parquet, [side.folder / part.path for part in parts])
     for part, parquet in zip(parts, opened, strict=True):
         for rows in _read_groups(parquet):
@@ -729,9 +758,11 @@ def _compare(
                 _check_batches(part.path, rows, range(part.first, wanted[part.path][0] + 1), violations)
             _check_generations(part.path, rows, named.stamps, violations)
             is_kept = _to_numbers(rows, "batch") > dropped_up_to
-            left += len(is_kept) - int(is_kept.sum())
-            take(_select(rows if is_kept.all() else rows.filter(pa.array(is_kept)), part.batches, head))
-    return left
+            dropped += len(is_kept) - int(is_kept.sum())
+            if not is_kept.all():
+                rows = rows.filter(pa.array(is_kept))  # noqa: PLW2901  # without those that await their removal
+            take(_select(rows, part.batches, head))
+    return dropped
 
 
 def _find_parts(
@@ -759,8 +790,8 @@ def _find_parts(
             replaced.setdefault(batch, []).append(file)
             continue
         if path not in side.files and batch <= head.batch and (batch < newest or batch <= side.held):
-            found = "no live file of that name"
-            violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{path} of batch {batch}", found)
+            expected = f"{side.name}/{path} of batch {batch}"
+            violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, expected, "no live file of that name")
         if batch <= head.batch:
             counting.append((batch, begins, file))
     parts += _find_whole(side, counting, violations)
@@ -787,13 +818,13 @@ def _read_groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
 def _read_batches(path: Path) -> Numbers | None:
     """The batch of each row of a file, of which every value can be read; None when it is missing or no Parquet."""
     try:
-        found = [_to_numbers(rows, "batch") for rows in _read_groups(open_parquet(path))]
+        batches = [_to_numbers(rows, "batch") for rows in _read_groups(open_parquet(path))]
     except FileNotFoundError:
         return None
     except UNREADABLE as error:
         require_bytes(path, error)
         return None
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    return np.concatenate([np.zeros(0, np.int64), *batches])
 
 
 def _to_numbers(rows: pa.Table, name: str) -> Numbers:
@@ -842,12 +873,12 @@ class _CompactedRows:
     def take(self, last: int, files: Sequence[SideFile], *, begins: int) -> None:
         """Take the rows of one commit, whose number must match; of its files that are not live any more."""
         here = self._find(begins, last)
-        found = int(self._rows[here][self._is_left[here]].sum())
+        stored = int(self._rows[here][self._is_left[here]].sum())
         rows = sum(file.rows for file in files)
         self._is_left[here] = False
-        if found != rows:
+        if stored != rows:
             expected = f"{self._side.name}/{files[0].path}: {rows} rows"
-            self._changed(expected, f"{found} rows of batch {last} in a compacted file")
+            self._changed(expected, f"{stored} rows of batch {last} in a compacted file")
 
     def pass_over(self, dropped_up_to: int) -> None:
         """Take the rows of batches that retention has dropped, however many are left of them."""
@@ -859,8 +890,12 @@ class _CompactedRows:
         for batch, rows in zip(self._batches[foreign].tolist(), self._rows[foreign].tolist(), strict=True):
             expected = "only rows of files that commits name"
             self._violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, expected, f"{rows} rows of batch {batch}")
-        held = ((path, np.setdiff1d(batches, self._batches[foreign])) for path, (batches, _) in self._held.items())
-        return [_SidePart(int(batches[0]), path, batches) for path, batches in held if len(batches)]
+        parts = list[_SidePart]()
+        for path, (batches, _) in self._held.items():
+            counting = np.setdiff1d(batches, self._batches[foreign])
+            if len(counting):
+                parts.append(_SidePart(int(counting[0]), path, counting))
+        return parts
 
     def _find(self, first: int, last: int) -> slice:
         """The slice of the batches from `first` to `last`."""
@@ -872,9 +907,10 @@ class _CompactedRows:
             read_verified(self._side.folder / path, self._side.folder.parent.name)
         except TableError as error:
             self._changed(f"{self._side.name}/{path} as it was written", error.problem)
-        found = _read_batches(self._side.folder / path)
+        rows = _read_batches(self._side.folder / path)
         live = self._side.files[path]
-        rows = np.zeros(0, np.int64) if found is None else found
+        if rows is None:
+            rows = np.zeros(0, np.int64)
         if len(rows) != live.rows:
             self._changed(f"{self._side.name}/{path}: {live.rows} rows", f"{len(rows)} rows")
         return rows
@@ -885,12 +921,13 @@ class _CompactedRows:
 
 def _foreign_parts(side: SideTable, path: str, first_known: int, violations: Violations) -> list[_SidePart]:
     """A file that no commit names: expected only of batches whose commits were cleaned up."""
-    found = _read_batches(side.folder / path)
-    batches = np.zeros(0, np.int64) if found is None else found
+    batches = _read_batches(side.folder / path)
+    if batches is None:
+        batches = np.zeros(0, np.int64)
     if len(batches) and int(batches.max()) < first_known:
         return [_SidePart(int(batches.min()), path)]
-    said = f"{len(batches)} rows in {side.name}/{path}"
-    violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, "only files that commits name", said)
+    actual = f"{len(batches)} rows in {side.name}/{path}"
+    violations.add(ViolationKind.SIDE_FILE_FOREIGN, None, None, "only files that commits name", actual)
     return []
 
 
@@ -919,62 +956,74 @@ def _look(side: SideTable, file: SideFile) -> _Look:
     if size is None:
         return _Look(None, None, "")
     try:
-        parquet = _open_ledger_file(side, path) if side.name == "ledger" else open_parquet(path)
+        parquet = _open_side_file(side, path)
     except TableError as error:
         return _Look(np.zeros(0, np.int64), size, error.problem)
     except UNREADABLE as error:
         require_bytes(path, error)
         return _Look(None, size, "")
     try:
-        held = {field.name: field.type for field in to_delta(parquet.schema_arrow).fields}
-        wrong = sorted(name for name, kind in held.items() if kind != side.columns.get(name))
-        damage = f"{wrong[0]}: {_describe_column(held[wrong[0]])}" if wrong else ""
-        batches = [] if wrong else [_to_numbers(rows, "batch") for rows in _read_groups(parquet)]
+        columns = {field.name: field.type for field in to_delta(parquet.schema_arrow).fields}
+        wrong = sorted(name for name, kind in columns.items() if kind != side.columns.get(name))
+        damage = ""
+        batches = list[Numbers]()
+        if wrong:
+            damage = f"{wrong[0]}: {_describe_column(columns[wrong[0]])}"
+        else:
+            batches = [_to_numbers(rows, "batch") for rows in _read_groups(parquet)]
     except UNREADABLE as error:
         require_bytes(path, error)
         return _Look(None, size, "")
     return _Look(np.concatenate([np.zeros(0, np.int64), *batches]), size, damage)
 
 
-def _open_ledger_file(side: SideTable, path: Path) -> pq.ParquetFile:
+def _open_side_file(side: SideTable, path: Path) -> pq.ParquetFile:
+    if side.name != "ledger":
+        return open_parquet(path)
     content = read_verified(path, side.folder.parent.name)
     return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
 
 
 def _is_whole(side: SideTable, batch: int, file: SideFile, look: _Look, violations: Violations) -> bool:
     """Whether a file that a commit names can be read, whether the side table has it or not; compares its size."""
-    (batches, size, damage), live = look, side.files.get(file.path)
+    batches, size, damage = look
+    live = side.files.get(file.path)
     if batches is None or size is None:
-        found = "no such file" if size is None else "unreadable"
-        violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, f"{side.name}/{file.path} of batch {batch}", found)
+        problem = "no such file" if size is None else "unreadable"
+        expected = f"{side.name}/{file.path} of batch {batch}"
+        violations.add(ViolationKind.SIDE_FILE_MISSING, None, None, expected, problem)
         return False
     if damage:
         expected = f"{side.name}/{file.path} as it was written"
         violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, damage)
         return False
-    sizes = {size} | ({live.size} if live is not None else set())
-    counts = {len(batches)} | ({live.rows} if live is not None else set())
+    sizes = {size}
+    counts = {len(batches)}
+    if live is not None:  # the log of the side table has to agree as well as the file
+        sizes.add(live.size)
+        counts.add(live.rows)
     if sizes != {file.size} or counts != {file.rows}:
-        found = f"{sorted(sizes)} bytes, {sorted(counts)} rows"
+        stored = f"{sorted(sizes)} bytes, {sorted(counts)} rows"
         expected = f"{side.name}/{file.path}: {file.size} bytes, {file.rows} rows"
-        violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, found)
+        violations.add(ViolationKind.SIDE_FILE_CHANGED, None, None, expected, stored)
     return True
 
 
 def _check_batches(path: str, rows: pa.Table, batches: range, violations: Violations) -> None:
     """Each row of a file is of the batches of the commit that names it."""
-    found = _to_numbers(rows, "batch")
-    outside = np.flatnonzero((found < batches.start) | (found >= batches.stop))
+    of_rows = _to_numbers(rows, "batch")
+    outside = np.flatnonzero((of_rows < batches.start) | (of_rows >= batches.stop))
     for row in rows.select(["batch", "topic", "partition"]).take(outside).to_pylist():
-        said = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
+        foreign = f"a row of batch {row['batch']}, {row['topic']}/{row['partition']}"
         expected = f"rows of batch {batches[-1]} in {path}"
-        violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, expected, said)
+        violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, expected, foreign)
 
 
 def _check_generations(path: str, rows: pa.Table, stamps: Mapping[int, BatchStamp], violations: Violations) -> None:
     """Each row is of the generation of its batch: one of another would not count."""
-    found = zip(*(_to_numbers(rows, name).tolist() for name in ("batch", "generation")), strict=True)
-    for batch, generation in sorted(set(found)):
+    batches = _to_numbers(rows, "batch").tolist()
+    generations = _to_numbers(rows, "generation").tolist()
+    for batch, generation in sorted(set(zip(batches, generations, strict=True))):
         if batch in stamps and stamps[batch].generation != generation:
             expected = f"rows of generation {stamps[batch].generation} of batch {batch} in {path}"
             violations.add(ViolationKind.LEDGER_ROW_FOREIGN, None, None, expected, f"generation {generation}")
@@ -992,15 +1041,17 @@ def _check_data_files(folder: Path, table: DeltaTable, files: Iterable[StoredFil
     files = list(files)
     looks = ask_each(folder, _look_at_columns, [folder / file.path for file in files])
     for file, (size, held) in zip(files, looks, strict=True):
-        found = "no such file" if size is None else f"{size} bytes"
-        if found != f"{file.size} bytes":
-            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", found)
+        stored = "no such file" if size is None else f"{size} bytes"
+        if stored != f"{file.size} bytes":
+            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: {file.size} bytes", stored)
         if size is not None and held is None:
             violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, f"{file.path}: a Parquet file", "another one")
-        if held is not None:
-            for name in sorted(required - held.keys() | {name for name in held if held[name] != declared.get(name)}):
-                expected = f"{file.path}: {name}, {_describe_column(declared.get(name))}"
-                violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, _describe_column(held.get(name)))
+        if held is None:
+            continue
+        other = {name for name, kind in held.items() if kind != declared.get(name)}
+        for name in sorted((required - held.keys()) | other):
+            expected = f"{file.path}: {name}, {_describe_column(declared.get(name))}"
+            violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, expected, _describe_column(held.get(name)))
 
 
 def _look_at_columns(path: Path) -> tuple[int | None, dict[str, object] | None]:

@@ -45,8 +45,8 @@ class LookupVersions:
         """The first range from which on every version is there, and why those before are not; no version is loaded."""
         for index in range(len(ranges), 0, -1):
             row = ranges[index - 1]
-            before = ranges[index - 2] if index > 1 else None
-            if may_fold(row, before) and (reason := self._find_gone(row)):
+            previous = ranges[index - 2] if index > 1 else None
+            if may_fold(row, previous) and (reason := self._find_gone(row)):
                 return index, reason
         return 0, ""
 
@@ -79,7 +79,9 @@ class LookupVersions:
                 rows = _open(lookup.find_table(self._root), read).to_pyarrow_dataset()
                 rows.count_rows()  # reads the footers of all files
                 absent = sorted(set(lookup.row.__struct_fields__) - set(rows.schema.names))
-                self._gone[read] = f"no column {', '.join(absent)}" if absent else ""
+                self._gone[read] = ""
+                if absent:
+                    self._gone[read] = f"no column {', '.join(absent)}"
             except _UNREADABLE as error:
                 self._gone[read] = str(error).splitlines()[0]
         return self._gone[read]
@@ -153,12 +155,11 @@ def _open(folder: Path, read: ReadVersion) -> DeltaTable:
 def _read(lookup: Lookup[Any], folder: Path, read: ReadVersion) -> LookupRows:
     """The rows by key, as the declaration of today reads them."""
     table = _open(folder, read).to_pyarrow_table(columns=list(lookup.row.__struct_fields__))
-    kept = [row for row in table.to_pylist() if row[lookup.key] is not None]
-    rows = [_make_row(lookup.row, row) for row in kept]
-    found = {getattr(row, lookup.key): row for row in rows}
-    if len(found) != len(rows):
-        raise ValueError(f"{len(rows)} rows have {len(found)} keys")
-    return found
+    rows = [_make_row(lookup.row, row) for row in table.to_pylist() if row[lookup.key] is not None]
+    by_key = {getattr(row, lookup.key): row for row in rows}
+    if len(by_key) != len(rows):
+        raise ValueError(f"{len(rows)} rows have {len(by_key)} keys")
+    return by_key
 
 
 def _make_row(kind: type[msgspec.Struct], values: dict[str, object]) -> msgspec.Struct:

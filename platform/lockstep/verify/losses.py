@@ -46,7 +46,9 @@ class ReplayLosses:
 
     def note(self, state: object, buffered: int = 0) -> None:
         """Count a discarded state, unless nothing is lost with it."""
-        messages = 0 if state is None else self._count_messages(state)
+        messages: int | None = 0
+        if state is not None:
+            messages = self._count_messages(state)
         if messages == 0 and not buffered:
             return
         self._add(LOST_SESSIONS, 1)
@@ -83,9 +85,15 @@ class ReplayLosses:
             has_buffer: The class buffers messages.
         """
         loses = self._pending is not None or (change not in ENDED and may_replace)
-        for known, state in sessions if loses or has_buffer else ():
-            is_left = not known.lost if known.waits else known.opened_at >= before
-            buffered = 0 if known.waits else len(find_buffered(known.memory))
+        if not loses and not has_buffer:
+            return
+        for memory, state in sessions:
+            if memory.waits:
+                is_left = not memory.lost
+                buffered = 0
+            else:
+                is_left = memory.opened_at >= before
+                buffered = len(find_buffered(memory.memory))
             self.note(state if loses and is_left else None, buffered)
 
     def _count_messages(self, state: object) -> int | None:

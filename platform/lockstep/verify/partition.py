@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from confluent_kafka import Message
@@ -96,9 +96,9 @@ class PartitionProof:
     @property
     def living(self) -> Iterator[str]:
         """Sessions that continue here: known and not suspended."""
-        before = self._parts.folding.suspension.before
-        for session, held in self._parts.folding.sessions.items():
-            if not held.known.waits and held.known.opened_at >= before:
+        suspended_before = self._parts.folding.suspension.before
+        for session, entry in self._parts.folding.sessions.items():
+            if not entry.known.waits and entry.known.opened_at >= suspended_before:
                 yield session
 
     @property
@@ -159,9 +159,9 @@ class PartitionProof:
         self._compare_rows(chain.until + (parts.folding.applying.last_row[0] == chain.until))
         for batch in parts.cursor.before(2**63 - 1):
             offset = batch["_emit_offset"][0].as_py()
-            found = f"{batch.num_rows} rows"
             expected = f"no rows from {chain.until} on"
-            self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, found)
+            rows = f"{batch.num_rows} rows"
+            self._violations.add(ViolationKind.ROW_UNCLAIMED, chain.place, offset, expected, rows)
         for offset in parts.folding.waiting.held:
             parts.aside.expect_in_no_side_table(offset)
         for kept in (parts.aside.quarantine, parts.aside.late):
@@ -209,9 +209,9 @@ class PartitionProof:
         """Raise NotReproducible if the stream read a message there: compaction may remove it at any time since."""
         row = self._ranges[self._next]
         if self._parts.is_compacted and not row.is_loss:
-            removed = next((at for at in range(start, until) if at not in self._claimed), None)
-            if removed is not None:
-                raise NotReproducible(f"the topic is compacted, and Kafka has no message {removed} of it any more")
+            for offset in range(start, until):
+                if offset not in self._claimed:
+                    raise NotReproducible(f"the topic is compacted, and Kafka has no message {offset} of it any more")
 
     def _close_reached(self) -> None:
         while self._next < len(self._ranges) and self._ranges[self._next].until <= self._at:
@@ -222,45 +222,51 @@ class PartitionProof:
 
     def _begin(self) -> None:
         """Apply the suspensions at the start of a range: the driver's, and those of gaps inside."""
-        row, folding = self._ranges[self._next], self._parts.folding
-        self._timestamp_ms, aside = 0, self._parts.aside
-        aside.batch = row.batch
-        aside.is_dropped = row.quarantined > 0 and row.batch <= aside.quarantine.dropped_up_to
+        row = self._ranges[self._next]
+        parts = self._parts
+        folding = parts.folding
+        self._timestamp_ms = 0
+        parts.aside.batch = row.batch
+        parts.aside.is_dropped = row.quarantined > 0 and row.batch <= parts.aside.quarantine.dropped_up_to
         rules = self._use_rules(row)
-        self._parts.lookups.begin(row, self._before if self._next else None)
-        expired = row.read_from > row.start and rules.expired is GateAnswer.SUSPEND
-        may_grow = rules.grew is GateAnswer.SUSPEND
-        grown = may_grow and row.batch in self._parts.chain.grown_at
-        at = row.read_from
-        self._at = max(self._at, at)
-        self._claimed = {
-            at: hole.cause for hole in row.holes if hole.cause != EXPIRED for at in range(hole.start, hole.until)
-        }
-        skipped = self._parts.removed.name_skips(self._before.skips, folding.sessions) if self._next else {}
+        parts.lookups.begin(row, self._before if self._next else None)
+        self._at = max(self._at, row.read_from)
+        self._claimed = _list_claimed(row)
+        skipped: Mapping[str, int] = {}
+        if self._next:
+            skipped = parts.removed.name_skips(self._before.skips, folding.sessions)
         folding.suspension = folding.suspension._replace(skipped=skipped)
         folding.applying.ended.clear()
-        if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
-            folding.set_suspension(row.suspended_from)
-        elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (grown and not at)) and may_grow:
-            folding.set_suspension(BEGUN_ELSEWHERE)
-        elif expired or (grown and row.suspended_from > at):
-            folding.set_suspension(max(folding.suspension.before, at))
-        elif row.suspended_from == at:  # of a cut log, too, where offsets of the log before it count no more
-            folding.set_suspension(at)
+        self._suspend_at_start(row, rules)
         unproven = [hole.until for hole in row.holes if hole.cause == "unproven"]
         if rules.hole is GateAnswer.SUSPEND:
             self._suspend_at = sorted({*self._suspend_at, *unproven})
-        parts = self._parts
-        known = folding.sessions.keys() | skipped.keys()
-        for session in parts.removed.find_sessions(row, known):
+        for session in parts.removed.find_sessions(row, folding.sessions.keys() | skipped.keys()):
             folding.remove(session)
             parts.replay.forget(session)
         self._count_decided(row)
         parts.aside.given_up = folding.suspension.before
-        planned_us, moment = row.planned_us, folding.due.moment
-        moment.latest_us = LATEST_US if planned_us is None else min(LATEST_US, planned_us + parts.declared.skew_us)
+        planned_us = row.planned_us
+        folding.due.moment.latest_us = LATEST_US
+        if planned_us is not None:
+            folding.due.moment.latest_us = min(LATEST_US, planned_us + parts.declared.skew_us)
         if row.is_empty and planned_us is not None and row.watermark_us is not None:
             self._advance(row, planned_us, row.watermark_us)
+
+    def _suspend_at_start(self, row: LedgerRange, rules: GateRules) -> None:
+        folding = self._parts.folding
+        start = row.read_from
+        has_expired = start > row.start and rules.expired is GateAnswer.SUSPEND
+        may_grow = rules.grew is GateAnswer.SUSPEND
+        has_grown = may_grow and row.batch in self._parts.chain.grown_at
+        if row.is_operator_decision:  # an operator's decision: the suspended sessions, and their offset
+            folding.set_suspension(row.suspended_from)
+        elif row.suspended_from == BEGUN_ELSEWHERE and (not self._next or (has_grown and not start)) and may_grow:
+            folding.set_suspension(BEGUN_ELSEWHERE)
+        elif has_expired or (has_grown and row.suspended_from > start):
+            folding.set_suspension(max(folding.suspension.before, start))
+        elif row.suspended_from == start:  # of a cut log, too, where offsets of the log before it count no more
+            folding.set_suspension(start)
 
     def _count_decided(self, row: LedgerRange) -> None:
         """Count the states that the driver or an operator discarded since the range before.
@@ -279,9 +285,9 @@ class PartitionProof:
             self._ended = ""
         elif not row.discarded_by and folding.suspension.before != folding.losses.before:
             folding.count_suspended()
-        before = self._before if self._next else row
-        counted = set(before.uncounted_skips).difference(row.uncounted_skips)
-        skips = {session: offset for session, offset in before.skips.items() if session in counted}
+        previous = self._before if self._next else row
+        counted = set(previous.uncounted_skips).difference(row.uncounted_skips)
+        skips = {session: offset for session, offset in previous.skips.items() if session in counted}
         for session, offset in self._parts.removed.name_skips(skips, folding.sessions).items():
             folding.count_skipped(session, offset)
 
@@ -317,8 +323,8 @@ class PartitionProof:
         self._compare_suspensions(row)
         parts.replay.note(parts.folding.applying.emitted)
         parts.replay.compare(row, parts.folding.sessions, parts.folding.applying.touched)
-        whole = self._next == len(self._ranges) - 1
-        parts.stored.compare(row, parts.folding, whole=whole)
+        is_last = self._next == len(self._ranges) - 1
+        parts.stored.compare(row, parts.folding, whole=is_last)
         if self._rules.hole is GateAnswer.STOP and any(hole.cause == "unproven" for hole in row.holes):
             raise ReadPastViolation("a hole that nothing explains")
 
@@ -329,16 +335,16 @@ class PartitionProof:
             self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, row.suspended_from)
         skipped = folding.suspension.skipped
         skips = self._parts.removed.name_skips(row.skips, folding.sessions.keys() | skipped.keys())
-        found = set(skips)
+        recorded = set(skips)
         if self._rules.needs_no_snapshot:  # no session waits: only messages before an offset are quarantined
-            left = {session for session, before in skipped.items() if before > row.until}
-            found = {session for session, before in skips.items() if before > row.until}
+            waiting = {session for session, before in skipped.items() if before > row.until}
+            recorded = {session for session, before in skips.items() if before > row.until}
         else:
             waiting = skipped.keys() - folding.applying.ended
-            left = {session for session in waiting if not folding.begun(session, skipped[session])}
-        if left != found and not row.is_operator_decision:
-            expected = f"sessions {sorted(left)} skipped after batch {row.batch}"
-            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(found))
+            waiting = {session for session in waiting if not folding.begun(session, skipped[session])}
+        if waiting != recorded and not row.is_operator_decision:
+            expected = f"sessions {sorted(waiting)} skipped after batch {row.batch}"
+            self._add(ViolationKind.SUSPENSION_DIFFERS, row.until, expected, sorted(recorded))
 
     def _compare_counts(self, row: LedgerRange) -> None:
         counts = self._parts.aside.counts
@@ -349,7 +355,8 @@ class PartitionProof:
                 self._add(ViolationKind.COUNT_DIFFERS, row.start, expected, getattr(row, name))
         counts.clear()
         offset, rows = self._parts.folding.applying.last_row
-        if row.rows_emitted != (emitted := rows if offset == row.until else 0):
+        emitted = rows if offset == row.until else 0
+        if row.rows_emitted != emitted:
             expected = f"{emitted} rows emitted at offset {row.until} by batch {row.batch}"
             self._add(ViolationKind.COUNT_DIFFERS, row.until, expected, row.rows_emitted)
 
@@ -363,9 +370,9 @@ class PartitionProof:
         times = {"first_event_time": to_stored_time(low), "last_event_time": to_stored_time(high)}
         if self._timestamp_ms:  # a range without one repeats the one of an earlier range
             times["newest_timestamp"] = to_stored_time(self._timestamp_ms * 1_000)
-        for name, at in times.items():
-            if getattr(row, name) != at:
-                expected = f"{name} {at} in batch {row.batch}"
+        for name, time in times.items():
+            if getattr(row, name) != time:
+                expected = f"{name} {time} in batch {row.batch}"
                 self._add(ViolationKind.TIME_DIFFERS, row.start, expected, getattr(row, name))
 
     def _compare_holes(self, row: LedgerRange) -> None:
@@ -373,15 +380,17 @@ class PartitionProof:
             self._range_gaps.clear()
             return
         claimed = self._claimed
-        found = {at for start, until in self._range_gaps for at in range(start, until)}
+        missing = set[int]()
+        for start, until in self._range_gaps:
+            missing.update(range(start, until))
         self._range_gaps.clear()
-        for start, until in _runs(found - claimed.keys()):
+        for start, until in _runs(missing - claimed.keys()):
             expected = f"offsets {start} to {until - 1} in the ledger's holes of batch {row.batch}"
             self._add(ViolationKind.HOLE_UNEXPLAINED, start, expected, f"holes {_shown(row)}")
-        for start, until in _runs(claimed.keys() - found):
+        for start, until in _runs(claimed.keys() - missing):
             expected = f"messages at {start} to {until - 1}"
             self._add(ViolationKind.HOLE_FALSE, start, expected, f"batch {row.batch} has them as {claimed[start]}")
-        self.gaps += [(at, at + 1, claimed[at]) for at in sorted(found & claimed.keys())]
+        self.gaps += [(offset, offset + 1, claimed[offset]) for offset in sorted(missing & claimed.keys())]
 
     def _compare_rows(self, until: int) -> None:
         parts = self._parts
@@ -399,6 +408,15 @@ class PartitionProof:
 
     def _add(self, kind: ViolationKind, offset: int, expected: object, found: object) -> None:
         self._violations.add(kind, self._parts.chain.place, offset, expected, found)
+
+
+def _list_claimed(row: LedgerRange) -> dict[int, str]:
+    """The offsets without a message, by the ledger, with their causes; expired ones are compared elsewhere."""
+    claimed = dict[int, str]()
+    for hole in row.holes:
+        if hole.cause != EXPIRED:
+            claimed.update(dict.fromkeys(range(hole.start, hole.until), hole.cause))
+    return claimed
 
 
 def _runs(offsets: Iterable[int]) -> list[tuple[int, int]]:

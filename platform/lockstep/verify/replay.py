@@ -118,39 +118,46 @@ class Replay:
 
     def count_skipped(self, session: str, before: int) -> None:
         """Count the state of a session that an operator skips."""
-        held = self.sessions.get(session)
-        if held is None or not self.discards or held.known.waits:
+        entry = self.sessions.get(session)
+        if entry is None or not self.discards or entry.known.waits:
             return
-        if self.suspension.before <= held.known.opened_at < before:
-            self.losses.note(held.state)
+        if self.suspension.before <= entry.known.opened_at < before:
+            self.losses.note(entry.state)
 
     def end_topic(self, change: str, until: int, *, has_buffer: bool) -> None:
         """Count the states of a topic that has ended."""
         may_replace = self.rules.at_first or self.rules.passes_unknown
-        before = self.losses.before if self.suspends else 0
+        counted_before = self.losses.before if self.suspends else 0
         if self.losses.before < until:
             sessions = self._list_losing(self.sessions)
-            self.losses.end_topic(change, before, sessions, may_replace=may_replace, has_buffer=has_buffer)
+            self.losses.end_topic(change, counted_before, sessions, may_replace=may_replace, has_buffer=has_buffer)
         self.losses.before = until
 
     def _list_losing(self, names: Iterable[str]) -> list[LosingSession]:
-        found = (self.sessions.get(name) for name in names)
-        return [LosingSession(held.known, held.state) for held in found if held is not None]
+        losing = list[LosingSession]()
+        for name in names:
+            entry = self.sessions.get(name)
+            if entry is not None:
+                losing.append(LosingSession(entry.known, entry.state))
+        return losing
 
-    def _suspended(self, session: str, held: Session, after: SessionMemory) -> SessionMemory:
+    def _suspended(self, session: str, entry: Session, after: SessionMemory) -> SessionMemory:
         """The memory of a session that a message suspends; its state counts as lost if nothing uses it again."""
-        if held.known.waits or not self.discards:
+        if entry.known.waits or not self.discards:
             return after
-        before = 0 if self.rules.needs_no_snapshot else self._in_force(session).of(session)
-        if not is_waiting(held.known, before):
-            self.losses.note(held.state)
+        suspended_before = 0
+        if not self.rules.needs_no_snapshot:
+            suspended_before = self._in_force(session).of(session)
+        if not is_waiting(entry.known, suspended_before):
+            self.losses.note(entry.state)
         return after._replace(lost=True)
 
     def remove(self, session: str) -> None:
         """Forget a session and all that is buffered or due for it; uncounted, as the ledger does."""
         self.sessions.pop(session, None)
         self.applying.touched.add(session)
-        for offset in [at for at, held in self.waiting.held.items() if held[0].session == session]:
+        buffered = [offset for offset, message in self.waiting.held.items() if message[0].session == session]
+        for offset in buffered:
             del self.waiting.held[offset]
         self.due.forget(session)
         skipped = {name: before for name, before in self.suspension.skipped.items() if name != session}
@@ -159,16 +166,17 @@ class Replay:
     def _in_force(self, session: str) -> Suspension:
         """The suspensions for a session: one that an operator skipped, and that ended again, is skipped no more."""
         if self.suspension.skipped and (mark := self.removed.find_mark(session)) in self.suspension.skipped:
-            named = {session if name == mark else name: before for name, before in self.suspension.skipped.items()}
-            self.suspension = self.suspension._replace(skipped=named)
+            # An erasure replaced the name by a mark, which only the name itself reproduces.
+            skipped = {session if name == mark else name: before for name, before in self.suspension.skipped.items()}
+            self.suspension = self.suspension._replace(skipped=skipped)
         if session not in self.suspension.skipped or session not in self.applying.ended:
             return self.suspension
         return self.suspension._replace(skipped={**self.suspension.skipped, session: 0})
 
     def begun(self, session: str, before: int) -> bool:
         """Whether a session has restarted at or after an offset."""
-        held = self.sessions.get(session)
-        return held is not None and not held.known.waits and held.known.opened_at >= before
+        entry = self.sessions.get(session)
+        return entry is not None and not entry.known.waits and entry.known.opened_at >= before
 
     def placed(self, record: Record) -> Held:
         """A buffered message, with the envelope it arrived with."""
@@ -263,8 +271,9 @@ class Replay:
         except Exception as error:  # noqa: BLE001  # see above
             self.waiting.refused(record, envelope.session, error)
             return
-        may_undo = self.aside.may_hold(record.offset) and (self.due.is_due or self.waiting.held)
-        copied = self._copied() if may_undo else None
+        copied = None
+        if self.aside.may_hold(record.offset) and (self.due.is_due or self.waiting.held):
+            copied = self._copied()  # only for a message that the stream refused: a copy of all states is slow
         self.due.fire_timers(record.offset, self.waits_before)
         raised = self._judge(message, refuses=copied is None)
         if raised is not None and copied is not None:
@@ -281,13 +290,13 @@ class Replay:
             refuses: Whether it is quarantined on an error.
         """
         envelope, _, record = message
-        held = self.sessions.get(envelope.session)
-        known = held.known if held is not None else None
+        entry = self.sessions.get(envelope.session)
+        memory = entry.known if entry is not None else None
         try:
-            fated = decide_outcome(self.rules, known, envelope, record, self._in_force(envelope.session))
+            fated = decide_outcome(self.rules, memory, envelope, record, self._in_force(envelope.session))
             self.waiting.discard(fated.freed)
             self.waiting.drop(fated.stale)
-            if self._done(fated, message, held) and fated.what in _GOES_ON:
+            if self._done(fated, message, entry) and fated.what in _GOES_ON:
                 self.due.note_message(envelope, record)
         except NOT_OF_THE_MESSAGE:
             raise
@@ -298,7 +307,7 @@ class Replay:
         self._notice(fated)  # not of a message that the transform refuses; of one that completes a refused snapshot
         return None
 
-    def _done(self, fated: SessionOutcome, message: Held, held: Session | None) -> bool:
+    def _done(self, fated: SessionOutcome, message: Held, entry: Session | None) -> bool:
         """Carry out a ruling; False if it completes a snapshot that the transform refuses."""
         envelope, _, record = message
         if fated.what is Action.ACCEPT:
@@ -316,68 +325,73 @@ class Replay:
         elif fated.what is Action.ASIDE:
             self.aside.keep(record, fated.cause, envelope.session)
         else:
-            self._keep_out(fated, record, envelope.session, held)
+            self._keep_out(fated, record, envelope.session, entry)
         return True
 
     def _accept(self, fated: SessionOutcome, message: Held) -> bool:
         envelope, _, record = message
-        known = cast("SessionMemory", fated.known)
-        held = self.sessions.get(envelope.session)
-        if held is not None and fated.before and is_multipart_open(held.known.memory):
+        memory = cast("SessionMemory", fated.known)
+        entry = self.sessions.get(envelope.session)
+        if entry is not None and fated.before and is_multipart_open(entry.known.memory):
             if not self.waiting.complete(message, fated.before):
                 return False
-            self.sessions[envelope.session].known = known
+            self.sessions[envelope.session].known = memory
             return True
-        if held is not None and (fated.before or envelope.kind is Kind.END):
-            held.known = known  # applied and freed messages are no longer buffered
+        if entry is not None and (fated.before or envelope.kind is Kind.END):
+            entry.known = memory  # applied and freed messages are no longer buffered
             self.waiting.release(envelope.session, fated.before, record.offset)
         if envelope.kind is Kind.END:
             self.waiting.apply(message, at=record.offset)
             return True
-        self._note_restart(fated, held)
-        self.applying.apply(message, at=record.offset, known=known, opens=True if fated.begins else None)
+        self._note_restart(fated, entry)
+        opens = True if fated.begins else None  # None: by its kind
+        self.applying.apply(message, at=record.offset, known=memory, opens=opens)
         self.waiting.release(envelope.session, fated.after, record.offset)
         return True
 
     def _hold(self, fated: SessionOutcome, message: Held) -> None:
         session = message[0].session
-        known = cast("SessionMemory", fated.known)
-        held = self.sessions.get(session)
-        self._note_restart(fated, held)
-        if held is None:
-            self.sessions[session] = Session(known, None)
+        memory = cast("SessionMemory", fated.known)
+        entry = self.sessions.get(session)
+        self._note_restart(fated, entry)
+        if entry is None:
+            self.sessions[session] = Session(memory, None)
         else:
-            held.known = known
+            entry.known = memory
             if fated.begins:
-                self.applying.drop_state(held, message)
+                self.applying.drop_state(entry, message)
         self.applying.touched.add(session)
         self.waiting.hold(message)
 
-    def _note_restart(self, fated: SessionOutcome, held: Session | None) -> None:
+    def _note_restart(self, fated: SessionOutcome, entry: Session | None) -> None:
         """Count the state of a session that restarts, if another class suspended it."""
-        if fated.begins and held is not None and held.known.waits and not held.known.lost:
-            self.losses.note(held.state)
+        if fated.begins and entry is not None and entry.known.waits and not entry.known.lost:
+            self.losses.note(entry.state)
 
     def _late(self, message: Held) -> None:
         envelope, body, record = message
-        held = self.sessions.get(envelope.session)
+        entry = self.sessions.get(envelope.session)
         on_late = self._declared.on_late
-        if held is not None and held.state is not None and on_late is not None:
-            rows = self.applying.run_hook(envelope.session, lambda: on_late(held.state, body, record), held)
+        if entry is not None and entry.state is not None and on_late is not None:
+            rows = self.applying.run_hook(envelope.session, lambda: on_late(entry.state, body, record), entry)
             self.aside.counts["timer_rows"] += bool(rows)
             self.applying.emit(to_source(envelope, record, LATE), record.offset, rows)
             if self.due.arms:
-                self.due.note(envelope.session, held)
+                self.due.note(envelope.session, entry)
         self.aside.keep_late(record, envelope.session)
 
-    def _keep_out(self, fated: SessionOutcome, record: Record, session: str, held: Session | None) -> None:
+    def _keep_out(self, fated: SessionOutcome, record: Record, session: str, entry: Session | None) -> None:
         after = fated.known
         if fated.what is Action.REFUSE:  # a stop, unless another policy was in force then
             self.aside.stop_unless_quarantined(record.offset, fated.cause)
-            after = held.known._replace(waits=True) if held is not None else None
+            after = None
+            if entry is not None:
+                after = entry.known._replace(waits=True)
         self.aside.keep(record, fated.cause, session)
-        if held is not None and after is not None and held.known != after:
-            held.known = self._suspended(session, held, after) if after.waits else after
+        if entry is not None and after is not None and entry.known != after:
+            if after.waits:
+                after = self._suspended(session, entry, after)
+            entry.known = after
             self.applying.touched.add(session)
 
     def _notice(self, fated: SessionOutcome) -> None:
@@ -406,7 +420,7 @@ class Replay:
         """A copy of everything that a message may change."""
         applying = self.applying
         return _Copied(
-            sessions={session: held.copied() for session, held in self.sessions.items()},
+            sessions={session: entry.copied() for session, entry in self.sessions.items()},
             held=dict(self.waiting.held),
             aside=self.aside.savepoint(),
             rows=len(applying.emitted.rows),
@@ -416,7 +430,8 @@ class Replay:
         )
 
     def _rollback(self, copied: _Copied) -> None:
-        self.applying.sessions, self.waiting.held = copied.sessions, copied.held
+        self.applying.sessions = copied.sessions
+        self.waiting.held = copied.held
         self.aside.rollback(copied.aside)
         self.applying.emitted.since(copied.rows)
         self.applying.last_row = copied.last_row

@@ -156,8 +156,10 @@ class Violations:
         """Record a violation."""
         self.counts[kind] += 1
         if len(self.listed) < LISTED_VIOLATIONS_MAX:
-            topic, partition = (where.topic, where.partition) if where is not None else ("", None)
-            place = {"topic": topic, "partition": partition, "offset": offset}
+            place: dict[str, object] = {"topic": "", "partition": None, "offset": offset}
+            if where is not None:
+                place["topic"] = where.topic
+                place["partition"] = where.partition
             self.listed.append(ProofViolation(kind=kind, expected=str(expected), found=str(found), **place))  # type: ignore[arg-type]
 
     def has(self, kind: ViolationKind, where: ViolationPlace) -> bool:

@@ -184,19 +184,19 @@ class RowReplay:
         while group := list(islice(differences, LOCATED_TOGETHER)):
             batches = chain.find_batches(each.position or NO_ROW for each in group)
             for difference, batch in zip(group, batches, strict=True):
-                at = None if difference.position is None else batch
-                limit = _explain(limits, at)
+                of_batch = None if difference.position is None else batch
+                limit = _explain(limits, of_batch)
                 if limit is None:
-                    self._add(difference, chain, at)
+                    self._add(difference, chain, of_batch)
                 else:
                     explained[limit] += 1
         if not explained:
             return ""
         latest = max(explained)
         count = explained.total()
-        differ = (
-            "1 key without a row since then differs" if count == 1 else f"{count} keys without a row since then differ"
-        )
+        differ = f"{count} keys without a row since then differ"
+        if count == 1:
+            differ = "1 key without a row since then differs"
         return f"replayable from batch {latest.batch + 1}: {latest.reason}; {differ}"
 
     def _add(self, difference: RowDifference, chain: LedgerChain, batch: int | None) -> None:
@@ -206,15 +206,15 @@ class RowReplay:
         row = "" if difference.position is None else f"row {difference.position[1]} of batch {batch}"
         if difference.column is not None:
             expected = f"{of_key}: {difference.column} = {show_short(difference.expected)} {state}"
-            found = f"{row}: {difference.column} = {show_short(difference.found)}"
+            actual = f"{row}: {difference.column} = {show_short(difference.found)}"
         elif difference.position is None:
             expected = f"{of_key}: a row, as {state}"
-            found = "no row, or a removal"
+            actual = "no row, or a removal"
         else:
             expected = f"{of_key}: none {state}, so a removal"
-            found = f"{row} is the newest"
+            actual = f"{row} is the newest"
         offset = last.until if difference.position is None else difference.position[0]
-        self._violations.add(ViolationKind.REPLAY_DIFFERS, chain.place, offset, expected, found)
+        self._violations.add(ViolationKind.REPLAY_DIFFERS, chain.place, offset, expected, actual)
 
 
 def _explain(limits: Iterable[ReplayLimit], batch: int | None) -> ReplayLimit | None:
@@ -224,4 +224,6 @@ def _explain(limits: Iterable[ReplayLimit], batch: int | None) -> ReplayLimit | 
 
 
 def _show_key(key: tuple[object, ...]) -> str:
-    return show_short(key[0] if len(key) == 1 else key)
+    if len(key) == 1:
+        return show_short(key[0])
+    return show_short(key)

@@ -110,10 +110,14 @@ class RowSpool:
 
     def _note(self, run: pa.RecordBatch, file: int, index: int) -> None:
         topic_id, partition = (run[name][0].as_py() for name in PLACE_COLUMNS)
-        first, last = (tuple(int(run[name][at].as_py()) for name in self._order) for at in (0, run.num_rows - 1))
-        self._runs.setdefault(TopicIdPartition(topic_id, partition), []).append(
-            RowRun(file, index, run.num_rows, first, last)
-        )
+        first = self._read_order(run, 0)
+        last = self._read_order(run, run.num_rows - 1)
+        runs = self._runs.setdefault(TopicIdPartition(topic_id, partition), [])
+        runs.append(RowRun(file, index, run.num_rows, first, last))
+
+    def _read_order(self, run: pa.RecordBatch, row: int) -> tuple[int, ...]:
+        """The numbers of a row by which rows are sorted."""
+        return tuple(int(run[name][row].as_py()) for name in self._order)
 
 
 def _split(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -137,7 +141,9 @@ class PartitionRows:
         self._sorted: pa.RecordBatch | None = None
         if any(after.first < before.last for before, after in pairwise(self._runs)):  # the files were in no order
             self._sorted = self._sort()
-        counts = [run.rows for run in self._runs] if self._sorted is None else [self._sorted.num_rows]
+        counts = [run.rows for run in self._runs]
+        if self._sorted is not None:
+            counts = [self._sorted.num_rows]
         self._begins = [0, *accumulate(counts)]
         self._near: tuple[int, pa.RecordBatch] | None = None
 
@@ -147,13 +153,13 @@ class PartitionRows:
 
     def read(self, first: int, until: int) -> list[dict[str, object]]:
         """Rows as mappings of their columns."""
-        found = list[dict[str, object]]()
+        rows = list[dict[str, object]]()
         while first < min(until, len(self)):
             number = bisect_right(self._begins, first) - 1
             end = min(until, self._begins[number + 1])
-            found += self._find_batch(number).slice(first - self._begins[number], end - first).to_pylist()
+            rows += self._find_batch(number).slice(first - self._begins[number], end - first).to_pylist()
             first = end
-        return found
+        return rows
 
     def read_numbers(self, name: str) -> Numbers:
         """A column of numbers; 0 without one."""
@@ -161,17 +167,20 @@ class PartitionRows:
 
     def find_texts(self, name: str) -> set[str]:
         """The distinct texts of a column."""
-        return {str(text) for batch in self._batches() for text in pc.unique(batch[name]).to_pylist()}
+        texts = set[str]()
+        for batch in self._batches():
+            texts.update(map(str, pc.unique(batch[name]).to_pylist()))
+        return texts
 
     def find_rows_with(self, name: str) -> Numbers:
         """The rows that have a value in a column, other than an empty list."""
-        held = [np.zeros(0, bool), *(_find_values(batch, name) for batch in self._batches())]
-        return np.flatnonzero(np.concatenate(held))
+        has_value = [np.zeros(0, bool), *(_find_values(batch, name) for batch in self._batches())]
+        return np.flatnonzero(np.concatenate(has_value))
 
     def find_rows_with_part(self, name: str, part: str, value: str) -> Numbers:
         """Which rows have a list with an item of which a part has this value."""
-        held = [np.zeros(0, bool), *(_find_parts(batch, name, part, value) for batch in self._batches())]
-        return np.flatnonzero(np.concatenate(held))
+        has_part = [np.zeros(0, bool), *(_find_parts(batch, name, part, value) for batch in self._batches())]
+        return np.flatnonzero(np.concatenate(has_part))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         return map(self._find_batch, range(len(self._begins) - 1))
@@ -188,8 +197,8 @@ class PartitionRows:
         order: Any = [(name, "ascending") for name in self._order]
         batches = (self._readers[run.file].get_batch(run.index) for run in self._runs)
         rows = pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
-        (found,) = rows.sort_by(order).combine_chunks().to_batches()
-        return found
+        (batch,) = rows.sort_by(order).combine_chunks().to_batches()
+        return batch
 
 
 def _to_numbers(batch: pa.RecordBatch, name: str) -> Numbers:
@@ -208,10 +217,10 @@ def _find_values(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
 
 
 def _find_parts(batch: pa.RecordBatch, name: str, part: str, value: str) -> npt.NDArray[np.bool_]:
-    found = _find_values(batch, name)
-    if found.any():
+    has_part = _find_values(batch, name)
+    if has_part.any():
         column: Any = batch[name]
         parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
         parts = pc.struct_field(pc.list_flatten(column), part).to_numpy(zero_copy_only=False)
-        found = np.isin(np.arange(batch.num_rows), parents[parts == value])
-    return found
+        has_part = np.isin(np.arange(batch.num_rows), parents[parts == value])
+    return has_part

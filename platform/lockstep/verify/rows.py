@@ -101,8 +101,8 @@ class TableRows:
                     for batch in _read_rows(held, table / file.path, violations):
                         bounds.add(batch)
                         self._add(batch, file.hour, writers, stack)
-                    said = {name: statistics[name][file.at] for name in statistics.column_names}
-                    for expected, found in bounds.find_differences(said):
+                    stated = {name: statistics[name][file.at] for name in statistics.column_names}
+                    for expected, found in bounds.find_differences(stated):
                         where = f"{file.path}: {expected}"
                         violations.add(ViolationKind.DATA_FILE_DAMAGED, None, None, where, found)
                     for name, time_us in bounds.find_unreadable():
@@ -122,18 +122,21 @@ class TableRows:
             for before, after in pairwise(slices):
                 if after.hour < before.hour:
                     expected = f"a file of commit_hour {before.hour} or later"
-                    found = after.hour
-                    violations.add(ViolationKind.ROW_ORDER, self.places[key], after.first[0], expected, found)
+                    violations.add(ViolationKind.ROW_ORDER, self.places[key], after.first[0], expected, after.hour)
 
     def check_hours(
         self, chains: Mapping[TopicIdPartition, LedgerChain], stamps: Mapping[int, BatchStamp], violations: Violations
     ) -> None:
         """Find rows in another commit hour than that of their batch: retention would drop them by it."""
         for key in self.slices.keys() & chains.keys():
-            ends = [(end, each.hour) for each in self.slices[key] for end in (each.first, each.last)]
+            ends = list[tuple[RowPosition, str]]()
+            for part in self.slices[key]:
+                ends += [(part.first, part.hour), (part.last, part.hour)]
             batches = chains[key].find_batches(end for end, _ in ends)
             for (end, hour), batch in zip(ends, batches, strict=True):
-                stamp = None if batch is None else stamps.get(batch)
+                if batch is None:  # a row that no batch emitted is reported where rows are compared
+                    continue
+                stamp = stamps.get(batch)
                 if stamp is not None and stamp.hour != hour:
                     expected = f"commit_hour {stamp.hour}, of batch {batch}"
                     violations.add(ViolationKind.ROW_ORDER, self.places[key], end[0], expected, hour)
@@ -181,9 +184,10 @@ class TableRows:
         rises = (emitted[1:] > emitted[:-1]) | ((emitted[1:] == emitted[:-1]) & (numbers[1:] > numbers[:-1]))
         first = (int(emitted[0]), int(numbers[0]))
         last = (int(emitted[-1]), int(numbers[-1]))
-        found = Slice(file, index, run.num_rows, first, last, bool(rises.all()), hour)
-        self.slices.setdefault(TopicIdPartition(topic_id, partition), []).append(found)
-        self.places.setdefault(TopicIdPartition(topic_id, partition), ViolationPlace(topic, topic_id, partition))
+        part = Slice(file, index, run.num_rows, first, last, bool(rises.all()), hour)
+        key = TopicIdPartition(topic_id, partition)
+        self.slices.setdefault(key, []).append(part)
+        self.places.setdefault(key, ViolationPlace(topic, topic_id, partition))
 
     def _positions(self, key: TopicIdPartition) -> list[tuple[int, int]]:
         """Emit offset and row number of each row, in the order of the table."""
@@ -219,8 +223,9 @@ class RowCursor:
         while rows and self._batch is not None:
             passed = min(rows, self._batch.num_rows)
             rows = rows - passed
-            rest = self._batch.slice(passed)
-            self._batch = rest if rest.num_rows else next(self._batches, None)
+            self._batch = self._batch.slice(passed)
+            if not self._batch.num_rows:
+                self._batch = next(self._batches, None)
 
 
 def _read_rows(file: pq.ParquetFile, path: Path, violations: Violations) -> Iterator[pa.RecordBatch]:
@@ -268,8 +273,8 @@ def _name_disorder(place: ViolationPlace, positions: list[tuple[int, int]], viol
         if position in seen:
             violations.add(ViolationKind.ROW_DOUBLED, place, offset, f"row {row} once", "the row again")
         elif position < highest:
-            found = f"row {row} behind row {highest[1]} of offset {highest[0]}"
-            violations.add(ViolationKind.ROW_ORDER, place, offset, "rising offsets and rows", found)
+            actual = f"row {row} behind row {highest[1]} of offset {highest[0]}"
+            violations.add(ViolationKind.ROW_ORDER, place, offset, "rising offsets and rows", actual)
         seen.add(position)
         highest = max(highest, position)
 
@@ -326,27 +331,33 @@ class Emitted:
                 add(value)
         else:
             for (name, held), value in zip(self.proof.items(), columns, strict=True):
-                held.extend(range(first, first + len(rows)) if name == "_row" else [value] * len(rows))
+                if name == "_row":
+                    held.extend(range(first, first + len(rows)))
+                else:
+                    held.extend([value] * len(rows))
         self.rows += rows
 
     def since(self, rows: int) -> Emitted:
         """Remove and return all but the first so many rows."""
-        taken = Emitted()
-        for name, held in self.proof.items():
-            taken.proof[name] += held[rows:]
-            del held[rows:]
-        taken.rows += self.rows[rows:]
+        later = Emitted()
+        for name, values in self.proof.items():
+            later.proof[name] += values[rows:]
+            del values[rows:]
+        later.rows += self.rows[rows:]
         del self.rows[rows:]
-        return taken
+        return later
 
     def without(self, removed: RemovedSessions) -> Emitted:
         """All but the rows of removed sessions."""
         sessions = self.proof["_session"]
-        left = Emitted()
-        kept = [at for at in range(len(self.rows)) if not removed.has_row(sessions[at], self._position(at))]
-        left.proof = {name: [held[at] for at in kept] for name, held in self.proof.items()}
-        left.rows = [self.rows[at] for at in kept]
-        return left
+        remaining = Emitted()
+        numbers = [
+            number for number in range(len(self.rows)) if not removed.has_row(sessions[number], self._position(number))
+        ]
+        for name, values in self.proof.items():
+            remaining.proof[name] = [values[number] for number in numbers]
+        remaining.rows = [self.rows[number] for number in numbers]
+        return remaining
 
     def emitted_before(self, offset: int) -> int:
         """The number of rows emitted before an offset."""
@@ -412,20 +423,22 @@ class RowComparison:
     def _alike(self, emitted: Emitted, table: Sequence[pa.RecordBatch]) -> bool:
         if sum(batch.num_rows for batch in table) != len(emitted.rows):
             return False
-        at = 0
+        start = 0
         for batch in table:
-            until = at + batch.num_rows
-            if not all(
-                self._column_alike(emitted, batch, name, at, until) for name in self._list_columns(emitted, batch)
-            ):
-                return False
-            at = until
+            until = start + batch.num_rows
+            for name in self._list_columns(emitted, batch):
+                if not self._column_alike(emitted, batch, name, start, until):
+                    return False
+            start = until
         return True
 
     def _list_columns(self, emitted: Emitted, batch: pa.RecordBatch) -> list[str]:
         """The columns of the fold that a batch has, and those that were added later, which it may lack."""
-        user = type(emitted.rows[0]).__struct_fields__ if emitted.rows else ()
-        return [name for name in (*emitted.proof, *_PLACE, *user) if name in batch.schema.names or name in self._absent]
+        fields: tuple[str, ...] = ()
+        if emitted.rows:
+            fields = type(emitted.rows[0]).__struct_fields__
+        names = (*emitted.proof, *_PLACE, *fields)
+        return [name for name in names if name in batch.schema.names or name in self._absent]
 
     def _column_alike(self, emitted: Emitted, batch: pa.RecordBatch, name: str, at: int, until: int) -> bool:
         first = self._first_of(name, batch)
@@ -490,12 +503,12 @@ class RowComparison:
             kind = ViolationKind.QUARANTINE_AND_ROWS if kept.holds(offset) else ViolationKind.ROW_EXTRA
             self._violations.add(kind, self._place, offset, f"no row {row}", f"session {found.get('_session')!r}")
         else:
-            held = [name for name in expected if not self._is_absent(name, identity, found)]
-            wrong = [name for name in held if not is_equal(expected[name], found.get(name))]
-            for name in wrong[:1]:
-                wanted = f"row {row}: {name} = {expected[name]!r}"
-                actual = repr(found.get(name))
-                self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, actual)
+            for name, value in expected.items():
+                if self._is_absent(name, identity, found) or is_equal(value, found.get(name)):
+                    continue
+                wanted = f"row {row}: {name} = {value!r}"
+                self._violations.add(ViolationKind.ROW_CHANGED, self._place, offset, wanted, repr(found.get(name)))
+                return  # one violation a row
 
     def _is_absent(self, name: str, identity: RowPosition, found: Mapping[str, Any]) -> bool:
         """Whether a row was written before a column was added."""
@@ -595,7 +608,9 @@ def _position(batch: pa.RecordBatch, at: int) -> RowPosition:
 
 def _as_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """The rows; a time outside of Python's calendar, which the file should not have, as its number since 1970."""
-    columns = [[read_value(scalar) for scalar in column] for column in batch.columns]
+    columns = list[list[Any]]()
+    for column in batch.columns:
+        columns.append([read_value(scalar) for scalar in column])
     return (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 

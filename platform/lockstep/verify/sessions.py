@@ -85,8 +85,8 @@ class ReplaySessions:
         """Set whether a message on which the transform raises is undone."""
         if is_on is not self._undoes:
             self._undoes = is_on
-            for held in self.sessions.values():
-                self.save(held)
+            for entry in self.sessions.values():
+                self.save(entry)
 
     def apply(
         self,
@@ -105,17 +105,19 @@ class ReplaySessions:
             opens: Whether it makes a new state; by default its kind decides.
         """
         envelope, body, record = message
-        held = self.sessions.get(envelope.session)
+        entry = self.sessions.get(envelope.session)
+        if opens is None:
+            opens = entry is None or self._opens(entry, envelope)
         if envelope.kind is Kind.END:
             rows = self.end(envelope.session, body, (envelope, record))
             cause = END
-        elif held is None or (self._opens(held, envelope) if opens is None else opens):
+        elif entry is None or opens:
             rows = self._opened(envelope, body, record, known)
             cause = SNAPSHOT
         else:
-            rows = self._updated(held, envelope, body, record)
+            rows = self._updated(entry, envelope, body, record)
             cause = UPDATE
-            held.known = known or held.known
+            entry.known = known or entry.known
         self._applied(message, at, rows, cause)
 
     def preserve_state(self, session: str) -> object:
@@ -142,16 +144,16 @@ class ReplaySessions:
             completes: It is the last part.
         """
         envelope, body, record = message
-        held = self.sessions[envelope.session]
+        entry = self.sessions[envelope.session]
         difference = self._declared.difference
         if opens:
             rows = self._opened(envelope, body, record, None, is_part=True)
         elif difference is None:
-            rows = self._updated(held, envelope, body, record)
+            rows = self._updated(entry, envelope, body, record)
         else:
-            rows = self._added(held, body, record)
+            rows = self._added(entry, body, record)
         if completes and difference is not None:
-            rows = difference.list_rows(before, held.state, body)
+            rows = difference.list_rows(before, entry.state, body)
             self._refuse_unfit(rows, envelope, record)
         self._applied(message, at, rows, SNAPSHOT)
 
@@ -162,7 +164,8 @@ class ReplaySessions:
         envelope, _, record = message
         self.touched.add(envelope.session)
         self._aside.expect_in_no_side_table(record.offset, with_rows=bool(rows))
-        self._aside.counts["with_rows" if rows else "accepted_without_row"] += 1
+        count = "with_rows" if rows else "accepted_without_row"
+        self._aside.counts[count] += 1
         self._aside.note_time(envelope.event_time_us)
         self.emit(to_source(envelope, record, cause), at, rows)
 
@@ -187,14 +190,14 @@ class ReplaySessions:
             body: The message that ends it; None at its idle timeout.
             origin: The envelope and the record of that message.
         """
-        held = self.sessions.get(session)
+        entry = self.sessions.get(session)
         rows = list[msgspec.Struct]()
-        if held is not None and held.state is not None:
-            rows = self._list_last_rows(held.state, body)
+        if entry is not None and entry.state is not None:
+            rows = self._list_last_rows(entry.state, body)
         if origin is not None:
             self._refuse_unfit(rows, *origin)
-        if held is not None and held.state is not None and self._declared.on_end is None:
-            self.losses.note_end(held.state)
+        if entry is not None and entry.state is not None and self._declared.on_end is None:
+            self.losses.note_end(entry.state)
         self.remove(session)
         return rows
 
@@ -205,57 +208,62 @@ class ReplaySessions:
         self.touched.add(session)
 
     def run_hook(
-        self, session: str, work: Callable[[], Iterable[msgspec.Struct]], held: Session
+        self, session: str, work: Callable[[], Iterable[msgspec.Struct]], entry: Session
     ) -> list[msgspec.Struct]:
         """The rows of a hook that may change the state; undone when it raises, when called or while it emits."""
         try:
             rows = list(work())
         except Exception:
-            self.undo(held)
+            self.undo(entry)
             raise
         self.touched.add(session)
-        self.save(held)
+        self.save(entry)
         return rows
 
-    def save(self, held: Session, encoded: bytes | None = None) -> None:
+    def save(self, entry: Session, encoded: bytes | None = None) -> None:
         """Save a copy of a session's state, which may have been encoded already."""
-        if self._undoes and held.state is not None:
+        if self._undoes and entry.state is not None:
+            # The stored form of a state with tables lacks their rows, which are separate entries.
             usable = encoded if not self._declared.whole.tables else None
-            held.saved = usable or self._declared.saved(held.state)
+            entry.saved = usable or self._declared.saved(entry.state)
         else:
-            held.saved = None
-        held.since = []
+            entry.saved = None
+        entry.since = []
 
     @staticmethod
-    def _opens(held: Session, envelope: Envelope) -> bool:
-        return envelope.kind is not Kind.UPDATE or held.known.memory is None or held.state is None
+    def _opens(entry: Session, envelope: Envelope) -> bool:
+        return envelope.kind is not Kind.UPDATE or entry.known.memory is None or entry.state is None
 
-    def drop_state(self, held: Session, message: tuple[Envelope, object, Record]) -> None:
+    def drop_state(self, entry: Session, message: tuple[Envelope, object, Record]) -> None:
         """Drop the state of a session that restarts with a buffered message, and remove the rows of a ready fold."""
         envelope, _, record = message
         difference = self._declared.difference
-        rows = [] if difference is None else difference.list_rows(held.state, None, None)
+        rows = list[msgspec.Struct]()
+        if difference is not None:
+            rows = difference.list_rows(entry.state, None, None)
         self._refuse_unfit(rows, envelope, record)
-        held.state = None
-        self.save(held)
+        entry.state = None
+        self.save(entry)
         self._aside.counts["timer_rows"] += bool(rows)
         source = to_source(envelope, record, SNAPSHOT)
         self.emit(source._replace(sequence=None), record.offset, rows)
 
-    def undo(self, held: Session) -> None:
+    def undo(self, entry: Session) -> None:
         """Restore the state of a session that a failed message may have changed."""
-        if held.saved is None:
+        if entry.saved is None:
             return
-        held.state = self._declared.recovered(held.saved)
-        for body, record in held.since:
-            for _ in self._declared.on_update_unchecked(held.state, body, record):
+        entry.state = self._declared.recovered(entry.saved)
+        for body, record in entry.since:
+            for _ in self._declared.on_update_unchecked(entry.state, body, record):
                 pass
 
     def _list_last_rows(self, state: object, body: object) -> list[msgspec.Struct]:
         """The rows of the end of a session, and the removals of a ready fold."""
         on_end = self._declared.on_end
         difference = self._declared.difference
-        rows = [] if on_end is None else list(on_end(state))
+        rows = list[msgspec.Struct]()
+        if on_end is not None:
+            rows = list(on_end(state))
         if difference is not None and difference.ends_remove:
             rows += difference.list_rows(state, None, body)
         return rows
@@ -264,22 +272,23 @@ class ReplaySessions:
         self, envelope: Envelope, body: object, record: Record, known: SessionMemory | None, *, is_part: bool = False
     ) -> list[msgspec.Struct]:
         """Set the state of a session from a snapshot; of a part of one, the difference is taken at the end."""
-        held = self.sessions.get(envelope.session)
+        entry = self.sessions.get(envelope.session)
+        previous = None if entry is None else entry.state
         try:
-            rows, state = self._make_state(None if held is None else held.state, body, record, is_part=is_part)
+            rows, state = self._make_state(previous, body, record, is_part=is_part)
             self._refuse_unfit(rows, envelope, record)
             self._refuse_state(state, record)
         except Exception:
-            if held is not None:
-                self.undo(held)
+            if entry is not None:
+                self.undo(entry)
             raise
-        if held is None:
-            held = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
-        held.known = known or held.known
-        held.state = state
+        if entry is None:
+            entry = self.sessions[envelope.session] = Session(known or SessionMemory(record.offset, None), state)
+        entry.known = known or entry.known
+        entry.state = state
         if self.losses.begun is not None:
             self.losses.begun.add(envelope.session)
-        self.save(held)
+        self.save(entry)
         return rows
 
     def _make_state(
@@ -287,41 +296,43 @@ class ReplaySessions:
     ) -> tuple[list[msgspec.Struct], object]:
         """The rows and the state of a snapshot."""
         difference = self._declared.difference
-        before = previous if difference is None else difference.copied(previous)
+        old_state = previous
+        if difference is not None:
+            old_state = difference.copied(previous)  # the transform may change the previous state in place
         state = self._declared.on_snapshot(body, record, previous)
         rows: list[msgspec.Struct] = []
         if isinstance(state, InitialState):
             rows = list(state.rows)
             state = state.state
         if difference is not None and not is_part:
-            rows += difference.list_rows(before, state, body)
+            rows += difference.list_rows(old_state, state, body)
         return rows, state
 
-    def _added(self, held: Session, body: object, record: Record) -> list[msgspec.Struct]:
+    def _added(self, entry: Session, body: object, record: Record) -> list[msgspec.Struct]:
         """Add a part to the table of a ready fold: its rows do not count."""
-        for _ in self._declared.on_update_unchecked(held.state, body, record):
+        for _ in self._declared.on_update_unchecked(entry.state, body, record):
             pass
-        self._refuse_state(held.state, record)
-        self._note(held, body, record)
+        self._refuse_state(entry.state, record)
+        self._note(entry, body, record)
         return []
 
-    def _updated(self, held: Session, envelope: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
+    def _updated(self, entry: Session, envelope: Envelope, body: object, record: Record) -> list[msgspec.Struct]:
         try:
-            rows = list(self._declared.on_update(held.state, body, record))
+            rows = list(self._declared.on_update(entry.state, body, record))
             self._refuse_unfit(rows, envelope, record)
-            self._refuse_state(held.state, record)
+            self._refuse_state(entry.state, record)
         except Exception:
-            self.undo(held)
+            self.undo(entry)
             raise
-        self._note(held, body, record)
+        self._note(entry, body, record)
         return rows
 
-    def _note(self, held: Session, body: object, record: Record) -> None:
+    def _note(self, entry: Session, body: object, record: Record) -> None:
         """Note a message that changed the state, to apply it again after one that fails."""
         if self._undoes:
-            held.since.append((body, record))
-            if len(held.since) >= SAVED_AFTER_MESSAGES:
-                self.save(held)
+            entry.since.append((body, record))
+            if len(entry.since) >= SAVED_AFTER_MESSAGES:
+                self.save(entry)
 
     def _refuse_unfit(self, rows: list[msgspec.Struct], envelope: Envelope, record: Record) -> None:
         """Treat rows that no table can hold as an error; checked in detail only if the stream refused them too."""
@@ -359,7 +370,9 @@ def read_deadline(declared: Declared, state: object) -> int | None:
         TypeError: The time is not an integer.
         ValueError: It is too early to be the event time of a row.
     """
-    due_us = None if declared.deadline is None or state is None else declared.deadline(state)
+    if declared.deadline is None or state is None:
+        return None
+    due_us = declared.deadline(state)
     if due_us is not None and require_int(due_us) < FIRST_TIME_US:
         raise ValueError(f"a deadline of {due_us} us, which readers could not return")
     return due_us

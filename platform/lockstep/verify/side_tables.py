@@ -78,14 +78,16 @@ class ExpectedSideRows:
         self.dropped_up_to = dropped_up_to
         self._rows = rows
         self._block = (0, list[Row]())
-        columns = ("offset", "batch")
-        offsets, batches = (np.zeros(0, np.int64) if rows is None else rows.read_numbers(name) for name in columns)
+        offsets = np.zeros(0, np.int64)
+        batches = offsets
+        if rows is not None:
+            offsets = rows.read_numbers("offset")
+            batches = rows.read_numbers("batch")
         self._offsets = array("q", offsets.tobytes())
         self._by_batch = Counter[int](batches.tolist())
         self.compared = 0
         for again in (np.flatnonzero(np.diff(offsets) == 0) + 1).tolist():
-            found = f"again in batch {batches[again]}"
-            violations.add(kinds.doubled, place, self._offsets[again], "one row", found)
+            violations.add(kinds.doubled, place, self._offsets[again], "one row", f"again in batch {batches[again]}")
 
     def holds(self, offset: int) -> bool:
         """Whether a message is in quarantine."""
@@ -132,8 +134,7 @@ class ExpectedSideRows:
         for name, value in wanted.items():
             if row[name] != value:
                 expected = f"{name} {_short(value)}"
-                found = _short(row[name])
-                self._violations.add(self._kinds.changed, self._place, record.offset, expected, found)
+                self._violations.add(self._kinds.changed, self._place, record.offset, expected, _short(row[name]))
                 return
 
     def _wanted(self, row: Row, record: Record, cause: str, session: str | None) -> dict[str, object]:
@@ -142,10 +143,10 @@ class ExpectedSideRows:
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
         if session is None and row["session"] is not None:  # it is stored under its key
             session = (record.key or b"").decode(errors="replace")
-        return _as_quarantined(record) | {
-            "cause": _as_text(cause),
-            "session": None if session is None else _as_text(session),
-        }
+        shown_session = None
+        if session is not None:
+            shown_session = _as_text(session)
+        return _as_quarantined(record) | {"cause": _as_text(cause), "session": shown_session}
 
     def refuse(self, offset: int, *, with_rows: bool) -> None:
         """Expect a message not to be here."""
@@ -159,24 +160,27 @@ class ExpectedSideRows:
         """Report a row of an offset that holds no message, or was never read."""
         row = self._read(offset)
         if row is not None:
-            found = f"there as {row['cause']!r}"
-            self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", found)
+            stored = f"there as {row['cause']!r}"
+            self._violations.add(self._kinds.extra, self._place, offset, "no message was read there", stored)
 
     def _find(self, offset: int) -> int | None:
         """The index of the row of an offset: the last of several."""
-        at = bisect_right(self._offsets, offset) - 1
-        return at if at >= 0 and self._offsets[at] == offset else None
+        number = bisect_right(self._offsets, offset) - 1
+        if number < 0 or self._offsets[number] != offset:
+            return None
+        return number
 
     def _read(self, offset: int) -> Row | None:
         """The row of an offset; the fold asks in order of offsets, mostly."""
-        at = self._find(offset)
-        if at is None or self._rows is None:
+        number = self._find(offset)
+        if number is None or self._rows is None:
             return None
         first, rows = self._block
-        if not first <= at < first + len(rows):
-            first = at - at % BLOCK_ROWS
-            self._block = first, (rows := self._rows.read(first, first + BLOCK_ROWS))
-        return rows[at - first]
+        if not first <= number < first + len(rows):
+            first = number - number % BLOCK_ROWS
+            rows = self._rows.read(first, first + BLOCK_ROWS)
+            self._block = first, rows
+        return rows[number - first]
 
 
 def _as_quarantined(record: Record) -> dict[str, object]:

@@ -7,6 +7,7 @@ start with bytes that no session has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
@@ -62,17 +63,19 @@ class StoredSystemEntries:
     def put(self, key: bytes, value: bytes | None) -> bool:
         """Add an entry; False if its kind is unknown."""
         kind = key[:1]
-        rest = key[1:]
+        suffix = key[1:]
         if kind == HELD:
-            _put(self._held.setdefault(rest[:_DIGEST_BYTES], {}), int.from_bytes(rest[_DIGEST_BYTES:], "big"), value)
+            _put(
+                self._held.setdefault(suffix[:_DIGEST_BYTES], {}), int.from_bytes(suffix[_DIGEST_BYTES:], "big"), value
+            )
         elif kind == CLOCK:
-            _put(self._clocks, rest.decode("utf-8", "surrogatepass"), value)
+            _put(self._clocks, suffix.decode("utf-8", "surrogatepass"), value)
         elif kind == AGENDA:
-            self._put_on_agenda(rest, value)
+            self._put_on_agenda(suffix, value)
         elif kind == _PREFIX_REMOVED and value is None:
-            self._remove_rows(rest)
+            self._remove_rows(suffix)
         elif kind == bytes([ROWS]):
-            session, _, row = rest.partition(b"\xff")
+            session, _, row = suffix.partition(b"\xff")
             _put(self._rows.setdefault(session, {}), row, value)
         else:
             return False
@@ -149,25 +152,28 @@ class StoredSystemEntries:
             if _content(_MESSAGES.decode(stored[offset])) != _content(waiting[offset][2].source):
                 yield f"the buffered message at offset {offset} has another content in the state"
 
-    def late_agenda(self, session: str, held: Session, due_us: int) -> Iterator[str]:
+    def late_agenda(self, session: str, entry: Session, due_us: int) -> Iterator[str]:
         """Differences between the stored due time of a session that is not suspended and the fold's."""
         clock = self.clock(session)
-        if clock != (held.seen_us, held.at):
-            yield f"its newest message at {clock} (event time, offset), in the fold {(held.seen_us, held.at)}"
+        if clock != (entry.seen_us, entry.at):
+            yield f"its newest message at {clock} (event time, offset), in the fold {(entry.seen_us, entry.at)}"
         if (noted := self.noted_us(session)) > due_us:
-            yield f"something due at {due_us}, on the agenda {'nothing' if noted == NEVER else noted}"
+            shown = "nothing" if noted == NEVER else str(noted)
+            yield f"something due at {due_us}, on the agenda {shown}"
 
     def orphans(self, sessions: Mapping[str, object]) -> Iterator[str]:
         """Entries that belong to no session of the fold."""
-        known = {_digest(session) for session in sessions}
-        for digest in self._held.keys() - known:
-            yield from (f"offset {offset} buffered in no session" for offset in sorted(self._held[digest]))
+        digests = {_digest(session) for session in sessions}
+        for digest in self._held.keys() - digests:
+            for offset in sorted(self._held[digest]):
+                yield f"offset {offset} buffered in no session"
         for session in sorted(self._clocks.keys() - sessions.keys()):
             if not self._agenda.get(session):  # otherwise reported with the agenda
                 yield f"a clock of session {session!r}"
         names = {session.encode("utf-8", "surrogatepass") for session in sessions}
         for name in sorted(self._rows.keys() - names):
-            yield from (f"rows of session {name!r}" for _ in list(self._rows[name])[:1])
+            if self._rows[name]:
+                yield f"rows of session {name!r}"
 
     def _put_on_agenda(self, rest: bytes, value: bytes | None) -> None:
         """Keys contain a digest of the session, values the session: removed entries are found by key."""
@@ -260,8 +266,8 @@ class StoredState:
             return
         head = self._load(row)
         if head is not None and head.header.next_offset != row.until:
-            found = f"the state before offset {head.header.next_offset}"
-            self._differs(row, None, f"the state before offset {row.until}", found)
+            stored = f"the state before offset {head.header.next_offset}"
+            self._differs(row, None, f"the state before offset {row.until}", stored)
 
     def _load(self, row: LedgerRange) -> Segment | None:
         """Read the segments of the row: its new segments, or its whole chain."""
@@ -294,17 +300,18 @@ class StoredState:
         folding.applying.last_row = (row.until, row.rows_emitted)
         for session, value in self._entries.items():
             gate, state = self._decoded(session, value)
-            seen_us, at = self._system.clock(session)
+            seen_us, last_offset = self._system.clock(session)
             if self.other is not None:
                 gate = self.other.take_over(gate)
-            known = SessionMemory(0, None) if gate is None else gate.known
-            held = folding.sessions[session] = Session(known, state, seen_us=seen_us, at=at)
-            folding.applying.save(held)
-            self._hold_again(session, held, row, folding)
+            memory = SessionMemory(0, None) if gate is None else gate.known
+            entry = Session(memory, state, seen_us=seen_us, at=last_offset)
+            folding.sessions[session] = entry
+            folding.applying.save(entry)
+            self._hold_again(session, entry, row, folding)
             folding.due.note_at(session, self._system.noted_us(session))  # may be of another declaration
 
-    def _hold_again(self, session: str, held: Session, row: LedgerRange, folding: Replay) -> None:
-        for offset in find_buffered(held.known.memory):
+    def _hold_again(self, session: str, entry: Session, row: LedgerRange, folding: Replay) -> None:
+        for offset in find_buffered(entry.known.memory):
             message = self._system.held(session, offset)
             record = Record(row.topic, row.topic_id, row.partition, offset, message)
             folding.waiting.held[offset] = folding.placed(record)
@@ -338,54 +345,58 @@ class StoredState:
             self._violations.add(ViolationKind.STATE_DAMAGED, row.place, row.until, expected, error.problem)
             return
         touched = folding.applying.touched
-        sessions = folding.sessions.keys() | self._entries.keys() if whole else touched
+        sessions: AbstractSet[str] = touched
+        if whole:
+            sessions = folding.sessions.keys() | self._entries.keys()
         for session in sorted(sessions):
             self._compare(row, session, folding)
             self._compare_system_entries(row, session, folding)
-        for found in self._system.orphans(folding.sessions) if whole else ():
-            self._differs(row, None, "entries of sessions that are known", found)
+        if whole:
+            for orphan in self._system.orphans(folding.sessions):
+                self._differs(row, None, "entries of sessions that are known", orphan)
         touched.clear()
 
     def _may_be_absent(self, batch: int) -> bool:
         """Whether no state of a batch is expected; counts it by its reason."""
         promotion = self._promotion
         cleaned = self._floor.is_above(batch)
-        left = not cleaned and promotion is not None and promotion.first < batch < promotion.batch
+        stayed = not cleaned and promotion is not None and promotion.first < batch < promotion.batch
         self.cleaned += cleaned
-        self.left += left
-        return cleaned or left
+        self.left += stayed
+        return cleaned or stayed
 
     def _compare_system_entries(self, row: LedgerRange, session: str, folding: Replay) -> None:
-        held = folding.sessions.get(session)
+        entry = folding.sessions.get(session)
         due = folding.due
-        found = list(self._system.differences(session, _held_by(session, folding)))
-        if held is not None and due.arms and not is_waiting(held.known, folding.waits_before(session)):
-            found += self._system.late_agenda(session, held, due.noted_us(session))
-        for each in found[:1]:
-            self._differs(row, session, "entries stored with the state", each)
+        differences = list(self._system.differences(session, _held_by(session, folding)))
+        if entry is not None and due.arms and not is_waiting(entry.known, folding.waits_before(session)):
+            differences += self._system.late_agenda(session, entry, due.noted_us(session))
+        if differences:
+            self._differs(row, session, "entries stored with the state", differences[0])
 
     def _compare(self, row: LedgerRange, session: str, folding: Replay) -> None:
         self.compared += 1
-        held = folding.sessions.get(session)
+        entry = folding.sessions.get(session)
         stored = self._entries.get(session)
-        if held is None or stored is None:
-            if held is not None or stored is not None:
+        if entry is None or stored is None:
+            if entry is not None or stored is not None:
                 words = ("no state", "a state")
-                self._differs(row, session, words[held is not None], words[stored is not None])
+                self._differs(row, session, words[entry is not None], words[stored is not None])
             return
         try:
-            value = self._whole.encode(session, to_stored_form(held.known, suspends=folding.suspends), held.state)
+            value = self._whole.encode(session, to_stored_form(entry.known, suspends=folding.suspends), entry.state)
         except StateNotOfItsType as error:  # the stream applied a message that it should have refused
-            self._differs(row, session, f"a state that can be stored, not {show_short(held.state)}", error.reason)
+            self._differs(row, session, f"a state that can be stored, not {show_short(entry.state)}", error.reason)
             return
-        folding.applying.save(held, value)
+        folding.applying.save(entry, value)
         if value == stored and not self._schema.tables:
             return
         gate, state = self._decoded(session, stored)
-        if not self._is_same(gate, held.known, folding.waits_before(session)):
-            self._differs(row, session, f"gate {held.known}", f"gate {None if gate is None else gate.known}")
-        elif not _is_same(state, held.state):
-            self._differs(row, session, show_short(held.state), show_short(state))
+        if not self._is_same(gate, entry.known, folding.waits_before(session)):
+            stored_memory = None if gate is None else gate.known
+            self._differs(row, session, f"gate {entry.known}", f"gate {stored_memory}")
+        elif not _is_same(state, entry.state):
+            self._differs(row, session, show_short(entry.state), show_short(state))
 
     def _is_same(self, gate: StoredGate | None, known: SessionMemory, before: int) -> bool:
         """Whether a stored gate equals the fold's; after a change of class, once it is converted."""
@@ -397,7 +408,9 @@ class StoredState:
             return False
 
     def _differs(self, row: LedgerRange, session: str | None, expected: str, found: str) -> None:
-        where = f"{'' if session is None else f'session {session!r} '}after batch {row.batch}: {expected}"
+        where = f"after batch {row.batch}: {expected}"
+        if session is not None:
+            where = f"session {session!r} {where}"
         self._violations.add(ViolationKind.STATE_DIFFERS, row.place, row.until, where, found)
 
     def _decoded(self, session: str, value: bytes) -> tuple[StoredGate | None, object]:
@@ -444,20 +457,21 @@ def _to_fold(state: object) -> object:
     return state
 
 
-def _is_same(stored: object, held: object) -> bool:
+def _is_same(stored: object, entry: object) -> bool:
     """Whether two states are equal, NaN being the same as NaN; rows that are stored one by one have no order."""
-    if stored == held or repr(stored) == repr(held):
+    if stored == entry or repr(stored) == repr(entry):
         return True
-    if not (isinstance(stored, dict) and isinstance(held, dict) and stored.keys() == held.keys()):
+    if not (isinstance(stored, dict) and isinstance(entry, dict) and stored.keys() == entry.keys()):
         return False
-    return all(row == held[key] or repr(row) == repr(held[key]) for key, row in stored.items())
+    return all(row == entry[key] or repr(row) == repr(entry[key]) for key, row in stored.items())
 
 
 def _held_by(session: str, folding: Replay) -> dict[int, Held]:
     """Offsets a session has buffered, derived from its gate state, so that orphaned entries are detected."""
-    held = folding.sessions.get(session)
-    offsets = () if held is None or held.known.waits else find_buffered(held.known.memory)
-    return {offset: folding.waiting.held[offset] for offset in offsets}
+    entry = folding.sessions.get(session)
+    if entry is None or entry.known.waits:
+        return {}
+    return {offset: folding.waiting.held[offset] for offset in find_buffered(entry.known.memory)}
 
 
 def show_short(state: object) -> str:

@@ -69,10 +69,12 @@ def _text(value: Any) -> object:
 
 def _require_equal(key: object) -> object:
     """A key that is found again. Raises ValueError for one with a NaN in it."""
-    inner = key.__struct_fields__ if isinstance(key, msgspec.Struct) else ()
-    parts = [getattr(key, name) for name in inner] or (key if isinstance(key, tuple) else [])
-    for part in parts:
-        _require_equal(part)
+    if isinstance(key, msgspec.Struct):
+        for name in key.__struct_fields__:
+            _require_equal(getattr(key, name))
+    if isinstance(key, tuple):
+        for part in key:
+            _require_equal(part)
     if isinstance(key, (float, Decimal)) and key != key:  # noqa: PLR0124  # NaN
         raise ValueError("a key that equals nothing")
     return key

@@ -82,8 +82,11 @@ def _spell(key: object) -> object:
         return tuple(map(_spell, key))
     if isinstance(key, Decimal) and key.is_finite():
         mantissa, _, exponent = f"{key:e}".lower().partition("e")
-        whole = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-        short = Decimal(f"{whole}e{exponent}") if key else Decimal(0)
+        if "." in mantissa:
+            mantissa = mantissa.rstrip("0").rstrip(".")
+        short = Decimal(0)
+        if key:
+            short = Decimal(f"{mantissa}e{exponent}")
         if 0 <= short.adjusted() < SPELLED_DIGITS:
             return Decimal(f"{short:f}")
         return short

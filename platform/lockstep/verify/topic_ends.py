@@ -37,7 +37,9 @@ def describe_end(chain: LedgerChain) -> str:
         return ""
     if row.last_end is None:
         return "its end is not known"
-    return f"offsets {row.until} to {row.last_end - 1} were not read" if row.last_end > row.until else ""
+    if row.last_end > row.until:
+        return f"offsets {row.until} to {row.last_end - 1} were not read"
+    return ""
 
 
 def _check(chain: LedgerChain, row: LedgerRange, violations: Violations) -> None:
@@ -49,8 +51,10 @@ def _check(chain: LedgerChain, row: LedgerRange, violations: Violations) -> None
     expected = (
         f"offset {row.until} is the end of the topic, observed at most {AGE_SECONDS_MAX:g} s before it was missed"
     )
-    found = "no observation" if end is None or age is None else f"end {end}, observed {age:.0f} s before"
-    violations.add(ViolationKind.LEFT_UNREAD, chain.place, row.until, expected, found)
+    observed = "no observation"
+    if end is not None and age is not None:
+        observed = f"end {end}, observed {age:.0f} s before"
+    violations.add(ViolationKind.LEFT_UNREAD, chain.place, row.until, expected, observed)
 
 
 def _promises_all(found: PolicyChange | None, row: LedgerRange) -> bool:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -141,13 +142,11 @@ def make_summary(
         and any(ranges.rows.read_numbers("messages").any() for ranges in stored.ledger.values())
     ):
         blocked.append("no message could be read again")
-    invariants = tuple(
-        _proven(each, _checked(each, stored, work), violations, work, blocked=bool(blocked)) for each in Invariant
-    )
-    statuses = {each.status for each in invariants}
-    status = next(
-        (s for s in (InvariantStatus.VIOLATED, InvariantStatus.NOT_PROVEN) if s in statuses), InvariantStatus.PROVEN
-    )
+    invariants = list[InvariantResult]()
+    for invariant in Invariant:
+        checked = _checked(invariant, stored, work)
+        invariants.append(_proven(invariant, checked, violations, work, blocked=bool(blocked)))
+    status = _find_worst({result.status for result in invariants})
     losses = make_loss_summary(work.losses)
     if status is InvariantStatus.PROVEN and losses.open_sessions:
         status = InvariantStatus.LOST
@@ -158,7 +157,7 @@ def make_summary(
         generation=stored.head.generation,
         batch=stored.head.batch,
         messages=work.messages,
-        invariants=invariants,
+        invariants=tuple(invariants),
         counts={**work.counts, "holes": work.holes, "accepted_loss": work.lost},
         violation_count=violations.counts.total(),
         violations=tuple(violations.listed),
@@ -168,6 +167,13 @@ def make_summary(
         next_step=_next_step(stream, status, violations, losses),
         losses=losses,
     )
+
+
+def _find_worst(statuses: AbstractSet[InvariantStatus]) -> InvariantStatus:
+    for status in (InvariantStatus.VIOLATED, InvariantStatus.NOT_PROVEN):
+        if status in statuses:
+            return status
+    return InvariantStatus.PROVEN
 
 
 def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
@@ -181,8 +187,7 @@ def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
 def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
     """Why the states of some ledger rows were not compared; their sessions were, with a later row."""
     if work.cleaned:
-        before = f"before the rewind floor, batch {work.floor},"
-        yield f"states of {work.cleaned} ledger rows {before} were deleted since"
+        yield f"states of {work.cleaned} ledger rows before the rewind floor, batch {work.floor}, were deleted since"
     if work.left and head.promotion is not None:
         batches = f"batches {head.promotion.first + 1} to {head.promotion.batch - 1}"
         shadow = f"shadow {head.promotion.shadow}, promoted since"
@@ -218,8 +223,9 @@ def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) ->
             f"{work.rows} rows, {work.states} session states, {work.ranges} ledger rows, {work.quarantined} quarantined"
         )
     if invariant is Invariant.REPLAY:
-        after = f", and after {work.replayed_batches} batches" if work.replayed.is_claimed else ""
-        return f"{work.replayed.describe()}{after}"
+        if not work.replayed.is_claimed:
+            return work.replayed.describe()
+        return f"{work.replayed.describe()}, and after {work.replayed_batches} batches"
     quarantined = sum(map(len, stored.quarantine.values()))
     return f"{stored.checked} side files: {stored.ledger_rows} ledger rows, {quarantined} quarantine rows"
 
@@ -259,11 +265,15 @@ def check_without_kafka(
     """
     ahead = 0
     for row in ranges:
-        held = sum(batch.num_rows for batch in cursor.before(row.until))
-        held += removed.take_count(row.until, dropped_up_to)
-        is_dropped = row.batch <= dropped_up_to
-        rows = held + row.rows if is_dropped else held - ahead + row.rows_emitted
-        ahead = 0 if is_dropped else row.rows_emitted
+        stored_rows = sum(batch.num_rows for batch in cursor.before(row.until))
+        stored_rows += removed.take_count(row.until, dropped_up_to)
+        if row.batch <= dropped_up_to:
+            rows = stored_rows + row.rows
+            ahead = 0
+        else:
+            # Rows of timers are at the end of the range, so the cursor reads them with the range after it.
+            rows = stored_rows - ahead + row.rows_emitted
+            ahead = row.rows_emitted
         compared = {
             "rows": (rows, "the table"),
             "quarantined": (aside.quarantine.count(row.batch), "the quarantine"),
@@ -289,10 +299,10 @@ def check_end(
     For a partition whose counts alone are compared: the cursor is behind its last range.
     """
     last = chain.ranges[-1]
-    held = sum(batch.num_rows for batch in cursor.before(last.until + 1)) + removed.count_at(last.until, last.batch)
+    rows = sum(batch.num_rows for batch in cursor.before(last.until + 1)) + removed.count_at(last.until, last.batch)
     emitted = 0 if last.batch <= dropped_up_to else last.rows_emitted
-    if held != emitted:
-        expected = f"{held} rows emitted at offset {last.until} by batch {last.batch}, as the table has"
+    if rows != emitted:
+        expected = f"{rows} rows emitted at offset {last.until} by batch {last.batch}, as the table has"
         violations.add(ViolationKind.COUNT_DIFFERS, chain.place, last.until, expected, emitted)
     for batch in cursor.before(2**63 - 1):
         offset = batch["_emit_offset"][0].as_py()
@@ -399,16 +409,16 @@ def verify_stream(
     if not delta_log.has_log(folders.table):
         require_root(folders.root)
         raise LockstepError(f"stream {stream.name} has no table yet", next_step=f"lockstep run {stream.name}")
-    before = OutputLog(folders.table).base()
-    code = describe_code(stream, before.head)  # before a fold can change the state of the transform
+    base = OutputLog(folders.table).base()
+    code = describe_code(stream, base.head)  # before a fold can change the state of the transform
     try:
         report = _prove_stream(stream, folders, kafka, registry)
     except (LockstepError, FileNotFoundError):
-        _refuse_replaced(folders, before)
+        _refuse_replaced(folders, base)  # a file that was replaced meanwhile is a reason to repeat, not damage
         raise
     if report.status is not InvariantStatus.VIOLATED:
         return report
-    _refuse_replaced(folders, before)
+    _refuse_replaced(folders, base)
     return msgspec.structs.replace(report, next_step=code + report.next_step)
 
 
@@ -431,15 +441,15 @@ def _prove_stream(
         stored = read_stored(folders, violations, Path(scratch))  # 1
         for check in load_parts("proofs"):
             check(folders, stored, violations)
-        found = make_chains(stored.ledger, violations)  # 2
+        chains = make_chains(stored.ledger, violations)  # 2
         rows.load(folders.table, stored.data_files, stored.statistics, violations)
         rows.check_order(violations)  # 3
-        rows.check_hours(found, stored.stamps, violations)
-        check_places(found, rows.places, stored.head, violations)
+        rows.check_hours(chains, stored.stamps, violations)
+        check_places(chains, rows.places, stored.head, violations)
         proving = _Proving(stream, folders, stored, rows, violations, find_declaration(stream, registry))
         with _without_collector():
-            proving.prove(found, KafkaTopicLog(kafka))  # 4, 5
-            proving.replay_rows(found)  # 6
+            proving.prove(chains, KafkaTopicLog(kafka))  # 4, 5
+            proving.replay_rows(chains)  # 6
         followers = tuple(check_followers(positions, folders.table, stored.head, stored.version))  # 7
         for prove in load_parts("follower_proofs"):
             followers += tuple(prove(stream, folders, kafka, registry))
@@ -504,11 +514,17 @@ class _Proving:
         violations: Violations,
         functions: Declared,
     ) -> None:
-        self._folders, self._rows, self._violations, self._declared = folders, rows, violations, functions
-        self._integrity, self._absent, self._head = stream.integrity, stored.absent, stored.head
+        self._folders = folders
+        self._rows = rows
+        self._violations = violations
+        self._declared = functions
+        self._integrity = stream.integrity
+        self._absent = stored.absent
+        self._head = stored.head
         self._class = format_integrity(stream.integrity)
         self._reason = find_reason(stream.transform, functions.replay_key)
-        self._quarantine, self._late = stored.quarantine, stored.late
+        self._quarantine = stored.quarantine
+        self._late = stored.late
         self._stored = stored
         self._homes: dict[tuple[str, str], int] = {}
         self._compacted: frozenset[str] = frozenset()
@@ -516,9 +532,9 @@ class _Proving:
         self._table_id = stored.head.table_id
         self._floor = RewindFloor(folders.table, stored.head)
         self._archive = StoredArchive(folders, stored.head)
-        self._inherited, self._origin = stored.head.inherited_up_to, stored.head.taken_over
-        begun = FIRST_BATCH if self._origin is not None else 0
-        self._dropped = max(begun, 0 if stored.head.retention is None else stored.head.retention.batch)
+        self._inherited = stored.head.inherited_up_to
+        self._origin = stored.head.taken_over
+        self._dropped = _find_last_dropped(stored.head)
         # A timer or a buffer depends on which message was refused; else the fold finds out again.
         is_timed = functions.deadline is not None or bool(stream.integrity.buffer)
         self._unknown_up_to = stored.retention.batch if is_timed else stored.retention.unknown_up_to
@@ -551,7 +567,7 @@ class _Proving:
                 readable.append((chain, BufferedRange(chain.until, chain.until)))
                 continue
             why = f"the topic is {gone}: order and counts only"
-            self._not_again(chain, "; ".join(filter(None, [why, describe_end(chain)])))
+            self._not_again(chain, _join_notes(why, describe_end(chain)))
         for at in range(0, len(readable), TOGETHER_MAX):
             self._floor.refresh()
             self._prove_group(readable[at : at + TOGETHER_MAX], kafka)
@@ -574,8 +590,8 @@ class _Proving:
         if 0 <= chain.place.partition < partitions:
             return True
         expected = f"partitions 0 to {partitions - 1}"
-        found = f"{len(chain.ranges)} rows of the ledger"
-        self._violations.add(ViolationKind.PARTITION_UNKNOWN, chain.place, chain.start, expected, found)
+        rows = f"{len(chain.ranges)} rows of the ledger"
+        self._violations.add(ViolationKind.PARTITION_UNKNOWN, chain.place, chain.start, expected, rows)
         self._not_again(chain, "the topic has no such partition: order and counts only")
         return False
 
@@ -590,15 +606,15 @@ class _Proving:
         proofs = list(self._opened(extended))
         for chain, _, proof in proofs:
             self._read_archive(chain, proof, in_kafka[_key_of(chain)])
-        wanted = [
-            WantedRange(c.place.topic, c.place.partition, max(each.start, in_kafka[_key_of(c)]), _end(c, held))
-            for c, held, each in proofs
-        ]
-        before = self.work.messages
-        total = sum(max(0, each.until - each.start) for each in wanted)
+        wanted = list[WantedRange]()
+        for chain, held, proof in proofs:
+            start = max(proof.start, in_kafka[_key_of(chain)])
+            wanted.append(WantedRange(chain.place.topic, chain.place.partition, start, _end(chain, held)))
+        read_before = self.work.messages
+        total = sum(max(0, partition.until - partition.start) for partition in wanted)
         for piece in kafka.read(wanted):
             self.work.messages += len(piece.messages)
-            report_progress(f"verifying {len(proofs)} partitions", self.work.messages - before, total)
+            report_progress(f"verifying {len(proofs)} partitions", self.work.messages - read_before, total)
             proofs[piece.index][2].take(piece.messages, piece.reached)
         for chain, end, proof in proofs:
             proof.finish(_end(chain, end))
@@ -634,20 +650,7 @@ class _Proving:
     ) -> Iterator[tuple[LedgerChain, BufferedRange, PartitionProof]]:
         """Start the proof of partitions; of those that cannot be folded again, check what is possible."""
         for chain, held in group:
-            provable = find_first_provable(chain.ranges, held.first)
-            reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
-            judged, other = find_first_judged(chain.ranges, self._head.policies, self._class)
-            reproducible, gone = (judged, other) if judged > reproducible else (reproducible, gone)
-            gone = gone if reproducible > provable else ""  # of what Kafka has no more nothing can be proven anyway
-            if gone:
-                self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
-            known = find_first_repeatable(chain.ranges, self._unknown_up_to)
-            if known > max(provable, reproducible):
-                before = chain.ranges[known - 1].batch
-                gone = f"the fold needs quarantined messages up to batch {before}: order and counts only up to there"
-            first = find_first_with_state(
-                chain.ranges, max(provable, reproducible, known), self._floor.batch, inherited_up_to=self._inherited
-            )
+            first, gone = self._find_first_foldable(chain, held)
             self._check_start(chain, held)
             if self._rules is None:
                 self._not_again(chain, self.work.blocked[0])
@@ -661,16 +664,36 @@ class _Proving:
                     self._add_scope(chain, msgspec.structs.replace(scope, note=gone or scope.note))
                     yield chain, held, opened
 
+    def _find_first_foldable(self, chain: LedgerChain, held: BufferedRange) -> tuple[int, str]:
+        """Index of the first range that can be folded again, and why none before it; empty if Kafka has no more."""
+        provable = find_first_provable(chain.ranges, held.first)
+        reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
+        judged, other = find_first_judged(chain.ranges, self._head.policies, self._class)
+        if judged > reproducible:
+            reproducible = judged
+            gone = other
+        if reproducible <= provable:
+            gone = ""  # of what Kafka has no more nothing can be proven anyway
+        if gone:
+            self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {gone}")
+        repeatable = find_first_repeatable(chain.ranges, self._unknown_up_to)
+        if repeatable > max(provable, reproducible):
+            batch = chain.ranges[repeatable - 1].batch
+            gone = f"the fold needs quarantined messages up to batch {batch}: order and counts only up to there"
+        possible = max(provable, reproducible, repeatable)
+        first = find_first_with_state(chain.ranges, possible, self._floor.batch, inherited_up_to=self._inherited)
+        return first, gone
+
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state stored before it."""
         parts = self._parts(chain, first)
         if any(each.integrity not in {"", self._class} for each in self._head.policies):
             parts.stored.other = OtherClass(self._integrity, suspends=lambda: parts.folding.suspends)
         if first > 0:
-            before = chain.ranges[first - 1]
+            previous = chain.ranges[first - 1]
             floor = self._floor.batch
             try:
-                parts.stored.begin(before, parts.folding)
+                parts.stored.begin(previous, parts.folding)
                 parts.replay.begin(parts.folding.sessions)
             except NotReproducible as other:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {other}")
@@ -680,15 +703,14 @@ class _Proving:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to start with: {error.problem}"
                 if self._floor.refresh() == floor:  # else it may be deleted: another state is in force there
                     self._violations.add(
-                        ViolationKind.STATE_DAMAGED, chain.place, before.until, "a stored state", error.problem
+                        ViolationKind.STATE_DAMAGED, chain.place, previous.until, "a stored state", error.problem
                     )
                 self.work.blocked.append(reason)
                 self._not_again(chain, "not provable: the state to start with cannot be read")
                 return None
             self._check_counts(chain, first, parts.cursor, parts.aside)
-            if chain.ranges[first - 1].batch > self._dropped:
-                before = chain.ranges[first - 1]
-                parts.cursor.skip(before.rows_emitted - parts.removed.count_at(before.until, before.batch))
+            if previous.batch > self._dropped:
+                parts.cursor.skip(previous.rows_emitted - parts.removed.count_at(previous.until, previous.batch))
         return PartitionProof(parts, first, self._violations)
 
     def _parts(self, chain: LedgerChain, first: int) -> PartitionInputs:
@@ -699,6 +721,9 @@ class _Proving:
         aside = self._aside(chain)
         folding = Replay(self._declared, rules.find(chain.ranges[first].batch), moment, chain.place, aside)
         folding.removed = removed
+        dropped_before = None
+        if self._dropped:
+            dropped_before = chain.end_of(self._dropped)
         return PartitionInputs(
             declared=self._declared,
             chain=chain,
@@ -710,7 +735,7 @@ class _Proving:
                 chain.place,
                 self._violations,
                 {name: chain.end_of(batch) for name, batch in self._absent.items()},
-                dropped_before=chain.end_of(self._dropped) if self._dropped else None,
+                dropped_before=dropped_before,
                 removed=removed,
             ),
             removed=removed,
@@ -749,11 +774,11 @@ class _Proving:
         """Record the proven range of a partition; of dropped rows only that they are gone."""
         if chain.ranges[0].batch <= self._dropped and self._origin is None:
             dropped = f"rows of batches up to {self._dropped} were dropped by retention"
-            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped, scope.note))))
+            scope = msgspec.structs.replace(scope, note=_join_notes(dropped, scope.note))
         if dropped_messages := _describe_dropped(chain, self._stored.retention.batch):
-            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (dropped_messages, scope.note))))
+            scope = msgspec.structs.replace(scope, note=_join_notes(dropped_messages, scope.note))
         if left_out := self._removed(chain).describe():
-            scope = msgspec.structs.replace(scope, note="; ".join(filter(None, (scope.note, left_out))))
+            scope = msgspec.structs.replace(scope, note=_join_notes(scope.note, left_out))
         self.work.scopes.append(scope)
 
     def _check_counts(self, chain: LedgerChain, ranges: int, cursor: RowCursor, aside: SideTableCheck) -> None:
@@ -771,13 +796,13 @@ class _Proving:
         if self._origin is not None and chain.ranges[0].batch == FIRST_BATCH:
             joined_here = True  # the inherited position, which is proven by its digest
         if held.first < chain.start and not joined_here and not chain.ranges[0].is_loss:
-            found = f"messages from {held.first} on, the first batch starts at {chain.start}"
-            self._violations.add(ViolationKind.NEVER_READ, chain.place, held.first, "all from the first offset", found)
+            unread = f"messages from {held.first} on, the first batch starts at {chain.start}"
+            self._violations.add(ViolationKind.NEVER_READ, chain.place, held.first, "all from the first offset", unread)
         for row in chain.expired:
             if held.first < row.read_from and row.read_from > row.start:  # the start of a log never moves back
-                found = f"expired before offset {row.read_from}, says batch {row.batch}"
+                claimed = f"expired before offset {row.read_from}, says batch {row.batch}"
                 expected = f"messages from {max(held.first, row.start)} on, which Kafka still has"
-                self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, found)
+                self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, claimed)
 
     def _unclaimed(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
         """Rows and quarantine of partitions that are not in the ledger."""
@@ -792,6 +817,18 @@ class _Proving:
             for key in table.keys() - found.keys():
                 found_rows = f"{len(table[key])} rows of {key[0]}/{key[1]}"
                 self._violations.add(kind, None, None, "partitions of the ledger", found_rows)
+
+
+def _find_last_dropped(head: Head) -> int:
+    """The last batch whose rows the table need not have: taken over from another table, or dropped by retention."""
+    taken_over = FIRST_BATCH if head.taken_over is not None else 0
+    if head.retention is None:
+        return taken_over
+    return max(taken_over, head.retention.batch)
+
+
+def _join_notes(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
 
 
 def _key_of(chain: LedgerChain) -> TopicIdPartition:
@@ -819,10 +856,10 @@ def _scope(
 ) -> ProvenRange:
     row = chain.ranges[first]
     notes = []
-    taken = first > 0 and chain.ranges[first - 1].batch <= inherited_up_to
-    if taken and origin is not None:
+    is_inherited = first > 0 and chain.ranges[first - 1].batch <= inherited_up_to
+    if is_inherited and origin is not None:
         notes.append(f"state before it taken from batch {origin.batch} of {origin.stream}")
-    elif taken:
+    elif is_inherited:
         notes.append(f"from batch {row.batch} on of a promoted shadow; rows before it checked for order and counts")
     elif first > 0:
         state = f"state before it taken from batch {chain.ranges[first - 1].batch}"

@@ -156,11 +156,12 @@ def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Re
     """
     if envelope.kind is not Kind.SNAPSHOT_PART and not is_multipart_open(memory):
         return rules.rule(memory, envelope, record)
-    parts, inner = (memory["p"], memory["g"]) if is_multipart_open(memory) else ([], memory)
-    as_snapshot = (
-        msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT) if envelope.kind is Kind.SNAPSHOT_PART else envelope
-    )
-    ruling = rules.rule(inner, as_snapshot, record)
+    parts: list[int] = []
+    inner = memory
+    if is_multipart_open(memory):
+        parts = memory["p"]
+        inner = memory["g"]
+    ruling = rules.rule(inner, _as_snapshot(envelope), record)
     cause = _unfit(parts, envelope, ruling)
     if cause is not None and not rules.tolerates_all:
         return refuse_proof(cause)
@@ -174,6 +175,13 @@ def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Re
             return ruling._replace(before=tuple(parts))
         return ruling._replace(what=Action.HOLD, memory={"p": [*parts, record.offset], "g": ruling.memory})
     return ruling
+
+
+def _as_snapshot(envelope: Envelope) -> Envelope:
+    """The envelope of a part of a snapshot as that of a whole snapshot, which the rules of a class know."""
+    if envelope.kind is Kind.SNAPSHOT_PART:
+        return msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT)
+    return envelope
 
 
 def _unfit(parts: list[int], envelope: Envelope, ruling: Ruling) -> str | None:
@@ -287,27 +295,27 @@ def _fate(
     offset = record.offset
     from_offset = suspension.of(envelope.session)
     waits = known is not None and is_waiting(known, from_offset)
-    held = () if known is None or known.waits else find_buffered(known.memory)
+    buffered = _list_waiting(known)
     at_first = rules.at_first and envelope.kind is Kind.UPDATE and (known is None or waits)
     begins = (at_first or envelope.kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}) and offset >= from_offset
     skipped = known is None and suspension.skipped.get(envelope.session, 0) > 0
     if known is not None and waits and (not begins or (_is_broken(known) and not envelope.restarts_sequence)):
-        return SessionOutcome(Action.WAIT, mark_suspended(known, envelope), "suspended", freed=held)
+        return SessionOutcome(Action.WAIT, mark_suspended(known, envelope), "suspended", freed=buffered)
     if not begins and (skipped or offset < from_offset):
         return SessionOutcome(Action.WAIT, known, "suspended")
-    before = None if known is None or waits else known.memory
-    ruling = make_ruling(rules, before, envelope, record)
+    previous = None if known is None or waits else known.memory
+    ruling = make_ruling(rules, previous, envelope, record)
     what = ruling.what
     cause = ruling.cause
     if what in _GOES_ON:
         opened_at = offset if known is None or begins else known.opened_at
-        going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=held if waits else ())
+        going_on = _going_on(SessionMemory(opened_at, ruling.memory), ruling, freed=buffered if waits else ())
         return going_on._replace(begins=at_first and waits)
-    is_whole = envelope.restarts_sequence or not is_multipart_open(before)
-    if begins and what not in _NOTHING_ELSE and before is not None and rules.tolerates_violations and is_whole:
+    is_whole = envelope.restarts_sequence or not is_multipart_open(previous)
+    if begins and what not in _NOTHING_ELSE and previous is not None and rules.tolerates_violations and is_whole:
         fresh = make_ruling(rules, None, envelope, record)
         if fresh.what in _GOES_ON and not fresh.cause:
-            return SessionOutcome(fresh.what, SessionMemory(offset, fresh.memory), cause, freed=held)
+            return SessionOutcome(fresh.what, SessionMemory(offset, fresh.memory), cause, freed=buffered)
         what = fresh.what
         cause = fresh.cause
     may_have_begun_before = known is None and not begins and suspension.before != 0
@@ -315,9 +323,10 @@ def _fate(
         what is Action.REFUSE and not rules.tolerates_violations and not may_have_begun_before
     ):
         return SessionOutcome(what, known, cause)
-    return SessionOutcome(
-        Action.WAIT, mark_suspended(known, envelope) if known is not None else None, cause, freed=held
-    )
+    suspended = None
+    if known is not None:
+        suspended = mark_suspended(known, envelope)
+    return SessionOutcome(Action.WAIT, suspended, cause, freed=buffered)
 
 
 _GOES_ON = (Action.ACCEPT, Action.HOLD)
@@ -341,8 +350,17 @@ def mark_suspended(known: SessionMemory, envelope: Envelope | None = None) -> Se
     return known._replace(memory=None, waits=True, broken=may_go_on and _is_broken(known))
 
 
+def _list_waiting(known: SessionMemory | None) -> tuple[int, ...]:
+    """The buffered messages of a session that is not suspended."""
+    if known is None or known.waits:
+        return ()
+    return find_buffered(known.memory)
+
+
 def _is_broken(known: SessionMemory) -> bool:
-    return known.broken if known.waits else is_multipart_open(known.memory)
+    if known.waits:
+        return known.broken
+    return is_multipart_open(known.memory)
 
 
 def _going_on(known: SessionMemory, ruling: Ruling, freed: tuple[int, ...]) -> SessionOutcome:
@@ -356,7 +374,8 @@ def _unless_given_up(
     """For a class whose sessions need no snapshot: quarantine only the messages that an operator gave up."""
     if record.offset < from_offset:
         return SessionOutcome(Action.WAIT, known, "given up")
-    ruling = make_ruling(rules, None if known is None else known.memory, envelope, record)
+    memory = None if known is None else known.memory
+    ruling = make_ruling(rules, memory, envelope, record)
     if ruling.what not in _GOES_ON:
         return SessionOutcome(ruling.what, known, ruling.cause)
     opened_at = record.offset if known is None else known.opened_at
@@ -402,7 +421,10 @@ class ReplayWatermark:
 
 def find_event_time(envelope: Envelope, record: Record) -> int:
     """Event time of a message: its own, else Kafka's. Raises TypeError for a value that is not an int."""
-    return require_int(record.timestamp_ms * 1000 if envelope.event_time_us is None else envelope.event_time_us)
+    time_us = envelope.event_time_us
+    if time_us is None:
+        time_us = record.timestamp_ms * 1000
+    return require_int(time_us)
 
 
 FIRST_TIME_US = -62_135_424_000_000_000
@@ -440,7 +462,9 @@ def is_64_bit(number: int) -> bool:
 
 def may_be_sent(number: int, wraps_at: int | None) -> bool:
     """Whether a producer can have sent a number. Raises TypeError for a value that is not an int."""
-    return is_64_bit(number) if wraps_at is None else require_int(number) in range(wraps_at)
+    if wraps_at is None:
+        return is_64_bit(number)
+    return require_int(number) in range(wraps_at)
 
 
 def count_on(number: int, last: int, wraps_at: int | None) -> int:
@@ -448,7 +472,9 @@ def count_on(number: int, last: int, wraps_at: int | None) -> int:
     if wraps_at is None:
         return number
     ahead = (number - last) % wraps_at
-    return last + ahead - (wraps_at if ahead >= wraps_at - wraps_at // 2 else 0)
+    if ahead >= wraps_at - wraps_at // 2:  # nearer behind the last than ahead of it
+        ahead -= wraps_at
+    return last + ahead
 
 
 def hash_content(record: Record) -> bytes:

@@ -51,20 +51,22 @@ def rule_by_counting(memory: Memory, envelope: Envelope, record: Record, wraps_a
     """Memory is the highest number since the last snapshot; True before the first."""
     del record
     number = envelope.sequence
-    known = True if memory is None else memory
+    highest = True if memory is None else memory
     if number is None or not may_be_sent(number, wraps_at):
-        return Ruling(Action.ACCEPT, known)
-    if known is True or not isinstance(known, int):
+        return Ruling(Action.ACCEPT, highest)
+    if highest is True or not isinstance(highest, int):
         return Ruling(Action.ACCEPT, number)
     is_snapshot = envelope.kind is Kind.SNAPSHOT
     if not (is_snapshot and envelope.restarts_sequence):
-        number = count_on(number, known, wraps_at)
-    if number == known + 1 or (is_snapshot and (envelope.restarts_sequence or number == known)):
+        number = count_on(number, highest, wraps_at)
+    if number == highest + 1 or (is_snapshot and (envelope.restarts_sequence or number == highest)):
         return Ruling(Action.ACCEPT, number)
-    if number > known:
+    if number > highest:
         return Ruling(Action.ACCEPT, number, "gap")
-    cause = "repeat" if number == known else "sequence goes back"
-    return Ruling(Action.ACCEPT, number if is_snapshot else known, cause)
+    cause = "repeat" if number == highest else "sequence goes back"
+    if is_snapshot:
+        highest = number
+    return Ruling(Action.ACCEPT, highest, cause)
 
 
 def make_once_rules(integrity: Any, *, tolerates_violations: bool) -> GateRules:
@@ -90,19 +92,29 @@ def rule_by_id(memory: Memory, envelope: Envelope, record: Record, keep_ids: int
     if named is None and envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT:
         met = {"n": met["n"], "ids": {}}  # the producer restarts the numbering: earlier numbers do not count
     key = envelope.sequence if named is None else named
-    identity = None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-    known = met["ids"].get(identity)
-    if known is not None and known != hash_content(record):
+    identity = _digest_key(key)
+    content = met["ids"].get(identity)
+    if content is not None and content != hash_content(record):
         return refuse_proof("same id, other content")
-    if known is not None:  # a number alone does not prove that it is the same message
-        return refuse_proof("repeat") if named is None else Ruling(Action.DROP, memory, "repeat")
-    said = envelope.count if envelope.kind is Kind.END else None
-    if said not in {None, met["n"] + 1}:
+    if content is not None and named is None:  # a number alone does not prove that it is the same message
+        return refuse_proof("repeat")
+    if content is not None:
+        return Ruling(Action.DROP, memory, "repeat")
+    count = envelope.count if envelope.kind is Kind.END else None
+    if count not in {None, met["n"] + 1}:
         return refuse_proof("ids missing")
-    ids = met["ids"] if identity is None else {**met["ids"], identity: hash_content(record)}
+    ids = met["ids"]
+    if identity is not None:
+        ids = {**ids, identity: hash_content(record)}
     for oldest in list(ids)[: max(0, len(ids) - keep_ids)]:
         del ids[oldest]
     return Ruling(Action.ACCEPT, {"n": met["n"] + 1, "ids": ids})
+
+
+def _digest_key(key: object) -> bytes | None:
+    if key is None:
+        return None
+    return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def make_ordered_rules(integrity: Any, *, tolerates_violations: bool, restarts_on_growth: bool) -> GateRules:
@@ -129,7 +141,9 @@ def rule_by_number(memory: Memory, envelope: Envelope, record: Record, wraps_at:
         return Ruling(Action.WAIT, None, "unknown session")
     if isinstance(memory, dict) is not (number is None):
         ends = number is None and envelope.kind is Kind.END
-        return Ruling(Action.ACCEPT, memory) if ends else refuse_proof("no evidence")
+        if ends:
+            return Ruling(Action.ACCEPT, memory)
+        return refuse_proof("no evidence")
     return _count_up(memory, number, record, wraps_at)
 
 
@@ -210,15 +224,23 @@ def rule_by_link(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
         return _begun(envelope, link.last, [link.last, 1])
     last, untouched = memory
     if is_snapshot:
-        return (
-            Ruling(Action.ACCEPT, [last, untouched]) if link.last == last else refuse_proof(_why(link, last, link.last))
-        )
-    fits = _follows(link, last) or (untouched == 1 and _reaches_over(link, last))
+        if link.last == last:
+            return Ruling(Action.ACCEPT, [last, untouched])
+        return refuse_proof(_why(link, last, link.last))
+    return _follow_link(link, last, is_untouched=untouched == 1)
+
+
+def _follow_link(link: Link, last: int, *, is_untouched: bool) -> Ruling:
+    """The ruling on an update after another message of its session."""
+    fits = _follows(link, last) or (is_untouched and _reaches_over(link, last))
     if not _runs_forward(link):
         return refuse_proof("broken link")
-    named = link.first - 1 if link.first is not None else None
-    before = named if link.previous is None else link.previous
-    return Ruling(Action.ACCEPT, [link.last, 0]) if fits else refuse_proof(_why(link, last, before))
+    predecessor = link.previous
+    if predecessor is None and link.first is not None:
+        predecessor = link.first - 1
+    if fits:
+        return Ruling(Action.ACCEPT, [link.last, 0])
+    return refuse_proof(_why(link, last, predecessor))
 
 
 def rule_by_count(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
@@ -230,25 +252,31 @@ def rule_by_count(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     if memory is None:
         if envelope.kind is Kind.END and envelope.count not in {None, 1}:
             return refuse_proof("count")
-        return Ruling(Action.ACCEPT, [1]) if envelope.kind is Kind.SNAPSHOT else refuse_proof("unknown session")
+        if envelope.kind is Kind.SNAPSHOT:
+            return Ruling(Action.ACCEPT, [1])
+        return refuse_proof("unknown session")
     if not isinstance(memory, list):
         return Ruling(Action.ACCEPT, memory=True)
     seen = memory[0] + 1
-    said = envelope.count if envelope.kind is Kind.END else None
-    return refuse_proof("count") if said not in {None, seen} else Ruling(Action.ACCEPT, [seen])
+    count = envelope.count if envelope.kind is Kind.END else None
+    if count not in {None, seen}:
+        return refuse_proof("count")
+    return Ruling(Action.ACCEPT, [seen])
 
 
 def drop_duplicates(rule: GateRule, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
     """A message seen before with the same content is dropped; memory is {"r": contents, "g": the rule's}."""
-    known: dict[str, Any] = memory if isinstance(memory, dict) else {"r": {}, "g": memory}
+    parts: dict[str, Any] = memory if isinstance(memory, dict) else {"r": {}, "g": memory}
     number = envelope.sequence if envelope.link is None else envelope.link.last
     content = hash_content(record)
-    if number is not None and known["r"].get(number) == content:
+    if number is not None and parts["r"].get(number) == content:
         return Ruling(Action.DROP, memory, "repeat")
-    ruling = rule(known["g"], envelope, record)
+    ruling = rule(parts["g"], envelope, record)
     if ruling.what not in {Action.ACCEPT, Action.HOLD}:
         return ruling._replace(memory=memory)
-    contents = {} if _resets(envelope) else {held: each for held, each in known["r"].items() if held != number}
+    contents = {}
+    if not _resets(envelope):
+        contents = {other: earlier for other, earlier in parts["r"].items() if other != number}
     if number is not None:
         contents[number] = content
     newest = dict(list(contents.items())[-REMEMBERED:])
@@ -265,26 +293,32 @@ def rule_until_snapshot(
     """
     parts: dict[str, Any] = memory if isinstance(memory, dict) else {}
     early = parts.get("e", [])
-    known = memory if not parts else parts.get("g")
+    inner = parts.get("g") if parts else memory
     number = envelope.sequence if envelope.link is None else envelope.link.last
     is_snapshot = envelope.kind is Kind.SNAPSHOT
     if number is None or envelope.kind is Kind.END:
-        return rule(known, envelope, record)
-    if known is None and not is_snapshot:
+        return rule(inner, envelope, record)
+    if inner is None and not is_snapshot:
         return _waits(early, wraps_at, number, envelope, record)
-    if is_snapshot and (known is None or envelope.restarts_sequence):
+    if is_snapshot and (inner is None or envelope.restarts_sequence):
         ruling = _begun_with_early(rule, wraps_at, early, envelope, record)
-        return ruling if ruling.what is Action.ACCEPT else ruling._replace(memory=memory)
+        if ruling.what is not Action.ACCEPT:
+            ruling = ruling._replace(memory=memory)
+        return ruling
     if "q" in parts and not is_snapshot and count_on(number, parts["q"], wraps_at) <= parts["q"]:
         return Ruling(Action.DROP, memory, "stale")
-    ruling = rule(known, envelope, record)
+    ruling = rule(inner, envelope, record)
     if "q" in parts and is_snapshot and ruling.what is Action.ACCEPT:
         return ruling._replace(memory={"q": number, "g": ruling.memory})
     return ruling
 
 
 def _waits(early: list[list[Any]], wraps_at: int | None, number: int, envelope: Envelope, record: Record) -> Ruling:
-    first, previous = (None, None) if envelope.link is None else (envelope.link.first, envelope.link.previous)
+    first = None
+    previous = None
+    if envelope.link is not None:
+        first = envelope.link.first
+        previous = envelope.link.previous
     if not all(is_64_bit(each) for each in (number, first, previous) if each is not None):
         return refuse_proof("number out of range")
     if not may_be_sent(number, wraps_at):
@@ -309,17 +343,21 @@ def _begun_with_early(
     memory = begun.memory
     stale = list[int]()
     after = list[int]()
-    for offset, each, first, previous in early:
-        if count_on(each, number, wraps_at) <= number:
+    for offset, early_number, first, previous in early:
+        if count_on(early_number, number, wraps_at) <= number:
             stale.append(offset)
             continue
-        link = None if envelope.link is None else Link(each, first=first, previous=previous)
-        ruling = rule(memory, Envelope(envelope.session, sequence=each if link is None else None, link=link), record)
+        if envelope.link is None:
+            update = Envelope(envelope.session, sequence=early_number)
+        else:
+            update = Envelope(envelope.session, link=Link(early_number, first=first, previous=previous))
+        ruling = rule(memory, update, record)
         if ruling.what is not Action.ACCEPT:
             return ruling
         after.append(offset)
         memory = ruling.memory
-    memory = memory if after else {"q": number, "g": memory}
+    if not after:  # more updates that the snapshot covers may follow
+        memory = {"q": number, "g": memory}
     return Ruling(Action.ACCEPT, memory, after=tuple(after), stale=tuple(stale))
 
 
@@ -338,7 +376,9 @@ def _resets(envelope: Envelope) -> bool:
 def _begun(envelope: Envelope, number: int, memory: Memory, wraps_at: int | None = None) -> Ruling:
     if envelope.kind is not Kind.SNAPSHOT:
         return refuse_proof("unknown session")
-    return Ruling(Action.ACCEPT, memory) if may_be_sent(number, wraps_at) else refuse_proof("number out of range")
+    if may_be_sent(number, wraps_at):
+        return Ruling(Action.ACCEPT, memory)
+    return refuse_proof("number out of range")
 
 
 def _follows(link: Link, last: int) -> bool:
@@ -386,8 +426,11 @@ def make_rules(
     Raises:
         NotProvable: The class has no independent gate.
     """
-    rules = _rules_of(integrity, moment, _find_policy(integrity) if policy is None else policy)
-    rules = _in_joined_log(rules, integrity) if joined else rules
+    if policy is None:
+        policy = _find_policy(integrity)
+    rules = _rules_of(integrity, moment, policy)
+    if joined:
+        rules = _in_joined_log(rules, integrity)
     start = getattr(getattr(integrity, "session_start", None), "name", "SNAPSHOT")
     if start not in {"SNAPSHOT", "FIRST_MESSAGE"}:
         raise_not_provable(f"session_start={start}")
@@ -412,15 +455,17 @@ class RulesInForce:
         """
         self._policies = policies
         self._declared = make_rules(integrity, moment, joined=joined)
-        self._rules = {
-            policy: make_rules(integrity, moment, joined=joined, policy=policy)
-            for policy in {each.policy for each in policies}
-        }
+        self._rules = dict[ViolationPolicy, GateRules]()
+        for change in policies:
+            if change.policy not in self._rules:
+                self._rules[change.policy] = make_rules(integrity, moment, joined=joined, policy=change.policy)
 
     def find(self, batch: int) -> GateRules:
         """The rules of a batch; the declared rules if its policy is unknown."""
         count = bisect_right(self._policies, batch, key=lambda each: each.first_batch)
-        return self._rules[self._policies[count - 1].policy] if count else self._declared
+        if not count:
+            return self._declared
+        return self._rules[self._policies[count - 1].policy]
 
 
 def _in_joined_log(rules: GateRules, integrity: Any) -> GateRules:
@@ -443,10 +488,7 @@ def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record:
     """
     rule = rules.rule
     if isinstance(memory, dict) and "f" in memory:
-        begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
-        if begun.what is not Action.ACCEPT:
-            return begun
-        return _find_late_or_waiting(rules, memory, envelope, record) or begun
+        return _begin_again(rules, memory, envelope, record)
     if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, envelope, record)
     as_it_is = rule(None, envelope, record)
@@ -456,7 +498,16 @@ def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record:
         return ruling
     begun = rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
     ends = envelope.kind is Kind.END and begun.what is Action.ACCEPT
-    return Ruling(Action.ACCEPT) if ends else begun
+    if ends:
+        return Ruling(Action.ACCEPT)
+    return begun
+
+
+def _begin_again(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling:
+    begun = rules.rule(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)
+    if begun.what is not Action.ACCEPT:
+        return begun
+    return _find_late_or_waiting(rules, memory, envelope, record) or begun
 
 
 def _find_late_or_waiting(rules: GateRules, memory: Memory, envelope: Envelope, record: Record) -> Ruling | None:
@@ -465,7 +516,9 @@ def _find_late_or_waiting(rules: GateRules, memory: Memory, envelope: Envelope, 
         return None
     if rules.is_late is not None and rules.is_late(envelope, record):
         return Ruling(Action.LATE, memory, "late")
-    return None if rules.begins_later is None else rules.begins_later(envelope, record)
+    if rules.begins_later is None:
+        return None
+    return rules.begins_later(envelope, record)
 
 
 def _find_policy(integrity: Any) -> ViolationPolicy:

@@ -28,10 +28,10 @@ def find_first_judged(
     """
     for index in range(len(ranges), 0, -1):
         row = ranges[index - 1]
-        before = ranges[index - 2] if index > 1 else None
-        count = bisect_right(changes, row.batch, key=lambda each: each.first_batch)
+        previous = ranges[index - 2] if index > 1 else None
+        count = bisect_right(changes, row.batch, key=lambda change: change.first_batch)
         then = changes[count - 1].integrity if count else ""
-        if then not in {"", integrity} and may_fold(row, before):
+        if then not in {"", integrity} and may_fold(row, previous):
             return index, f"batches up to {row.batch} are not judged: their class was {then}, today's is {integrity}"
     return 0, ""
 
@@ -82,7 +82,11 @@ class OtherClass:
             return memory if _is_number(memory) else None
         size = LINK_PARTS if evidence == "Linked" else 1
         fits = isinstance(memory, list) and len(memory) == size
-        return memory if fits else (None if evidence == "Linked" else True)
+        if fits:
+            return memory
+        if evidence == "Linked":
+            return None
+        return True
 
 
 def _without_repeats(memory: Memory) -> Memory:

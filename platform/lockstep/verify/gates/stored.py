@@ -116,15 +116,15 @@ def is_same_state(stored: StoredGate | None, known: SessionMemory, before: int) 
         known: The proof's session.
         before: Older sessions are suspended, marked or not.
     """
-    found = SessionMemory(0, None) if stored is None else stored.known
+    memory = SessionMemory(0, None) if stored is None else stored.known
     if stored is None or not stored.is_wrapped:  # stored before the suspension: suspended when next read
-        return not known.waits and is_same_memory(found.memory, known.memory)
-    began_alike = found.opened_at in {0, known.opened_at}  # 0: stored before the policy recorded it
+        return not known.waits and is_same_memory(memory.memory, known.memory)
+    began_alike = memory.opened_at in {0, known.opened_at}  # 0: stored before the policy recorded it
     if not is_waiting(known, before):
-        return began_alike and not found.waits and is_same_memory(found.memory, known.memory)
-    if found.waits and known.waits and (found.broken, found.lost) != (known.broken, known.lost):
+        return began_alike and not memory.waits and is_same_memory(memory.memory, known.memory)
+    if memory.waits and known.waits and (memory.broken, memory.lost) != (known.broken, known.lost):
         return False
-    return began_alike and is_waiting(found, before)
+    return began_alike and is_waiting(memory, before)
 
 
 def to_stored_form(known: SessionMemory, *, suspends: bool) -> object:
@@ -141,7 +141,9 @@ def _write_memory(memory: Memory) -> object:
     if memory is True:
         return [KNOWN]
     if isinstance(memory, list):
-        return [COUNT, *memory] if len(memory) == 1 else [LINK, memory[0], memory[1] == 1]
+        if len(memory) == 1:
+            return [COUNT, *memory]
+        return [LINK, memory[0], memory[1] == 1]
     if not isinstance(memory, dict):
         return memory
     if "g" in memory:

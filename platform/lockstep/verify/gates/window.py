@@ -37,7 +37,9 @@ def check_met(memory: Memory, recent: Recent, number: int | None, record: Record
     if number is None or number not in recent:
         return None
     same = recent[number][0] == hash_content(record)
-    return Ruling(Action.DROP, memory, "repeat") if same else refuse_proof("same number, other content")
+    if same:
+        return Ruling(Action.DROP, memory, "repeat")
+    return refuse_proof("same number, other content")
 
 
 def remember_message(recent: Recent, number: int | None, record: Record, at_us: int, floor_us: int) -> Recent:
@@ -73,9 +75,15 @@ def accept_in_order(
     if (number is None) is not ("n" not in memory):
         return refuse_proof("no evidence")
     if number is None:
-        is_late = at_us < max(memory.get("t", 0), floor_us)
-        return Ruling(Action.LATE, memory, "late") if is_late else _held(memory, at_us, record, at_us + bound_us)
+        return _by_time(memory, record, (at_us, floor_us, at_us + bound_us))
     return _by_number(memory, number, envelope, record, (at_us, floor_us, at_us + bound_us))
+
+
+def _by_time(memory: dict[str, Any], record: Record, times_us: tuple[int, int, int]) -> Ruling:
+    at_us, floor_us, due_us = times_us
+    if at_us < max(memory.get("t", 0), floor_us):
+        return Ruling(Action.LATE, memory, "late")
+    return _held(memory, at_us, record, due_us)
 
 
 def begin_later(envelope: Envelope, record: Record, bound_us: int) -> Ruling | None:
@@ -145,9 +153,12 @@ def release_in_order(memory: Memory, until_us: int) -> Ruling:
     while by_number and number < len(waiting) and waiting[number][0] == waiting[number - 1][0] + 1:
         number += 1
     last = waiting[number - 1][0]
-    now = {**memory, "h": waiting[number:], ("n" if by_number else "t"): last}
-    is_gap = by_number and last - memory["n"] != number
-    return Ruling(Action.ACCEPT, now, "gap" if is_gap else "", after=tuple(each[1] for each in waiting[:number]))
+    key = "n" if by_number else "t"
+    now = {**memory, "h": waiting[number:], key: last}
+    cause = ""
+    if by_number and last - memory["n"] != number:
+        cause = "gap"
+    return Ruling(Action.ACCEPT, now, cause, after=tuple(each[1] for each in waiting[:number]))
 
 
 def make_window_rules(
@@ -155,8 +166,12 @@ def make_window_rules(
 ) -> GateRules:
     """The rules of a declared `FuzzyWindow` for the partition of a watermark."""
     bound_us = integrity.lateness // timedelta(microseconds=1)
+    rule = accept_in_order if integrity.reorder else accept_in_any_order
+    begins_later = None
+    if integrity.reorder:
+        begins_later = partial(begin_later, bound_us=bound_us)
     return GateRules(
-        rule=partial(accept_in_order if integrity.reorder else accept_in_any_order, moment=moment, bound_us=bound_us),
+        rule=partial(rule, moment=moment, bound_us=bound_us),
         release=release_in_order if integrity.reorder else None,
         undecodable=GateAnswer.SUSPEND,
         raised=GateAnswer.SUSPEND,
@@ -166,7 +181,7 @@ def make_window_rules(
         tolerates_violations=tolerates_violations,
         by_time=True,
         is_late=partial(is_beyond_bound, moment=moment, bound_us=bound_us),
-        begins_later=partial(begin_later, bound_us=bound_us) if integrity.reorder else None,
+        begins_later=begins_later,
     )
 
 
