@@ -217,10 +217,12 @@ class HealthFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting_seconds(self) -> float | None:
         """Age of the oldest message that is not committed; 0 without one, None if no age is known."""
-        ages = (each.waiting_seconds for each in self.partitions if each.waiting_seconds is not None)
         if self.kafka:
             return None
-        return max(ages, default=None if self.lag_messages else 0.0)
+        ages = [each.waiting_seconds for each in self.partitions if each.waiting_seconds is not None]
+        if ages:
+            return max(ages)
+        return None if self.lag_messages else 0.0
 
     @property
     def unknown(self) -> tuple[AlarmKind, ...]:
@@ -240,9 +242,11 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         *(_judge_writer, _judge_clock, _judge_loss, _judge_waiting, _judge_retention, _judge_partitions),
         *(_judge_table, _judge_followers),
     )
-    found = [alarm for judge in judges for alarm in judge(facts, stream)]
-    found.extend(_judge_by_extensions(facts, stream))
-    return tuple(sorted(found, key=lambda alarm: alarm.severity is not AlarmSeverity.ERROR))
+    alarms = list[Alarm]()
+    for judge in judges:
+        alarms.extend(judge(facts, stream))
+    alarms.extend(_judge_by_extensions(facts, stream))
+    return tuple(sorted(alarms, key=lambda alarm: alarm.severity is not AlarmSeverity.ERROR))
 
 
 BROKEN_EXTENSION = "extension"
@@ -286,25 +290,28 @@ def _judge_writer(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     if facts.halted_topics:
         yield _make_degraded_alarm(facts)
     if facts.kafka:
-        waits = "; runs wait for it, and continue by themselves" if facts.is_wanted else ""
         severity = AlarmSeverity.ERROR if facts.is_wanted else AlarmSeverity.WARNING
-        problem = f"lag, freshness and headroom are unknown: {facts.kafka}{waits}"
+        problem = f"lag, freshness and headroom are unknown: {facts.kafka}"
+        if facts.is_wanted:
+            problem = f"{problem}; runs wait for it, and continue by themselves"
         yield _alarm(AlarmKind.KAFKA, problem, "lockstep doctor", severity)
     if _lacks_writer(facts):
-        since = "" if facts.writer_seconds is None else f" for {format_duration(facts.writer_seconds)}"
-        problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer{since}"
+        problem = f"the stream is to be running, and epoch {facts.epoch} has had no live writer"
+        if facts.writer_seconds is not None:
+            problem = f"{problem} for {format_duration(facts.writer_seconds)}"
         yield _alarm(AlarmKind.NO_WRITER, problem, f"lockstep start {stream.name}")
 
 
 def _make_degraded_alarm(facts: HealthFacts) -> Alarm:
     """Topics that a violation has halted, with the messages that wait behind it."""
-    topics = {each.topic for each in facts.halted_topics}
-    waiting = [each for each in facts.partitions if each.topic in topics]
-    behind = "" if facts.kafka else f"; {format_count(sum(each.lag_messages for each in waiting), 'message')} wait"
+    topics = {halt.topic for halt in facts.halted_topics}
+    count = len(facts.halted_topics)
     first = facts.halted_topics[0]
-    more = len(facts.halted_topics) - 1
-    others = f" ({more + 1} topics in all)" if more else ""
-    problem = f"topic {first.topic} is halted, the others are read{others}: {first.reason}{behind}"
+    others = f" ({count} topics in all)" if count > 1 else ""
+    problem = f"topic {first.topic} is halted, the others are read{others}: {first.reason}"
+    if not facts.kafka:  # else the lag is unknown
+        waiting = sum(partition.lag_messages for partition in facts.partitions if partition.topic in topics)
+        problem = f"{problem}; {format_count(waiting, 'message')} wait"
     return _alarm(AlarmKind.DEGRADED, problem, facts.next_step)
 
 
@@ -325,14 +332,14 @@ def _judge_loss(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     lost = facts.lost
     if not lost.open:
         return
-    since = (
-        f"batch {lost.first_batch}" if lost.first_batch == lost.last_batch else f"batches from {lost.first_batch} on"
-    )
+    since = f"batches from {lost.first_batch} on"
+    if lost.first_batch == lost.last_batch:
+        since = f"batch {lost.first_batch}"
     sessions = format_count(lost.open.sessions, "session")
-    messages = format_count(lost.open.messages, "message")
-    what = (
-        f"{sessions} lost their states, and with them {messages}" if lost.open.messages else f"{sessions} lost states"
-    )
+    what = f"{sessions} lost states"
+    if lost.open.messages:
+        messages = format_count(lost.open.messages, "message")
+        what = f"{sessions} lost their states, and with them {messages}"
     problem = f"{what}, in {since}: no row has them"
     yield _alarm(AlarmKind.LOSS, problem, f"lockstep losses {stream.name}")
 
@@ -381,8 +388,9 @@ def _judge_retention(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     low = [each for each in facts.partitions if _headroom_share(each, wanted) < 1]
     if low:
         worst = min(low, key=lambda each: _headroom_share(each, wanted))
-        left = worst.headroom_seconds or 0
-        when = f"in {format_duration(left)}" if left > 0 else "at any moment"
+        when = "at any moment"
+        if worst.headroom_seconds is not None and worst.headroom_seconds > 0:
+            when = f"in {format_duration(worst.headroom_seconds)}"
         problem = (
             f"retention deletes the first unread message of {_place(worst)} {when} "
             f"with {format_count(worst.lag_messages, 'unread message')}{_in_all(low)}; "
@@ -467,7 +475,9 @@ def _describe_lag(lag: FollowerLag, limit: float) -> str:
         return f"{lag.name}: its last run, {since} ago, failed with {lag.failure}"
     why = lag.standing.value
     if lag.standing is FollowerStanding.FOLLOWS:
-        why = "1 unread batch" if lag.unread_batches == 1 else f"{lag.unread_batches:,} unread batches"
+        why = f"{lag.unread_batches:,} unread batches"
+        if lag.unread_batches == 1:
+            why = "1 unread batch"
     return f"{lag.name}: {why}, and no run for {since}; the objective is {format_duration(limit)}"
 
 
@@ -498,7 +508,9 @@ def _start_or_plan(facts: HealthFacts) -> str:
     """What lets the stream read on."""
     if facts.desired is Desired.HALTED:
         return facts.next_step
-    return f"lockstep plan {facts.stream}" if facts.is_written else f"lockstep start {facts.stream}"
+    if facts.is_written:
+        return f"lockstep plan {facts.stream}"
+    return f"lockstep start {facts.stream}"
 
 
 def _place(partition: PartitionFigures) -> str:

@@ -73,15 +73,19 @@ def commit_now(handle: StreamHandle, *, who: str) -> CommittedNow:
     head = handle.require_head()
     check_not_halted(head)
     _check(handle, head.epoch)  # 1
-    before = handle.positions
+    positions = handle.positions
     view = handle.view
-    wanted = find_awaited({key: ends.stable_end for key, ends in view.ends.items()}, before, head)  # 2
-    wanted = {key: until for key, until in wanted.items() if before[key].topic in handle.selected}
-    now = _ask_writer(handle, head.epoch, CommitRequest(who), wanted) if wanted else handle  # 3, 4
+    wanted = find_awaited({key: ends.stable_end for key, ends in view.ends.items()}, positions, head)  # 2
+    wanted = {key: until for key, until in wanted.items() if positions[key].topic in handle.selected}
+    now = handle
+    if wanted:
+        now = _ask_writer(handle, head.epoch, CommitRequest(who), wanted)  # 3, 4
     after = now.positions
-    messages = sum(
-        max(0, min(until, after.get(key, before[key]).until) - before[key].until) for key, until in wanted.items()
-    )
+    messages = 0
+    for key, until in wanted.items():
+        position = positions[key]
+        reached = after.get(key, position).until
+        messages += max(0, min(until, reached) - position.until)
     return CommittedNow(stream=head.stream, messages=messages, batch=now.require_head().batch)
 
 

@@ -10,13 +10,15 @@ def format_duration(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     unit, name = next((unit, name) for limit, unit, name in _UNITS if abs(seconds) < limit)
-    digits = 0 if name == "min" or (name == "s" and abs(seconds) >= 1) else 1
+    is_whole = name == "min" or (name == "s" and abs(seconds) >= 1)
+    digits = 0 if is_whole else 1
     return f"{seconds / unit:.{digits}f} {name}"
 
 
 def format_count(number: int, what: str) -> str:
     """A count with its noun for display: 1 hour, 1,200 messages."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {what}{plural}"
 
 
 _UNITS = ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "d"))

@@ -169,8 +169,7 @@ def record_failure(root: Path, unread: FollowerPosition) -> Iterator[None]:
         yield
     except Exception as error:
         with suppress(OSError, LockstepError):  # the error of the run prevails
-            known = _read_or_none(root, unread.follower)
-            position = unread if known is None else known
+            position = _read_or_none(root, unread.follower) or unread
             failed = msgspec.structs.replace(position, last_run=datetime.now(UTC), failure=type(error).__name__)
             write_position(root, failed)
         raise
@@ -263,13 +262,13 @@ def _describe_effect(position: FollowerPosition, stream: str, undone_after: int 
 def read_followers(declared: DeclaredFollowers) -> tuple[FollowerStatus, ...]:
     """Read the status of the declared followers, and of all others that have a position; by kind and name."""
     positions = read_follower_positions(declared.root)
-    known = {each.follower: each for each in positions.read}
+    positions_of = {each.follower: each for each in positions.read}
     statuses = dict[FollowerName, FollowerStatus]()
     for read in load_parts("followers"):
         for status in read(declared):
             name = FollowerName(status.kind, status.name)
-            statuses[name] = _add_position(status, known.get(name), is_damaged=name in positions.damaged)
-    statuses |= {name: _show_undeclared(each) for name, each in known.items() if name not in statuses}
+            statuses[name] = _add_position(status, positions_of.get(name), is_damaged=name in positions.damaged)
+    statuses |= {name: _show_undeclared(each) for name, each in positions_of.items() if name not in statuses}
     return tuple(statuses[name] for name in sorted(statuses))
 
 
@@ -277,11 +276,14 @@ def _add_position(status: FollowerStatus, known: FollowerPosition | None, *, is_
     problem = DAMAGED if is_damaged else ""
     if known is not None and known.failure:
         problem = f"its last run failed ({known.failure}): {known.command} prints the reason"
+    freshness_seconds = None
+    last_run = None
+    if known is not None:
+        freshness_seconds = _find_freshness(known)
+        last_run = known.last_run
+    problems = [text for text in (status.problem, problem) if text]
     return msgspec.structs.replace(
-        status,
-        freshness_seconds=None if known is None else _find_freshness(known),
-        last_run=None if known is None else known.last_run,
-        problem="; ".join(filter(None, (status.problem, problem))),
+        status, freshness_seconds=freshness_seconds, last_run=last_run, problem="; ".join(problems)
     )
 
 
@@ -296,9 +298,9 @@ def describe_lost_position(root: Path, name: FollowerName) -> str:
 def _find_freshness(position: FollowerPosition) -> float | None:
     """The age of the newest commit that was read, of the oldest of several sources; None if one is unknown."""
     times = [source.committed_at for source in position.sources]
-    known = [moment for moment in times if moment is not None]
-    if known and len(known) == len(times):
-        return max(0.0, time.time() - min(known))
+    recorded = [moment for moment in times if moment is not None]
+    if recorded and len(recorded) == len(times):
+        return max(0.0, time.time() - min(recorded))
     return None
 
 

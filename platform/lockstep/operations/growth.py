@@ -143,14 +143,14 @@ def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
     """
     newest = samples[-1].at
     days = set[float]()
-    kept = []
+    recorded = []
     for sample in sorted(samples, key=lambda each: each.at):
         day = sample.at // DAY_SECONDS
         recent = newest - sample.at <= RECENT_SECONDS
         if sample.at <= newest and (recent or (day not in days and newest - sample.at <= OLDEST_SECONDS)):
-            kept.append(sample)
+            recorded.append(sample)
             days.add(day)
-    return kept
+    return recorded
 
 
 def compute_growth(samples: Sequence[GrowthSample]) -> DiskGrowth:
@@ -158,18 +158,21 @@ def compute_growth(samples: Sequence[GrowthSample]) -> DiskGrowth:
     newest = samples[-1]
     since = next(sample for sample in samples if newest.at - sample.at <= RATE_SECONDS)
     days = (newest.at - since.at) / DAY_SECONDS
-    kinds = tuple(
-        _grow(kind, newest.kinds[kind], since.kinds.get(kind, FilesTotal()), days)
-        for kind in FileKind
-        if kind in newest.kinds
-    )
-    forecasts = [each.bytes_in_30_days for each in kinds]
+    growths = list[KindGrowth]()
+    for kind in FileKind:
+        if kind in newest.kinds:
+            growths.append(_grow(kind, newest.kinds[kind], since.kinds.get(kind, FilesTotal()), days))
+    kinds = tuple(growths)
+    forecasts = [growth.bytes_in_30_days for growth in kinds if growth.bytes_in_30_days is not None]
+    bytes_in_30_days = None
+    if len(forecasts) == len(kinds):
+        bytes_in_30_days = sum(forecasts)
     return DiskGrowth(
         measured_at=datetime.fromtimestamp(newest.at, UTC),
         kinds=kinds,
         files=sum(each.files for each in kinds),
         bytes=sum(each.bytes for each in kinds),
-        bytes_in_30_days=sum(each for each in forecasts if each is not None) if None not in forecasts else None,
+        bytes_in_30_days=bytes_in_30_days,
     )
 
 

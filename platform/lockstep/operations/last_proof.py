@@ -40,7 +40,7 @@ class LastProof(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep_proof(folders: StreamFolders, report: VerifyReport) -> None:
     """Keep the result of a proof; a disk that is full keeps the one before."""
-    found = LastProof(
+    proof = LastProof(
         at=time.time(),
         status=report.status.value,
         batch=report.batch,
@@ -49,7 +49,7 @@ def keep_proof(folders: StreamFolders, report: VerifyReport) -> None:
     )
     path = folders.control / FILE
     with suppress(OSError):  # the proof itself is the result; nothing waits for this file
-        find_storage(path).replace(path, msgspec.json.encode(found))
+        find_storage(path).replace(path, msgspec.json.encode(proof))
 
 
 def read_last_proof(folders: StreamFolders) -> LastProof | None:

@@ -186,11 +186,11 @@ def refuse_bounded_run(folders: StreamFolders) -> None:
         StreamHalted: The stream waits for an operator.
         TableError: The table does not match its head.
     """
-    found = check_startable(folders)
-    if found.never_ending:
+    check = check_startable(folders)
+    if check.never_ending:
         name = folders.stream
         raise LockstepError(
-            f"a never-ending run writes {name} (epoch {found.epoch}): it reads what is available, and a bounded run "
+            f"a never-ending run writes {name} (epoch {check.epoch}): it reads what is available, and a bounded run "
             "would take over from it and end",
             next_step=f"lockstep status {name} shows its lag; or end it first: lockstep stop {name}",
         )

@@ -100,15 +100,21 @@ def accept_losses(folders: StreamFolders, batch: int, *, who: str, why: str) -> 
 
 def _make_list(folders: StreamFolders, head: Head) -> LossList:
     lost = head.lost
+    accepted_at = None
+    if lost.at:
+        accepted_at = datetime.fromtimestamp(lost.at, UTC)
+    losses = list[LossShown]()
+    if lost.open:
+        losses = sorted(_read_open(folders, head), key=_get_place)
     return LossList(
         stream=head.stream,
         total=lost.total,
         open=lost.open,
         newest=lost.last_batch,
         accepted_up_to=lost.accepted_batch,
-        accepted_at=datetime.fromtimestamp(lost.at, UTC) if lost.at else None,
+        accepted_at=accepted_at,
         cause=lost.cause,
-        losses=tuple(sorted(_read_open(folders, head), key=_get_place)) if lost.open else (),
+        losses=tuple(losses),
     )
 
 
@@ -121,8 +127,8 @@ def _read_open(folders: StreamFolders, head: Head) -> Iterator[LossShown]:
     lost = head.lost
     valid = head.valid_batches
     for rows in ledger.iterate_columns(folders.ledger, COLUMNS, first_batch=lost.first_batch, last_batch=head.batch):
-        found = rows.filter(pc.list_value_length(pc.field("losses")) > 0)
-        for row in found.to_pylist():
+        with_losses = rows.filter(pc.list_value_length(pc.field("losses")) > 0)
+        for row in with_losses.to_pylist():
             if row["batch"] <= valid.get(row["generation"], 0):
                 yield from _show(row)
 

@@ -63,8 +63,10 @@ def _find_operation(path: Path, head: Head) -> str:
 
 def take_back(folders: StreamFolders, head: Head, lost: LostBatch) -> None:
     """Take a lost batch out of the side tables, the ledger last: until then it is found again."""
-    before = {folders.quarantine: head.quarantine, folders.late: head.late, folders.archive: head.archive}
+    additions = {folders.quarantine: head.quarantine, folders.late: head.late, folders.archive: head.archive}
     for side in sorted(lost.files, key=lambda side: side == folders.ledger):
-        added = before.get(side)
-        batch = head.batch if side == folders.ledger else (0 if added is None else added.batch)
+        addition = additions.get(side)
+        batch = 0 if addition is None else addition.batch
+        if side == folders.ledger:  # it grows with every batch, the others only with some
+            batch = head.batch
         side_tables.take_back(side, lost.files[side], batch)

@@ -21,23 +21,33 @@ def read_head_of_batch(folders: StreamFolders, head: Head, batch: int) -> Head:
     if batch == START:
         return _make_start(head)
     version = next((each.version for each in head.savepoints if each.batch == batch), None)
-    entry = None if version is None else delta_log.read_entry(folders.table, version)
-    found = entry.head if entry is not None else delta_log.find_head_of_batch(folders.table, batch)
-    promotion = _find_promotion(folders, head, batch) if found is None else None
+    past = _find_past_head(folders.table, batch, version)
+    if past is not None:
+        return past
+    promotion = _find_promotion(folders, head, batch)
     if promotion is not None:
         problem = f"batches {promotion.first} to {promotion.batch} are one commit, the promotion of {promotion.shadow}"
         step = f"go back to batch {promotion.to_batch}, from which the shadow started, or to batch {promotion.batch}"
         raise NotRewindable(head.stream, batch, problem, next_step=step)
-    if found is None:
-        step = f"lockstep repair {head.stream}; go back to another batch"
-        raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)
-    return found
+    step = f"lockstep repair {head.stream}; go back to another batch"
+    raise NotRewindable(head.stream, batch, "the log no longer has its entry", next_step=step)
+
+
+def _find_past_head(table: Path, batch: int, version: int | None) -> Head | None:
+    """The head of a batch: at the version of its savepoint, else by a search of the log."""
+    if version is not None:
+        entry = delta_log.read_entry(table, version)
+        if entry is not None:
+            return entry.head
+    return delta_log.find_head_of_batch(table, batch)
 
 
 def _make_start(head: Head) -> Head:
     """The head before the first batch; without a version below the rewind floor: then columns stay as they are."""
-    kept = [each.version for each in head.savepoints if each.batch == START]
-    version = 0 if head.rewind_floor == START else max(kept, default=NO_VERSION)
+    version = 0
+    if head.rewind_floor != START:
+        versions = [savepoint.version for savepoint in head.savepoints if savepoint.batch == START]
+        version = max(versions, default=NO_VERSION)
     return Head(stream=head.stream, cluster_id=head.cluster_id, table_id=head.table_id, batch_version=version)
 
 
@@ -51,13 +61,17 @@ def list_files_of(folders: StreamFolders, target: Head) -> dict[Path, int]:
 
 def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion | None:
     """The promotion in whose middle a batch is, also one that was undone; reads the entries of promotions."""
-    known = [head.promotion]
+    promotions = [head.promotion]
     kinds = [kind.name for kind in list_commit_kinds() if kind.skips_batches]
     for version in reversed(delta_log.list_versions(folders.table)):
         if any(delta_log.is_of_kind(folders.table, version, kind) for kind in kinds):
             entry = delta_log.read_entry(folders.table, version)
-            known.append(None if entry is None or entry.head is None else entry.head.promotion)
-    return next((each for each in known if each is not None and each.first <= batch < each.batch), None)
+            if entry is not None and entry.head is not None:
+                promotions.append(entry.head.promotion)
+    for promotion in promotions:
+        if promotion is not None and promotion.first <= batch < promotion.batch:
+            return promotion
+    return None
 
 
 class NotRewindable(TableError):
@@ -87,9 +101,10 @@ def check_rewindable(head: Head, batch: int) -> None:
         problem = f"the rewind floor is batch {head.rewind_floor}: files of earlier batches may be deleted"
         if batch == START:
             problem = _explain_no_start(head)
-        named = "".join(f", or savepoint {each.name}" for each in head.savepoints)
-        named += ", or to 0, which reads everything again" if head.may_start_over else ""
-        step = f"go back to batch {head.rewind_floor}{named}; the setting rewind_hours moves the floor"
+        others = "".join(f", or savepoint {savepoint.name}" for savepoint in head.savepoints)
+        if head.may_start_over:
+            others += ", or to 0, which reads everything again"
+        step = f"go back to batch {head.rewind_floor}{others}; the setting rewind_hours moves the floor"
         raise NotRewindable(head.stream, batch, problem, next_step=step)
 
 

@@ -69,8 +69,8 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
         LockstepError: One of the files exists; nothing is written then.
     """
     contents = {**_make_wiring(brokers, name_location(folder)), **_make_starters(brokers, folder)}
-    kept = tuple(name for name in REPOSITORY if (folder / name).exists())
-    for name in kept:
+    unchanged = tuple(name for name in REPOSITORY if (folder / name).exists())
+    for name in unchanged:
         del contents[name]
     if found := sorted(name for name in contents if (folder / name).exists()):
         raise LockstepError(
@@ -80,7 +80,7 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
     for name, text in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    return CreatedProject(str(folder), tuple(sorted(contents)), kept, str((folder / DAGSTER_HOME).absolute()))
+    return CreatedProject(str(folder), tuple(sorted(contents)), unchanged, str((folder / DAGSTER_HOME).absolute()))
 
 
 def name_location(folder: Path) -> str:
@@ -122,16 +122,18 @@ def renew_project(folder: Path) -> RenewedProject:
         )
     added = list[str]()
     replaced = dict[str, str]()
-    kept = list[str]()
+    unchanged = list[str]()
     for name, text in _make_wiring("", name_location(folder)).items():
         path = folder / name
-        before = path.read_text() if path.exists() else None
-        if before == text or name == SETTINGS:
+        present = None
+        if path.exists():
+            present = path.read_text()
+        if present == text or name == SETTINGS:
             continue
-        if Path(name).parts[0] not in WIRING and before is not None:
-            kept.append(name)
+        if Path(name).parts[0] not in WIRING and present is not None:
+            unchanged.append(name)  # edited by hand as a rule, so it is named and not replaced
             continue
-        if before is None:
+        if present is None:
             added.append(name)
         else:
             saved = path.rename(_find_free_name(path))
@@ -140,7 +142,7 @@ def renew_project(folder: Path) -> RenewedProject:
         path.write_text(text)
     names = sorted(replaced)
     saved_names = tuple(replaced[name] for name in names)
-    return RenewedProject(str(folder), tuple(sorted(added)), tuple(names), saved_names, tuple(sorted(kept)))
+    return RenewedProject(str(folder), tuple(sorted(added)), tuple(names), saved_names, tuple(sorted(unchanged)))
 
 
 def _find_free_name(path: Path) -> Path:
@@ -157,7 +159,9 @@ def find_template() -> Path:
 def _make_wiring(brokers: str, location: str) -> Mapping[str, str]:
     """The text of each file that Dagster and lockstep read."""
     root = find_template()
-    wiring = [path for package in WIRING for path in (root / package).glob("*.py")]
+    wiring = list[Path]()
+    for package in WIRING:
+        wiring += (root / package).glob("*.py")
     definitions = _STREAMS_IMPORTED.sub(f"from {PACKAGE}.readings import readings\n", (root / DEFINITIONS).read_text())
     return {
         DEFINITIONS: _STREAMS_NAMED.sub(r"\1 = (readings,)", definitions),

@@ -92,8 +92,7 @@ def name_in_definitions(root: Path, name: str) -> bool:
     """Add a stream to STREAMS of definitions.py; False if `lockstep init` has not written the file so."""
     file = root / DEFINITIONS
     try:
-        before = file.read_text()
-        after = add_to_definitions(before, name)
+        after = add_to_definitions(file.read_text(), name)
     except (OSError, SyntaxError, UnicodeDecodeError):
         return False
     if after is None:
@@ -109,11 +108,10 @@ def add_to_definitions(text: str, name: str) -> str | None:
         SyntaxError: The text is not Python.
     """
     tree = ast.parse(text)
-    streams = [
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "STREAMS"
-    ]
+    streams = list[ast.expr | None]()
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "STREAMS":
+            streams.append(node.value)
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level == 0]
     if len(streams) != 1 or not isinstance(streams[0], ast.Tuple) or not imports or f" {name}\n" in text:
         return None
@@ -123,14 +121,17 @@ def add_to_definitions(text: str, name: str) -> str | None:
         return None
     line = lines[value.lineno - 1]
     items = [ast.get_source_segment(text, each) or "" for each in value.elts]
-    shown = f"({', '.join([*items, name])}{',' if not items else ''})"
+    shown = f"({', '.join([*items, name])})"
+    if not items:  # a tuple of one name
+        shown = f"({name},)"
     lines[value.lineno - 1] = line[: value.col_offset] + shown + line[value.end_col_offset :]
     own = [node for node in imports if (node.module or "").startswith(f"{PACKAGE}.")]
     local = [node for node in imports if (node.module or "").split(".")[0] in {"jobs", "lockstep", "sensors"}]
-    before = [node for node in own if (node.module or "") < f"{PACKAGE}.{name}"]
-    first = (own or local or imports)[0].lineno - 1
-    at = before[-1].end_lineno or first if before else first
-    lines.insert(at, f"from {PACKAGE}.{name} import {name}\n")
+    earlier = [node for node in own if (node.module or "") < f"{PACKAGE}.{name}"]
+    line_number = (own or local or imports)[0].lineno - 1
+    if earlier:
+        line_number = earlier[-1].end_lineno or line_number
+    lines.insert(line_number, f"from {PACKAGE}.{name} import {name}\n")
     changed = "".join(lines)
     ast.parse(changed)
     return changed

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import and_, or_
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -101,10 +101,10 @@ class Place(msgspec.Struct, frozen=True):
     @staticmethod
     def parse(text: str) -> Place:
         """Parse TOPIC/PARTITION@OFFSET. Raises ValueError with the right form."""
-        found = PLACE.fullmatch(text)
-        if found is None:
+        match = PLACE.fullmatch(text)
+        if match is None:
             raise ValueError("TOPIC/PARTITION@OFFSET, for example books.eth/0@120")
-        return Place(found["topic"], int(found["partition"]), int(found["offset"]))
+        return Place(match["topic"], int(match["partition"]), int(match["offset"]))
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -139,8 +139,10 @@ class NotInQuarantine(LockstepError):
             dropped: Messages that retention has dropped; empty for none.
         """
         problem = f"{place.topic}/{place.partition}@{place.offset} is not in quarantine"
+        if dropped:
+            problem = f"{problem}; retention has dropped the {dropped}"
         super().__init__(
-            f"{problem}; retention has dropped the {dropped}" if dropped else problem,
+            problem,
             next_step=f"lockstep quarantine list {stream} --topic {place.topic}",
         )
         self.topic = place.topic
@@ -168,30 +170,20 @@ def list_quarantine(folders: StreamFolders, wanted: QuarantineFilter, *, limit: 
     """
     columns = [*GROUPED, "offset", "batch"]
     table = _table(folders)
-    held = table.to_table(columns=columns, filter=_filter(folders, wanted))
-    every = held if wanted == QuarantineFilter() else table.to_table(["cause"], filter=_make_lineage_filter(folders))
+    selected = table.to_table(columns=columns, filter=_filter(folders, wanted))
+    every = selected
+    if wanted != QuarantineFilter():  # for the total and the causes, which the filter does not restrict
+        every = table.to_table(["cause"], filter=_make_lineage_filter(folders))
     sums = [("offset", "count"), ("offset", "min"), ("offset", "max"), ("batch", "max")]
-    grouped = held.group_by(list(GROUPED)).aggregate(sums).to_pylist()  # type: ignore[arg-type]  # of its literals
-    found = [
-        QuarantineGroup(
-            topic=row["topic"],
-            partition=row["partition"],
-            cause=row["cause"],
-            session=row["session"],
-            messages=row["offset_count"],
-            first_offset=row["offset_min"],
-            last_offset=row["offset_max"],
-            last_batch=row["batch_max"],
-        )
-        for row in grouped
-    ]
-    found.sort(key=lambda group: (-group.messages, group.topic, group.partition, group.first_offset, group.cause))
-    shown = found if limit is None else found[:limit]
+    grouped = selected.group_by(list(GROUPED)).aggregate(sums).to_pylist()  # type: ignore[arg-type]  # of its literals
+    groups = list(map(_make_group, grouped))
+    groups.sort(key=lambda group: (-group.messages, group.topic, group.partition, group.first_offset, group.cause))
+    shown = groups if limit is None else groups[:limit]
     return QuarantineList(
         stream=folders.stream,
-        messages=held.num_rows,
+        messages=selected.num_rows,
         groups=tuple(shown),
-        more=len(found) - len(shown),
+        more=len(groups) - len(shown),
         messages_total=every.num_rows,
         causes=tuple(sorted(map(str, pc.unique(every["cause"]).to_pylist()))),
         dropped=describe_dropped(folders),
@@ -221,6 +213,19 @@ def describe_dropped(folders: StreamFolders) -> str:
     return retention.describe()
 
 
+def _make_group(row: Mapping[str, Any]) -> QuarantineGroup:
+    return QuarantineGroup(
+        topic=row["topic"],
+        partition=row["partition"],
+        cause=row["cause"],
+        session=row["session"],
+        messages=row["offset_count"],
+        first_offset=row["offset_min"],
+        last_offset=row["offset_max"],
+        last_batch=row["batch_max"],
+    )
+
+
 def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: Path) -> Exported:
     """Write messages with all their bytes: JSON lines (bytes as base64) or Parquet, by the file's ending.
 
@@ -228,7 +233,7 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         NoTable: The stream has never run.
         ExportRefused: The file exists, or cannot be written.
     """
-    before = open_table(folders).base().head.erasure
+    last_erasure = open_table(folders).base().head.erasure
     table = _table(folders)
     write = _write_parquet if file.suffix == ".parquet" else _write_lines
     batches = _read_in_turn(table, _filter(folders, wanted))
@@ -243,8 +248,9 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
         raise ExportRefused(file, "it is there already") from None
     except OSError as error:
         raise ExportRefused(file, error.strerror or str(error)) from error
+    # Checked after the last read: the file may hold messages that an erasure removed in the meantime.
     now = open_table(folders).base().head.erasure
-    if now is not None and (before is None or before.batch != now.batch):
+    if now is not None and (last_erasure is None or last_erasure.batch != now.batch):
         file.unlink()
         raise ExportRefused(file, "a session was erased meanwhile", "export again")
     return Exported(folders.stream, file, messages)
@@ -288,7 +294,8 @@ def _make_lineage_filter(folders: StreamFolders) -> pc.Expression:
 
 
 def _filter(folders: StreamFolders, wanted: QuarantineFilter) -> pc.Expression:
-    given = {"cause": wanted.cause, "topic": wanted.topic, "session": wanted.session}
-    parts = [pc.field(name) == value for name, value in given.items() if value is not None]
-    parts += [pc.field("batch") >= wanted.since] if wanted.since is not None else []
+    equal = {"cause": wanted.cause, "topic": wanted.topic, "session": wanted.session}
+    parts = [pc.field(name) == value for name, value in equal.items() if value is not None]
+    if wanted.since is not None:
+        parts.append(pc.field("batch") >= wanted.since)
     return reduce(and_, parts, _make_lineage_filter(folders))

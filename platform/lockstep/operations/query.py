@@ -76,13 +76,14 @@ def run_sql(
     for name, query in (views or {}).items():
         builder.execute(f'CREATE VIEW "{name}" AS {query}').read_all()
     try:
-        found = pa.table(builder.execute(sql).read_all())
+        rows = pa.table(builder.execute(sql).read_all())
     except Exception as error:  # what fails while rows are read is a bare Exception of DataFusion
         if str(error).startswith(OF_FILES):
             step = f"lockstep repair STREAM lists missing or damaged files; tables: {', '.join(sorted(tables))}"
             raise TableError(f"the tables cannot be read: {error}", next_step=step) from error
         raise WrongQuery(sql, str(error), tables) from error
-    return found.cast(pa.schema([pa.field(field.name, PLAIN.get(field.type, field.type)) for field in found.schema]))
+    fields = [pa.field(field.name, PLAIN.get(field.type, field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
 
 
 def _register(builder: QueryBuilder, name: str, table: DeltaTable, until: Valid | None) -> None:
@@ -164,9 +165,11 @@ def query_sql(
     named = (name for name in derived if as_of.time is None or name in sql)
     folder_of = {name: DerivedFolders(name, root).table for name in named}
     others = {name: _opened(folder, as_of) for name, folder in folder_of.items() if delta_log.has_log(folder)}
-    known = cast("Mapping[str, AnyStream]", streams) if isinstance(streams, Mapping) else {}
+    declarations: Mapping[str, AnyStream] = {}
+    if isinstance(streams, Mapping):
+        declarations = cast("Mapping[str, AnyStream]", streams)
     with ExitStack() as stack:
-        further_tables = _find_further(parts, known, _Query(sql, root, as_of), stack)
+        further_tables = _find_further(parts, declarations, _Query(sql, root, as_of), stack)
         return _result(_add_further(_join(parts, others, sql), further_tables), sql, limit)
 
 
@@ -233,7 +236,8 @@ def _add_further(found: _Tables, further: Iterable[QueriedTable]) -> _Tables:
     for table in further:
         if table.name not in found.tables:
             tables |= table.tables
-            views |= {table.name: table.sql} if table.sql else {}
+            if table.sql:
+                views[table.name] = table.sql
     return msgspec.structs.replace(found, tables=tables, views=views)
 
 
@@ -246,7 +250,8 @@ def _join(parts: Mapping[str, _Tables], derived: Mapping[str, DeltaTable], sql: 
     for stream, part in parts.items():
         tables |= part.tables
         until |= {name: valid for name, valid in part.until.items() if name not in own}
-        notes += part.notes if stream in sql else ()
+        if stream in sql:
+            notes += part.notes
         hidden = sorted((part.tables.keys() & own.keys()) - {stream})
         notes += [f"{name} is a separate table, not that of {stream}" for name in hidden if name in sql]
     return _Tables(tables | own, until, tuple(notes))
@@ -293,9 +298,10 @@ class _Tables(msgspec.Struct, frozen=True):
 
 
 def _result(tables: _Tables, sql: str, limit: int | None) -> QueryResult:
-    found = run_sql(tables.tables, sql, tables.until, tables.views)
-    more = limit is not None and found.num_rows > limit
-    shown = found.slice(0, limit) if more else found
+    shown = run_sql(tables.tables, sql, tables.until, tables.views)
+    more = limit is not None and shown.num_rows > limit
+    if more:
+        shown = shown.slice(0, limit)
     return QueryResult(
         sql=sql,
         versions={name: table.version() for name, table in tables.tables.items()},
@@ -342,23 +348,26 @@ def _tables(folders: StreamFolders, as_of: AsOf) -> _Tables:
         return _Tables({}, {})
     output = _opened(folders.table, as_of)
     folder_of = {"ledger": folders.ledger, "quarantine": folders.quarantine, "late": folders.late}
-    sides = {
-        f"{folders.stream}_{name}": delta_log.open_delta_table(at)
-        for name, at in folder_of.items()
-        if delta_log.has_log(at)
-    }
+    sides = dict[str, DeltaTable]()
+    for name, folder in folder_of.items():
+        if delta_log.has_log(folder):
+            sides[f"{folders.stream}_{name}"] = delta_log.open_delta_table(folder)
     head = delta_log.read_head(folders.table, output.version())
     dropped = _list_dropped(folders, head)
     notes = tuple(f"{folders.stream}: {each} were dropped" for each in dropped)
-    shows_all = as_of == AsOf() and (head is None or not head.lineage)
-    valid = head.valid_batches if head is not None else {FIRST_GENERATION: 0}
-    return _Tables({folders.stream: output, **sides}, {} if shows_all else dict.fromkeys(sides, valid), notes)
+    until = dict[str, Valid]()
+    if as_of != AsOf() or (head is not None and head.lineage):
+        valid = head.valid_batches if head is not None else {FIRST_GENERATION: 0}
+        until = dict.fromkeys(sides, valid)
+    return _Tables({folders.stream: output, **sides}, until, notes)
 
 
 def _list_dropped(folders: StreamFolders, head: Head | None) -> Iterator[str]:
     """What retention has dropped: rows as of a head, messages of quarantine and late table as of now."""
     newest = delta_log.find_top_version(folders.table)
-    now = head if newest is None else delta_log.read_head(folders.table, newest)
+    now = head
+    if newest is not None:
+        now = delta_log.read_head(folders.table, newest)
     if head is not None and head.retention is not None:
         yield head.retention.describe()
     if now is not None and now.quarantine_retention is not None:
@@ -366,7 +375,9 @@ def _list_dropped(folders: StreamFolders, head: Head | None) -> Iterator[str]:
 
 
 def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
-    version = as_of.version if as_of.time is None else find_version_at(folder, as_of.time)
+    version = as_of.version
+    if as_of.time is not None:
+        version = find_version_at(folder, as_of.time)
     try:
         return delta_log.open_delta_table(folder, version=version)
     except DeltaError as error:
@@ -393,11 +404,11 @@ def find_version_at(table: Path, moment: datetime) -> int:
     if after == 0 and versions[:1] == [0]:
         return 0
     if after == 0 or (after < len(versions) and versions[after] != versions[after - 1] + 1):
-        known = _find_time(table, versions[after]) + timedelta(seconds=1)  # it is printed without fractions
+        since = _find_time(table, versions[after]) + timedelta(seconds=1)  # it is printed without fractions
         raise LockstepError(
             f"the rows of {table} at {moment:%Y-%m-%d %H:%M:%S} UTC are not known: housekeeping has deleted that part "
             "of its log",
-            next_step=f"the next time that is known: --at {known:%Y-%m-%dT%H:%M:%S}; or --version, of a savepoint",
+            next_step=f"the next time that is known: --at {since:%Y-%m-%dT%H:%M:%S}; or --version, of a savepoint",
         )
     return versions[after - 1]
 

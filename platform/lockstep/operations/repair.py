@@ -102,9 +102,10 @@ def prepare_repair(folders: StreamFolders, *, everything: bool = False) -> Prepa
         Refused: There is a live writer.
     """
     plan = repair_stream(folders, apply=False)
-    obstacles = tuple(_find_writer(folders)) if plan.is_due else ()
-    plan = msgspec.structs.replace(plan, obstacles=obstacles)
-    return Prepared(plan, partial(repair_stream, folders, apply=True, shown=None if everything else plan))
+    if plan.is_due:  # a plan without repairs disturbs no writer
+        plan = msgspec.structs.replace(plan, obstacles=tuple(_find_writer(folders)))
+    shown = None if everything else plan
+    return Prepared(plan, partial(repair_stream, folders, apply=True, shown=shown))
 
 
 def repair_stream(folders: StreamFolders, *, apply: bool, shown: Repair | None = None) -> Repair:
@@ -132,7 +133,8 @@ def repair_stream(folders: StreamFolders, *, apply: bool, shown: Repair | None =
         raise NoTable(folders.stream, folders.root)
     if apply and (writers := list(_find_writer(folders))):
         raise Refused(folders.stream, Repair.PLAN, writers)
-    agreed = _Agreement(apply, None if shown is None else shown.checks)
+    checks = None if shown is None else shown.checks
+    agreed = _Agreement(apply, checks)
     return Repair(stream=folders.stream, checks=tuple(_checks(folders, agreed)))  # 1 to 6
 
 
@@ -188,32 +190,34 @@ def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Ch
     if version is None:
         return Check(name, Condition.OK.value, f"version {torn_entry.find_newest_version(table)} is whole")
     path = delta_log.make_entry_path(table, version)
-    found = make_unreadable(table, version).problem
+    problem = make_unreadable(table, version).problem
     if wrong := _find_needed(folders, table, version):
         step = f"it was whole once, and later entries build on it ({wrong}): restore {path} from a copy"
-        return Check(name, Condition.BROKEN.value, found, step)
+        return Check(name, Condition.BROKEN.value, problem, step)
     step = f"lockstep repair {folders.stream} sets it aside: {_describe_loss(folders, table, version)}"
-    planned = Check(name, Condition.REPAIRABLE.value, found, step)
+    planned = Check(name, Condition.REPAIRABLE.value, problem, step)
     if not agreed.covers(planned):
         return planned
-    kept = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
-    return Check(name, Condition.REPAIRED.value, f"{found}: set aside as {kept}", "start the stream")
+    copy = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
+    return Check(name, Condition.REPAIRED.value, f"{problem}: set aside as {copy}", "start the stream")
 
 
 def _find_needed(folders: StreamFolders, table: Path, version: int) -> str:
     """Name the parts that would be missing without a torn entry; empty if it can be set aside."""
     if version == 0 or not torn_entry.is_readable_without(table, version):
         return "the log does not go back to the version before it"
-    before = _find_before(folders, version) if table == folders.table else None
+    if table != folders.table:
+        return ""
+    before = _find_before(folders, version)
     if before is None:
-        return "" if table != folders.table else "the entry before it has no head"
+        return "the entry before it has no head"
     files = ((table / file.path, file.size) for file in delta_log.read_live_files(table, version - 1).values())
     if wrong := format_some(find_wrong_files(files)):
         return f"files of the version before it are gone: {wrong}"
-    held = _held_behind(folders, before)
-    if held == before.batch or find_lost_batch(folders, before) is not None:
+    in_ledger = _held_behind(folders, before)
+    if in_ledger == before.batch or find_lost_batch(folders, before) is not None:
         return ""
-    return f"the ledger holds batch {held}, the entry before it {before.batch}"
+    return f"the ledger holds batch {in_ledger}, the entry before it {before.batch}"
 
 
 def _find_before(folders: StreamFolders, version: int) -> Head | None:
@@ -229,12 +233,16 @@ def _held_behind(folders: StreamFolders, before: Head) -> int:
 
 def _describe_loss(folders: StreamFolders, table: Path, version: int) -> str:
     """What setting a torn entry aside undoes."""
-    before = _find_before(folders, version) if table == folders.table else None
-    if before is None or _held_behind(folders, before) == before.batch:
+    previous = None
+    if table == folders.table:
+        previous = _find_before(folders, version)
+    if previous is None or _held_behind(folders, previous) == previous.batch:
         return "its commit was never confirmed"
-    lost = find_lost_batch(folders, before)
-    again = f"the messages after batch {before.batch} are read again from Kafka"
-    return f"{again}; repeat this operation: {lost.operation}" if lost is not None and lost.operation else again
+    lost = find_lost_batch(folders, previous)
+    again = f"the messages after batch {previous.batch} are read again from Kafka"
+    if lost is not None and lost.operation:
+        return f"{again}; repeat this operation: {lost.operation}"
+    return again
 
 
 def _foreign_commits(folders: StreamFolders, agreed: _Agreement) -> Iterator[Check]:
@@ -248,20 +256,21 @@ def _foreign_commits(folders: StreamFolders, agreed: _Agreement) -> Iterator[Che
 def _foreign_commit(folders: StreamFolders, table: Path, versions: list[int], agreed: _Agreement) -> Check:
     """Moving it away restores the earlier table: its files must exist, and no log checkpoint may hold the commit."""
     name = f"commits to {table.name}"
-    found = find_foreign_commit(table, versions[-1]).problem
-    whole = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
+    problem = find_foreign_commit(table, versions[-1]).problem
+    restore = f"restore {table} from a copy of before version {versions[-1]}, or put the files back"
     if torn_entry.is_in_checkpoint(table, versions[-1]):
-        return Check(name, Condition.BROKEN.value, f"{found}; a log checkpoint holds it", whole)
+        return Check(name, Condition.BROKEN.value, f"{problem}; a log checkpoint holds it", restore)
     if wrong := format_some(find_wrong_files(list_named_files(table, versions[-1] - 1))):
-        return Check(name, Condition.BROKEN.value, f"{found}; files of the version before it are gone: {wrong}", whole)
+        gone = f"{problem}; files of the version before it are gone: {wrong}"
+        return Check(name, Condition.BROKEN.value, gone, restore)
     step = f"lockstep repair {folders.stream} sets it aside: the table is then as it was before"
-    planned = Check(name, Condition.REPAIRABLE.value, found, step)
+    planned = Check(name, Condition.REPAIRABLE.value, problem, step)
     if not agreed.covers(planned):
         return planned
-    kept = [torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE) for version in versions]
-    return Check(
-        name, Condition.REPAIRED.value, f"{found}: set aside as {format_some([*map(str, kept)])}", "start the stream"
-    )
+    # Newest first: an interrupted repair leaves a log without a gap.
+    copies = [torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE) for version in versions]
+    repaired = f"{problem}: set aside as {format_some([*map(str, copies)])}"
+    return Check(name, Condition.REPAIRED.value, repaired, "start the stream")
 
 
 def _held(folder: Path) -> int:
@@ -269,45 +278,48 @@ def _held(folder: Path) -> int:
 
 
 def _unreadable(error: Exception) -> Check:
-    step = error.next_step if isinstance(error, LockstepError) else "restore the folder that is named from a copy"
-    problem = error.problem if isinstance(error, LockstepError) else str(error).splitlines()[0]
-    return Check("logs", Condition.BROKEN.value, problem, step)
+    if isinstance(error, LockstepError):
+        return Check("logs", Condition.BROKEN.value, error.problem, error.next_step)
+    problem = str(error).splitlines()[0]
+    return Check("logs", Condition.BROKEN.value, problem, "restore the folder that is named from a copy")
 
 
 def _ledger(folders: StreamFolders, head: Head, agreed: _Agreement) -> Check:
     """Check the ledger; restored from an older copy, it may be behind by more than one batch."""
     name = "ledger"
-    held = _held(folders.ledger)
-    found = f"it holds batch {held}, the head is at {head.batch}"
-    if held == head.batch:
-        return Check(name, Condition.OK.value, found)
-    lost = find_lost_batch(folders, head) if held > head.batch else None
-    if lost is not None:
-        return _take_back(folders, head, lost, found, agreed)
-    if held > head.batch:
+    newest = _held(folders.ledger)
+    state = f"it holds batch {newest}, the head is at {head.batch}"
+    if newest == head.batch:
+        return Check(name, Condition.OK.value, state)
+    if newest > head.batch:
+        lost = find_lost_batch(folders, head)
+        if lost is not None:
+            return _take_back(folders, head, lost, state, agreed)
         step = "the table's log has lost entries: restore table/_delta_log from a copy that is as new as the ledger"
-        return Check(name, Condition.BROKEN.value, found, step)
-    missing = _list_missing(folders, held, head)
+        return Check(name, Condition.BROKEN.value, state, step)
+    missing = _list_missing(folders, newest, head)
     reached = missing[0].after if missing else head.batch
-    gone = [str(each.batch) for each in missing if not _is_there(folders, each.file)]
-    gone += [str(batch) for batch in range(held + 1, reached + 1)]  # the log does not go back to them
+    gone = [str(addition.batch) for addition in missing if not _is_there(folders, addition.file)]
+    gone += [str(batch) for batch in range(newest + 1, reached + 1)]  # the log does not go back to them
     if gone:
         step = (
             f"restore the files of {folders.ledger} from a copy; without them the offsets of these batches are unknown"
         )
-        return Check(name, Condition.BROKEN.value, f"{found}; no ledger file of batch {format_some(gone)}", step)
+        return Check(name, Condition.BROKEN.value, f"{state}; no ledger file of batch {format_some(gone)}", step)
     step = f"a start brings one batch forward by itself; more: lockstep repair {folders.stream}"
-    planned = Check(name, Condition.REPAIRABLE.value, found, step)
+    planned = Check(name, Condition.REPAIRABLE.value, state, step)
     if not agreed.covers(planned):
         return planned
-    for each in missing:
-        side_tables.SideLog(folders.ledger).catch_up((each.file,), each.batch, after=each.after)
-    return Check(name, Condition.REPAIRED.value, f"{found}: brought forward", "start the stream")
+    for addition in missing:
+        side_tables.SideLog(folders.ledger).catch_up((addition.file,), addition.batch, after=addition.after)
+    return Check(name, Condition.REPAIRED.value, f"{state}: brought forward", "start the stream")
 
 
 def _take_back(folders: StreamFolders, head: Head, lost: LostBatch, found: str, agreed: _Agreement) -> Check:
     """The table has lost its newest batch, which is repaired by a batch: its messages are read again."""
-    again = f"repeat this operation: {lost.operation}" if lost.operation else "start the stream: it reads them again"
+    again = "start the stream: it reads them again"
+    if lost.operation:
+        again = f"repeat this operation: {lost.operation}"
     step = f"lockstep repair {folders.stream} takes batch {lost.last} back; then {again}"
     planned = Check("ledger", Condition.REPAIRABLE.value, found, step)
     if not agreed.covers(planned):
@@ -332,22 +344,22 @@ class _Addition(NamedTuple):
 
 def _list_missing(folders: StreamFolders, held: int, head: Head) -> list[_Addition]:
     """The additions that the ledger lacks after its last batch, by entries of the output table, oldest first."""
-    found = list[_Addition]()
+    additions = list[_Addition]()
     version = head.batch_version
-    while version > 0 and (not found or found[0].after > held):
-        at = delta_log.read_head(folders.table, version)
-        if at is None or at.batch <= held:
+    while version > 0 and (not additions or additions[0].after > held):
+        earlier = delta_log.read_head(folders.table, version)
+        if earlier is None or earlier.batch <= held:
             break
-        newest = found[0].after if found else at.batch
-        if at.ledger is not None and at.batch == newest:
-            found.insert(0, _Addition(at.batch, at.batch_before, at.ledger))
+        wanted = additions[0].after if additions else earlier.batch
+        if earlier.ledger is not None and earlier.batch == wanted:  # entries that are no batches repeat the last one
+            additions.insert(0, _Addition(earlier.batch, earlier.batch_before, earlier.ledger))
         version -= 1
-    return found
+    return additions
 
 
 def _is_there(folders: StreamFolders, file: SideFile) -> bool:
-    found = find_storage(folders.ledger).get_status(folders.ledger / file.path)
-    return found is not None and found.size == file.size
+    status = find_storage(folders.ledger).get_status(folders.ledger / file.path)
+    return status is not None and status.size == file.size
 
 
 def _data_files(table: Path) -> Check:
@@ -375,7 +387,9 @@ def _state(folders: StreamFolders, head: Head) -> Check:
 
 def _halt(head: Head) -> Check:
     if head.all_findings:
-        reason = head.reason if head.desired is Desired.HALTED else f"topics are halted: {head.all_findings[0]}"
+        reason = f"topics are halted: {head.all_findings[0]}"
+        if head.desired is Desired.HALTED:
+            reason = head.reason
         return Check("halt", Condition.BROKEN.value, reason, make_resume_command(head.stream, head.all_findings))
     return Check("halt", Condition.OK.value, f"not halted; {head.desired.value}")
 

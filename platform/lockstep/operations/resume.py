@@ -46,8 +46,9 @@ class NotHalted(LockstepError):
     """
 
     def __init__(self, stream: str, desired: str, topics: str = "") -> None:
-        runs = desired == Desired.RUNNING.value or topics
-        step = f"nothing is to be resumed: lockstep status {stream}" if runs else f"lockstep start {stream}"
+        step = f"lockstep start {stream}"
+        if desired == Desired.RUNNING.value or topics:
+            step = f"nothing is to be resumed: lockstep status {stream}"
         of_topics = f", and not all of topics {topics} are halted" if topics else ""
         super().__init__(f"stream {stream} is not halted, it is {desired}{of_topics}", next_step=step)
         self.stream = stream
@@ -65,11 +66,11 @@ class UnansweredFindings(LockstepError):
     def __init__(
         self, stream: str, findings: tuple[Finding, ...], accepted: Sequence[Acceptance], why: str = "..."
     ) -> None:
-        left = "\n".join(f"  {finding}" for finding in findings[:SHOWN_MAX])
-        whole = list_options([*accepted, *(suggest_option(finding) for finding in findings)])
+        listed = "\n".join(f"  {finding}" for finding in findings[:SHOWN_MAX])
+        flags = list_options([*accepted, *(suggest_option(finding) for finding in findings)])
         super().__init__(
-            f"stream {stream} stays halted; these findings need a resume option:\n{left}",
-            next_step=f"lockstep resume {stream} {whole} --why {shlex.quote(why)} (or --fixed, if the cause is fixed)",
+            f"stream {stream} stays halted; these findings need a resume option:\n{listed}",
+            next_step=f"lockstep resume {stream} {flags} --why {shlex.quote(why)} (or --fixed, if the cause is fixed)",
         )
         self.stream = stream
         self.findings = findings
@@ -157,18 +158,23 @@ def plan_resume(
     """
     head = open_table(folders).base().head
     findings = find_open_findings(head, topics)
-    options = [*accepted, *(suggest_options(findings, accepted) if suggested else ())]
+    options = list(accepted)
+    if suggested:
+        options += suggest_options(findings, accepted)
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         option = next((each.OPTION for each in options if each.covers(finding)), None)
         if option is not None:
             groups.setdefault((option, finding.cause), []).append(finding)
+    counted: tuple[OptionCost, ...] = ()
+    if costs:
+        counted = tuple(costs.count(folders, head))
     return ResumePreview(
         stream=head.stream,
         options=tuple(_planned(option, cause, found) for (option, cause), found in sorted(groups.items())),
         command=list_options(options),
         unanswered=find_unanswered(findings, options),
-        costs=tuple(costs.count(folders, head)) if costs else (),
+        costs=counted,
     )
 
 
@@ -195,10 +201,13 @@ def find_open_findings(head: Head, topics: Collection[str] = ()) -> tuple[Findin
     """
     if head.desired is Desired.HALTED:
         return head.findings
-    chosen = [each for each in head.halted_topics if not topics or each.topic in topics]
-    if not chosen or not {each.topic for each in chosen} >= set(topics):
+    chosen = [halted for halted in head.halted_topics if not topics or halted.topic in topics]
+    if not chosen or not {halted.topic for halted in chosen} >= set(topics):
         raise NotHalted(head.stream, head.desired.value, format_some(sorted(topics)))
-    return tuple(finding for topic in chosen for finding in topic.findings)
+    findings = list[Finding]()
+    for halted in chosen:
+        findings += halted.findings
+    return tuple(findings)
 
 
 def resume_stream(
@@ -232,18 +241,21 @@ def resume_stream(
         ResumptionUnanswered: The run did not resume the topics.
     """
     output = open_table(folders)
-    before = output.base().head  # 1
-    findings = find_open_findings(before, topics)
-    accepted = [*accepted, *(suggest_options(findings, accepted) if suggested else ())]
-    known = ledger.read_positions(folders, before)
-    if left := find_unanswered(findings, accepted):
-        places = {TopicNamePartition(row.topic, row.partition) for row in known.values()}
-        raise UnansweredFindings(before.stream, left, [each for each in accepted if _is_somewhere(each, places)], why)
-    decision = ResumeDecision(stream=before.stream, findings=findings, accepted=tuple(accepted), who=who, why=why)
-    if before.desired is not Desired.HALTED and is_writer_alive(folders.control, before.epoch):
-        make_accepted_rows(_stamp(before, decision), known, decision)  # raises the errors of the run
-        return _ask_writer(folders, output, before, decision)  # 2
-    return _commit(folders, output, before, decision, topics)  # 3
+    head = output.base().head  # 1
+    findings = find_open_findings(head, topics)
+    options = list(accepted)
+    if suggested:
+        options += suggest_options(findings, accepted)
+    positions = ledger.read_positions(folders, head)
+    if unanswered := find_unanswered(findings, options):
+        places = {TopicNamePartition(row.topic, row.partition) for row in positions.values()}
+        usable = [option for option in options if _is_somewhere(option, places)]
+        raise UnansweredFindings(head.stream, unanswered, usable, why)
+    decision = ResumeDecision(stream=head.stream, findings=findings, accepted=tuple(options), who=who, why=why)
+    if head.desired is not Desired.HALTED and is_writer_alive(folders.control, head.epoch):
+        make_accepted_rows(_stamp(head, decision), positions, decision)  # raises the errors of the run
+        return _ask_writer(folders, output, head, decision)  # 2
+    return _commit(folders, output, head, decision, topics)  # 3
 
 
 def _commit(
@@ -255,10 +267,13 @@ def _commit(
     claimed = output.commit(commit_claim(before.epoch, output.table_id, refuse, cause="resume")).head
     side_tables.SideLogs(folders).catch_up(claimed)
     rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)
-    is_whole = claimed.desired is Desired.HALTED
-    burst = any(isinstance(each, Quarantined) for each in decision.accepted) if is_whole else claimed.accepts_burst
     resumption = Resumption(batch=claimed.batch + 1, at=time.time(), cause=why_who)
-    resumed = frozenset[str]() if is_whole else frozenset(each.topic_id for each in decision.findings)
+    if claimed.desired is Desired.HALTED:
+        burst = any(isinstance(option, Quarantined) for option in decision.accepted)
+        resumed = frozenset[str]()
+    else:
+        burst = claimed.accepts_burst
+        resumed = frozenset(finding.topic_id for finding in decision.findings)
     return commit_positions(
         output,
         folders,
@@ -275,7 +290,8 @@ def _commit(
 
 def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decision: ResumeDecision) -> Head:
     """Have the run resume the topics before its next batch; returns the head after that."""
-    ids, names = ({getattr(each, name) for each in decision.findings} for name in ("topic_id", "topic"))
+    ids = {finding.topic_id for finding in decision.findings}
+    names = {finding.topic for finding in decision.findings}
     encoded = encode_options(decision.accepted)
     request = ResumeRequest(tuple(sorted(ids)), encoded, who=decision.who, why=decision.why)
     deadline = time.monotonic() + ANSWER_SECONDS
@@ -294,8 +310,10 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
         why = "the run has ended, or sends no heartbeats"
     elif not is_asked:
         why = "another resumption waits for the run"
+    elif unanswered:
+        why = describe_silence("the run", ANSWER_SECONDS)
     else:
-        why = describe_silence("the run", ANSWER_SECONDS) if unanswered else "the run has refused it; see its log"
+        why = "the run has refused it; see its log"
     raise ResumptionUnanswered(before.stream, tuple(sorted(names)), why)
 
 

@@ -126,21 +126,27 @@ class ResumeCosts:
         rows = ledger.read_positions(folders, head)
         for finding in head.all_findings[:SHOWN_MAX]:
             row = rows.get(TopicIdPartition(finding.topic_id, finding.partition))
-            costs = [] if row is None else list(self._count_options(folders, finding, row))
-            yield from sorted(costs, key=_compare)
+            if row is not None:
+                yield from sorted(self._count_options(folders, finding, row), key=_compare)
 
     def _count_options(self, folders: StreamFolders, finding: Finding, row: LedgerRow) -> Iterator[OptionCost]:
         options = list_alternatives(finding)
         is_of_messages = any(isinstance(each, OF_MESSAGES) for each in options)
-        messages, at_least = self._read(row) if is_of_messages else ([], False)
-        stored = self._read_states(folders, row) if any(isinstance(each, FromSnapshot) for each in options) else None
+        messages: list[ReadMessage] = []
+        at_least = False
+        if is_of_messages:
+            messages, at_least = self._read(row)
+        stored = None
+        if any(isinstance(each, FromSnapshot) for each in options):
+            stored = self._read_states(folders, row)
         needs_snapshots = not self._stream.integrity.replaces_states
         for option in options:
             given_up = count_given_up(option, _find_until(option, finding), messages, needs_snapshots=needs_snapshots)
             sessions = None if given_up is None else int(isinstance(option, SkipSession))
             if isinstance(option, FromSnapshot) and given_up is not None and stored is not None:
                 sessions = stored.sessions
-                given_up += 0 if needs_snapshots else stored.messages
+                if not needs_snapshots:
+                    given_up += stored.messages
             yield OptionCost(
                 option=list_options([option]),
                 cause=finding.cause,
@@ -153,18 +159,18 @@ class ResumeCosts:
     def _read(self, row: LedgerRow) -> tuple[list[ReadMessage], bool]:
         """The messages from the position on, and whether the log has more."""
         partition = TopicNamePartition(row.topic, row.partition)
-        held = self._log.read_ranges([partition])[partition]
-        start = max(row.until, held.first)
-        until = min(held.end, start + EXAMINED_MAX)
+        available = self._log.read_ranges([partition])[partition]
+        start = max(row.until, available.first)
+        until = min(available.end, start + EXAMINED_MAX)
         if until <= start:
             return [], False
         wanted = WantedRange(row.topic, row.partition, start, until)
-        messages = [
-            self._decode(Record(row.topic, row.topic_id, row.partition, message.offset() or 0, message))
-            for piece in self._log.read([wanted])
-            for message in piece.messages
-        ]
-        return messages, until < held.end
+        messages = list[ReadMessage]()
+        for piece in self._log.read([wanted]):
+            for message in piece.messages:
+                record = Record(row.topic, row.topic_id, row.partition, message.offset() or 0, message)
+                messages.append(self._decode(record))
+        return messages, until < available.end
 
     def _decode(self, record: Record) -> ReadMessage:
         try:
@@ -179,10 +185,12 @@ class ResumeCosts:
         transform = self._stream.transform
         schema: StateSchema[object] = StateSchema(self._stream.types.stored, find_migration(transform))
         has_pending = is_overridden(type(transform), "pending")
-        sessions = messages = 0
+        sessions = 0
+        messages = 0
         for state in decode_sessions(row, folders.state, schema):
             sessions += 1
-            messages += _count_pending(transform.pending, state) if has_pending else 0
+            if has_pending:
+                messages += _count_pending(transform.pending, state)
         return StoredSessions(sessions, messages)
 
 

@@ -122,10 +122,13 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
 def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> None:
     trigger = handle.stream.trigger
     control = handle.folders.control
-    seconds_max = ANSWER_SECONDS + (trigger.seconds if isinstance(trigger, Every) else 0)
+    seconds_max = ANSWER_SECONDS
+    if isinstance(trigger, Every):  # the writer answers before its next batch
+        seconds_max += trigger.seconds
     deadline = time.monotonic() + seconds_max
     step = "try again; nothing was changed"
-    is_asked = has_successor = False
+    is_asked = False
+    has_successor = False
     try:
         while time.monotonic() < deadline and not has_successor:
             is_asked = is_asked or request_retirement(control, epoch, request)
@@ -170,8 +173,8 @@ def _commit(handle: StreamHandle, head: Head, topic: str, who: str, why: str) ->
 def _make_row(stamp: LedgerStamp, row: LedgerRow, topic: str, who: str, why: str) -> LedgerRow:
     position = read_position(row)
     retires = row.topic == topic and not row.retired
-    kept = make_kept_row(stamp, position, retired=row.retired or retires)
+    unread = make_kept_row(stamp, position, retired=row.retired or retires)
     if not retires:
-        return kept
+        return unread
     note = make_retirement_note(position.next_offset, who, why)
-    return msgspec.structs.replace(kept, lifecycle=RETIRED, accepted=[note])
+    return msgspec.structs.replace(unread, lifecycle=RETIRED, accepted=[note])

@@ -73,8 +73,8 @@ def list_options(streams: Mapping[str, AnyStream]) -> AllOptions:
     """
     settings = load_settings()
     file = TomlConfigSettingsSource(Settings, find_settings_file())
-    given = {"environment": EnvSettingsSource(Settings)(), "file": file()}
-    listed = list(_settings((), settings, given))
+    sources = {"environment": EnvSettingsSource(Settings)(), "file": file()}
+    listed = list(_settings((), settings, sources))
     for name in sorted(streams):
         listed += _stream(streams[name])
     return AllOptions(str(find_settings_file()), find_settings_file().is_file(), tuple(listed))
@@ -100,7 +100,9 @@ def _setting(path: tuple[str, ...], value: object, default: str, given: Mapping[
         "file": str(find_settings_file()),
         "default": "",
     }
-    shown = HIDDEN if _may_be_secret(path) or LOGIN.search(str(value)) else _text(value)
+    shown = HIDDEN
+    if not _may_be_secret(path) and not LOGIN.search(str(value)):
+        shown = _text(value)
     return Option(".".join(path), shown, default, origin, places[origin])
 
 
@@ -135,10 +137,15 @@ def _stream(stream: AnyStream) -> Iterator[Option]:
 
 def _declared(path: str, part: object, field: Field[Any]) -> Option:
     value = getattr(part, field.name)
-    default = field.default_factory() if field.default_factory is not MISSING else field.default
-    origin = "default" if default is not MISSING and value == default else "declaration"
-    shown = "" if default is MISSING else _text(default)
-    return Option(f"{path}.{field.name}", _text(value), shown, origin, "" if origin == "default" else "assets/")
+    default = field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    shown = ""
+    if default is not MISSING:
+        shown = _text(default)
+    if default is not MISSING and value == default:
+        return Option(f"{path}.{field.name}", _text(value), shown, "default", "")
+    return Option(f"{path}.{field.name}", _text(value), shown, "declaration", "assets/")
 
 
 def _text(value: Any) -> str:

@@ -21,12 +21,12 @@ class NoTable(LockstepError):
     """
 
     def __init__(self, stream: str, root: Path, *, incoming: bool = False) -> None:
-        super().__init__(
-            f"stream {stream} has no table yet in {root}{f': {INCOMING}' if incoming else ''}",
-            next_step=INCOMING_STEP
-            if incoming
-            else f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)",
-        )
+        problem = f"stream {stream} has no table yet in {root}"
+        step = f"lockstep start {stream} (in Dagster) or lockstep run {stream} (here)"
+        if incoming:
+            problem = f"{problem}: {INCOMING}"
+            step = INCOMING_STEP
+        super().__init__(problem, next_step=step)
         self.stream = stream
         self.root = root
 

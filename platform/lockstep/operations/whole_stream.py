@@ -142,7 +142,7 @@ def _rank(name: str) -> int:
     folder, _, file = name.rpartition("/")
     if folder != f"table/{LOG}":
         return -1 if name.endswith(f"{LOG}/{FIRST_ENTRY}") else 0
-    if file == FIRST_ENTRY:
+    if file == FIRST_ENTRY:  # last: with it the table exists
         return 3
     return 1 if file.endswith(".json") else 2
 

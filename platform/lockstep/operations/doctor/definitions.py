@@ -43,8 +43,8 @@ def check_definitions(folder: Path) -> Iterator[Diagnosis]:
     if done.returncode == 0:
         yield make_ok(CHECK, f"Dagster loads every code location of {WORKSPACE}")
         return
-    said = _COLOUR.sub("", done.stdout + done.stderr)
-    found = [f"{each['name']}: {each['error']}" for each in _FAILED.finditer(said)]
-    problem = "; ".join(found) or said.strip()
+    output = _COLOUR.sub("", done.stdout + done.stderr)
+    failures = [f"{match['name']}: {match['error']}" for match in _FAILED.finditer(output)]
+    problem = "; ".join(failures) or output.strip()
     step = f"correct it; {' '.join(['dagster', *command[3:]])} shows the same"
     yield make_error(CHECK, f"Dagster does not load {WORKSPACE}: {problem[-SHOWN_MAX:]}", step)

@@ -64,14 +64,13 @@ def run_diagnoses(
         "Kafka": lambda: _kafka(settings.kafka, streams),
         "features": lambda: _check_features(settings, streams),
     }
-    found = list[Diagnosis]()
+    diagnoses = list[Diagnosis]()
     for name, look in looks.items():
-        is_lost = any(each.check == "table root" and each.level is Level.ERROR for each in found)
-        if not (
-            name in {"tables", "states"} and is_lost and is_in_object_store(settings.table_root)
-        ):  # not waited for twice
-            found += _safely(name, look)
-    return Report(settings.kafka.bootstrap_servers, tuple(found))
+        is_lost = any(each.check == "table root" and each.level is Level.ERROR for each in diagnoses)
+        if name in {"tables", "states"} and is_lost and is_in_object_store(settings.table_root):
+            continue  # a store that does not answer is not waited for twice
+        diagnoses += _safely(name, look)
+    return Report(settings.kafka.bootstrap_servers, tuple(diagnoses))
 
 
 def _check_table_root(root: Path) -> Iterator[Diagnosis]:

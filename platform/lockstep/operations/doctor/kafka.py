@@ -85,11 +85,11 @@ class _Look:
         yield self._message_bytes()
 
     def _cleanup(self) -> Fitness:
-        found = self._setting("cleanup.policy", "delete")
-        if self._exact and "compact" in found:
+        policy = self._setting("cleanup.policy", "delete")
+        if self._exact and "compact" in policy:
             reason = f"compaction removes messages in the middle, and {self._class} refuses such a topic"
-            return self._bad("cleanup.policy", found, reason, self._alter("cleanup.policy=delete"))
-        return self._good("cleanup.policy", found)
+            return self._bad("cleanup.policy", policy, reason, self._alter("cleanup.policy=delete"))
+        return self._good("cleanup.policy", policy)
 
     def _replicas(self) -> Fitness:
         name = "replication.factor"
@@ -103,28 +103,28 @@ class _Look:
         name = "min.insync.replicas"
         replicas = self._topic.replicas
         least = int(self._setting(name, "1"))
-        found = f"{least} (in sync now: {self._topic.in_sync} of {replicas})"
+        state = f"{least} (in sync now: {self._topic.in_sync} of {replicas})"
         if least > self._topic.in_sync:
             reason = "producers with acks=all are refused now: too few copies are in sync"
-            return self._bad(name, found, reason, "bring the missing brokers back, or lower the setting")
+            return self._bad(name, state, reason, "bring the missing brokers back, or lower the setting")
         if self._fuzzy or replicas == 1:
-            return self._good(name, found)
+            return self._good(name, state)
         if least == 1:
             reason = "acks=all may mean a single copy, which a change of leaders then loses"
-            return self._warn(name, found, reason, self._alter("min.insync.replicas=2"))
+            return self._warn(name, state, reason, self._alter("min.insync.replicas=2"))
         if least == replicas:
             reason = "one broker's restart stops every producer with acks=all"
-            return self._warn(name, found, reason, "keep one replica more than min.insync.replicas")
-        return self._good(name, found)
+            return self._warn(name, state, reason, "keep one replica more than min.insync.replicas")
+        return self._good(name, state)
 
     def _unclean(self) -> Fitness:
         name = "unclean.leader.election.enable"
-        found = self._setting(name, "false")
-        if self._fuzzy or found != "true":
-            return self._good(name, found)
+        value = self._setting(name, "false")
+        if self._fuzzy or value != "true":
+            return self._good(name, value)
         reason = "a replica that is behind may become leader: acknowledged messages vanish, the log is truncated"
         level = Level.ERROR if self._exact else Level.WARNING
-        return self._finding(name, found, level, reason, self._alter(f"{name}=false"))
+        return self._finding(name, value, level, reason, self._alter(f"{name}=false"))
 
     def _retention(self) -> Fitness:
         name = "retention.ms"
@@ -138,19 +138,19 @@ class _Look:
 
     def _retention_bytes(self) -> Fitness:
         name = "retention.bytes"
-        found = self._setting(name, "-1")
-        if self._fuzzy or int(found) < 0:
-            return self._good(name, found)
+        value = self._setting(name, "-1")
+        if self._fuzzy or int(value) < 0:
+            return self._good(name, value)
         reason = "a burst of a producer deletes unread messages, however young they are"
-        return self._warn(name, found, reason, self._alter(f"{name}=-1") + "; bound the time with retention.ms")
+        return self._warn(name, value, reason, self._alter(f"{name}=-1") + "; bound the time with retention.ms")
 
     def _timestamps(self) -> Fitness:
         name = "message.timestamp.type"
-        found = self._setting(name, "CreateTime")
-        if found == "CreateTime":
-            return self._good(name, found)
+        value = self._setting(name, "CreateTime")
+        if value == "CreateTime":
+            return self._good(name, value)
         reason = "the producer's time is replaced by the broker's: freshness is counted from the broker on"
-        return self._warn(name, found, reason, self._alter(f"{name}=CreateTime"))
+        return self._warn(name, value, reason, self._alter(f"{name}=CreateTime"))
 
     def _message_bytes(self) -> Fitness:
         name = "max.message.bytes"
@@ -224,22 +224,22 @@ def judge_api_versions(versions: Mapping[str, Mapping[str, int]], identity: Topi
         yield make_warning(
             check, f"{format_some(silent, NAMED_MAX)} did not answer in time", f"{SLOW}: repeat the command"
         )
-    known = {address: each for address, each in versions.items() if each}
-    if not known:
+    answered = {address: requests for address, requests in versions.items() if requests}
+    if not answered:
         return
-    oldest = min(each.get(METADATA, 0) for each in known.values())
-    found = f"{METADATA} up to version {oldest}, topic ids need version {TOPIC_IDS_SINCE}"
+    oldest = min(requests.get(METADATA, 0) for requests in answered.values())
+    state = f"{METADATA} up to version {oldest}, topic ids need version {TOPIC_IDS_SINCE}"
     step = (
         "brokers with topic ids, or kafka.topic_identity = name without the classes Strict and Once (docs/brokers.md)"
     )
     if identity is TopicIdentity.NAME:
         risk = "a topic that was re-created is read as the old topic"
-        yield make_warning(check, f"topics are identified by name ({found}): {risk}", step)
+        yield make_warning(check, f"topics are identified by name ({state}): {risk}", step)
     elif oldest < TOPIC_IDS_SINCE:
-        yield make_error(check, f"{found}: no stream starts", step)
+        yield make_error(check, f"{state}: no stream starts", step)
     else:
-        yield make_ok(check, found)
-    without = sorted(address for address, each in known.items() if LEADER_EPOCHS not in each)
+        yield make_ok(check, state)
+    without = sorted(address for address, requests in answered.items() if LEADER_EPOCHS not in requests)
     if without:
         risk = f"no {LEADER_EPOCHS}: a log that was cut and has grown again is read as the old log"
         yield make_warning(check, f"{format_some(without, NAMED_MAX)}: {risk}", "brokers of Kafka 0.11 or later")
@@ -262,11 +262,9 @@ def check_topics(kafka: KafkaSettings, streams: Mapping[str, AnyStream]) -> Iter
             step = "create them, or correct Topics(pattern=...)"
             yield make_warning(f"topics of {name}", f"no topic matches {stream.topics.pattern}", step)
             continue
-        looks = [
-            look
-            for kept in read_topic_settings(admin, wanted, timeout)
-            for look in check_fitness(kept, stream.integrity, message_bytes_max=stream.limits.message_bytes)
-        ]
+        looks = list[Fitness]()
+        for topic in read_topic_settings(admin, wanted, timeout):
+            looks += check_fitness(topic, stream.integrity, message_bytes_max=stream.limits.message_bytes)
         yield from summarize_checks(name, looks)
         yield from _clocks(name, admin, cluster, wanted, timeout)
 
@@ -282,27 +280,25 @@ def summarize_checks(stream: str, looks: Iterable[Fitness]) -> Iterator[Diagnosi
     count = len({look.topic for look in looks})
     yield make_ok(f"topics of {stream}", f"{count} topics, {good} of {len(looks)} settings as they should be")
     for (setting, found, reason), group in sorted(groups.items()):
-        said = f"{found}: {reason} ({format_some([look.topic for look in group], NAMED_MAX)})"
-        yield Diagnosis(f"topics of {stream}: {setting}", group[0].level, said, group[0].remedy)
+        problem = f"{found}: {reason} ({format_some([look.topic for look in group], NAMED_MAX)})"
+        yield Diagnosis(f"topics of {stream}: {setting}", group[0].level, problem, group[0].remedy)
 
 
 def _clocks(
     stream: str, admin: ClusterClient, cluster: ClusterAdmin, names: Iterable[str], timeout: float
 ) -> Iterator[Diagnosis]:
     """Check for messages from the future: Kafka's own time cannot be read."""
-    places = [
-        TopicNamePartition(topic.name, number)
-        for topic in cluster.topics(names).values()
-        for number in range(topic.partitions)
-    ]
+    places = list[TopicNamePartition]()
+    for topic in cluster.topics(names).values():
+        places += [TopicNamePartition(topic.name, number) for number in range(topic.partitions)]
     newest = read_newest_timestamps(admin, places, timeout)
     ahead = {topic: at / 1000 - time.time() for (topic, _), at in newest.items()}
     far = {topic: seconds for topic, seconds in ahead.items() if seconds > AHEAD_SECONDS_MAX}
     if far:
-        topic = max(far, key=lambda name: far[name])
+        worst = max(far, key=lambda name: far[name])
         step = "set the clocks by NTP: of the producers, of the brokers and of this machine"
-        found = f"{len(far)} topics have messages from the future, {topic} by {far[topic]:.0f} s: freshness is wrong"
-        yield make_warning(f"clocks of {stream}", found, step)
+        problem = f"{len(far)} topics have messages from the future, {worst} by {far[worst]:.0f} s: freshness is wrong"
+        yield make_warning(f"clocks of {stream}", problem, step)
 
 
 def _brokers(admin: ClusterClient, timeout: float) -> dict[int, str]:

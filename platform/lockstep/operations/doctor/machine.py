@@ -68,7 +68,10 @@ def check_extension() -> Iterator[Diagnosis]:
 
 def check_jars(root: Path) -> Iterator[Diagnosis]:
     """The cached jars for a table root, each hashed; nothing is fetched."""
-    for group in ("delta", *(("s3",) if is_in_object_store(root) else ()), "kafka"):
+    groups = ["delta", "kafka"]
+    if is_in_object_store(root):
+        groups.insert(1, "s3")
+    for group in groups:
         name = f"jars ({group})"
         locked = read_lock(LOCK, group)
         folder = find_cache_folder(locked)
@@ -110,9 +113,9 @@ def check_web_servers() -> Iterator[Diagnosis]:
         if answer is None:
             continue
         if answer:
-            found = "answers for any host name and runs what any page in a browser of this machine sends"
+            problem = "answers for any host name and runs what any page in a browser of this machine sends"
             step = "python -m lockstep.orchestration.web_server and dagster-daemon run, in place of dagster dev"
-            yield make_warning(name, found, f"{step} (docs/security.md)")
+            yield make_warning(name, problem, f"{step} (docs/security.md)")
         else:
             yield make_ok(name, "refuses what pages of other sites send")
 
@@ -255,10 +258,10 @@ def _syncs(draft: Path) -> Diagnosis:
             os.fsync(file.fileno())
             took.append(time.monotonic() - began)
     median = statistics.median(took)
-    found = f"4 KiB are synced in {median * 1000:.2f} ms (median of {SYNCS})"
+    figure = f"4 KiB are synced in {median * 1000:.2f} ms (median of {SYNCS})"
     if median > SYNC_SECONDS_WARN:
-        return make_warning("fsync", found, "each batch waits for three syncs: use a faster disk, or larger batches")
-    return make_ok("fsync", found)
+        return make_warning("fsync", figure, "each batch waits for three syncs: use a faster disk, or larger batches")
+    return make_ok("fsync", figure)
 
 
 def _clock(draft: Path) -> Diagnosis:
@@ -309,9 +312,9 @@ def _unescaped(path: str) -> str:
 def _room(name: str, folder: Path) -> Diagnosis:
     free = shutil.disk_usage(folder).free
     what = f"{name}: room"
-    found = f"{free / 1e9:.1f} GB free"
+    figure = f"{free / 1e9:.1f} GB free"
     if free < ROOM_BYTES_MIN:
-        return make_error(what, found, f"make room: a batch that cannot be written ends the run ({folder})")
+        return make_error(what, figure, f"make room: a batch that cannot be written ends the run ({folder})")
     if free < ROOM_BYTES_WARN:
-        return make_warning(what, found, "make room, or watch it: a compaction holds old and new files for three days")
-    return make_ok(what, found)
+        return make_warning(what, figure, "make room, or watch it: a compaction holds old and new files for three days")
+    return make_ok(what, figure)

@@ -41,8 +41,10 @@ class EndedTopic(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: float | None
 
     def __str__(self) -> str:
-        at = "" if self.missed_at is None else f" (missed at {self.missed_at:%Y-%m-%d %H:%M:%S} UTC)"
-        return f"{self.topic} was {self.how}{at}: {self.evidence}"
+        missed = ""
+        if self.missed_at is not None:
+            missed = f" (missed at {self.missed_at:%Y-%m-%d %H:%M:%S} UTC)"
+        return f"{self.topic} was {self.how}{missed}: {self.evidence}"
 
     @property
     def evidence(self) -> str:
@@ -84,8 +86,10 @@ def read_ended_by_batch(folders: StreamFolders, head: Head) -> dict[int, tuple[E
 
 def _make_ended(rows: list[LedgerRow]) -> EndedTopic:
     ends = [row.last_end for row in rows]
-    known = [end for end in ends if end is not None]
-    unread = sum(max(0, end - row.until) for end, row in zip(known, rows, strict=True)) if known == ends else None
+    observed = [end for end in ends if end is not None]
+    unread = None
+    if observed == ends:
+        unread = sum(max(0, end - row.until) for end, row in zip(observed, rows, strict=True))
     return EndedTopic(
         topic=rows[0].topic,
         topic_id=rows[0].topic_id,

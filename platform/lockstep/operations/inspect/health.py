@@ -137,6 +137,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
     last = read_heartbeat(folders.control, head.epoch)
     beaten_at = find_heartbeat_time(folders.control, head.epoch)
     quarantined, lately = _read_quarantine(folders, head, now)
+    dropped = 0 if head.quarantine_retention is None else head.quarantine_retention.quarantined
     committed_at = max((row.committed_at.timestamp() for row in handle.positions.values()), default=None)
     positions = read_follower_positions(folders.root)
     moments = [at for at in (committed_at, _find_claim_time(folders, head)) if at is not None]
@@ -164,7 +165,7 @@ def _facts(handle: StreamHandle, head: Head, cluster: KafkaFacts) -> HealthFacts
         transactions=cluster.transactions,
         quarantined_messages=quarantined,
         quarantined_last_hour=lately,
-        quarantined_ever=quarantined + (0 if (dropped := head.quarantine_retention) is None else dropped.quarantined),
+        quarantined_ever=quarantined + dropped,
         debt=read_debt(folders, head, now, handle.settings.target_file_bytes),
         lost=head.lost,
         followers=compute_lags(positions, head, datetime.fromtimestamp(now, UTC)),
@@ -202,17 +203,20 @@ def _read_transactions(
     """Open transactions, as old as their first message: it is at the last stable offset."""
     ends = handle.view.ends
     hidden = {key: ends[key].high_watermark - ends[key].stable_end for key in figures}
-    places = {
-        key: TopicNamePartition(figures[key].topic, key.partition) for key, offsets in hidden.items() if offsets > 0
-    }
+    places = dict[TopicIdPartition, TopicNamePartition]()
+    for key, offsets in hidden.items():
+        if offsets > 0:
+            places[key] = TopicNamePartition(figures[key].topic, key.partition)
     first_offsets = {place: ends[key].stable_end for key, place in places.items()}
     begun_ms = read_first_timestamps(handle, first_offsets)
     now_ms = time.time_ns() // 1_000_000
-    return tuple(
-        OpenTransaction(*place, first_offsets[place], ends[key].high_watermark, max(0, now_ms - begun_ms[place]) / 1000)
-        for key, place in places.items()
-        if place in begun_ms
-    )
+    transactions = list[OpenTransaction]()
+    for key, place in places.items():
+        if place in begun_ms:
+            age_seconds = max(0, now_ms - begun_ms[place]) / 1000
+            end = ends[key].high_watermark
+            transactions.append(OpenTransaction(*place, first_offsets[place], end, age_seconds))
+    return tuple(transactions)
 
 
 def _find_claim_time(folders: StreamFolders, head: Head) -> float | None:
@@ -237,13 +241,17 @@ def _read_quarantine(folders: StreamFolders, head: Head, now: float) -> tuple[in
     valid = head.valid_batches
     listed = actions.select([name for name in names if name in actions.column_names]).to_pylist()
     since_ms = (now - GROWTH_SECONDS) * 1000
-    files = [
-        (int(each["num_records"] or 0), int(each["modification_time"]))
-        for each in listed
-        if each["min.batch"] <= valid.get(each["min.generation"], 0)
-        and each["max.batch"] > head.quarantine_dropped_up_to
-    ]
-    return sum(rows for rows, _ in files), sum(rows for rows, added_ms in files if added_ms >= since_ms)
+    messages = 0
+    recent = 0
+    for file in listed:
+        is_undone = file["min.batch"] > valid.get(file["min.generation"], 0)
+        if is_undone or file["max.batch"] <= head.quarantine_dropped_up_to:
+            continue
+        rows = int(file["num_records"] or 0)
+        messages += rows
+        if int(file["modification_time"]) >= since_ms:
+            recent += rows
+    return messages, recent
 
 
 def read_debt(folders: StreamFolders, head: Head, now: float, target_bytes: int = TARGET_BYTES) -> CompactionDebt:

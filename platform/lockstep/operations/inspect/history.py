@@ -16,6 +16,7 @@ import msgspec
 from deltalake.exceptions import DeltaError
 
 from lockstep.errors import TableError
+from lockstep.model.finding import Finding
 from lockstep.operations.inspect.endings import read_ended_by_batch
 from lockstep.operations.inspect.suspensions import read_first_batches
 from lockstep.operations.stream_table import NoTable, try_read_head
@@ -38,14 +39,22 @@ def _describe_desired(head: Head) -> str:
 
 def _describe_halt(head: Head) -> str:
     """The evidence of the halt; of a batch that halts topics alone, theirs."""
-    of_topics = (each for each in head.halted_topics if each.batch == head.batch)
-    new = [finding for topic in of_topics for finding in topic.findings]
+    new = list[Finding]()
+    for topic in head.halted_topics:
+        if topic.batch == head.batch:
+            new += topic.findings
     return "; ".join(map(str, head.findings or new or head.all_findings))
+
+
+def _describe_resumption(head: Head) -> str:
+    if head.last_resumption is not None:
+        return head.last_resumption.cause
+    return head.reason
 
 
 DETAILS: Mapping[CommitKind, Callable[[Head], str]] = {
     commit_kinds.HALT: _describe_halt,
-    commit_kinds.RESUME: lambda head: head.last_resumption.cause if head.last_resumption is not None else head.reason,
+    commit_kinds.RESUME: _describe_resumption,
     commit_kinds.DESIRE: _describe_desired,
     commit_kinds.CLOSE: lambda head: head.closed_hour,
     commit_kinds.FLOOR: lambda head: f"batch {head.rewind_floor}",
@@ -57,7 +66,9 @@ def _describe(kind: CommitKind, head: Head) -> str:
     """Why, and who; of a kind of a feature, as its field of the head tells it."""
     if kind in DETAILS:
         return DETAILS[kind](head)
-    field = getattr(head, kind.explained_by, None) if kind.explained_by else None
+    if not kind.explained_by:
+        return ""
+    field = getattr(head, kind.explained_by, None)
     if field is None:
         return ""
     return str(field.describe())
@@ -121,14 +132,17 @@ def read_history(folders: StreamFolders, last: int, entries_max: int | None = No
     if not versions:
         require_root(folders.root)
         raise NoTable(folders.stream, folders.root)
-    searched = versions if entries_max is None else versions[-entries_max:]
-    found = list(islice(_list_newest_first(folders.table, searched), last + 1))
+    searched = versions
+    if entries_max is not None:
+        searched = versions[-entries_max:]
+    # One more than is shown: whether there are earlier events.
+    newest = list(islice(_list_newest_first(folders.table, searched), last + 1))
     notes = _read_notes(folders)
     return History(
         stream=folders.stream,
         first_version=versions[0],
-        is_complete=len(found) <= last and len(searched) == len(versions),
-        events=tuple(_add_notes(event, notes) for event in reversed(found[:last])),
+        is_complete=len(newest) <= last and len(searched) == len(versions),
+        events=tuple(_add_notes(event, notes) for event in reversed(newest[:last])),
     )
 
 
@@ -156,10 +170,16 @@ def _add_notes(event: StreamEvent, notes: Mapping[int, list[str]]) -> StreamEven
     if event.event not in NOTED or event.batch is None:
         return event
     first = event.batch - event.count + 1
-    texts = [text for batch in sorted(notes) if first <= batch <= event.batch for text in notes[batch]]
-    more = [f"and {len(texts) - NOTES_SHOWN} more"] if len(texts) > NOTES_SHOWN else []
-    detail = "; ".join([*filter(None, [event.detail]), *texts[:NOTES_SHOWN], *more])
-    return msgspec.structs.replace(event, detail=detail)
+    texts = list[str]()
+    for batch in sorted(notes):
+        if first <= batch <= event.batch:
+            texts += notes[batch]
+    shown = texts[:NOTES_SHOWN]
+    if event.detail:
+        shown.insert(0, event.detail)
+    if len(texts) > NOTES_SHOWN:
+        shown.append(f"and {len(texts) - NOTES_SHOWN} more")
+    return msgspec.structs.replace(event, detail="; ".join(shown))
 
 
 def _list_newest_first(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
@@ -184,7 +204,9 @@ def _is_batch(table: Path, version: int) -> bool:
 
 
 def _group_batches(table: Path, versions: list[int]) -> Iterator[StreamEvent]:
-    entry = delta_log.read_entry(table, versions[0]) if versions else None
+    if not versions:
+        return
+    entry = delta_log.read_entry(table, versions[0])
     if entry is not None:
         yield msgspec.structs.replace(_make_event(entry), count=len(versions))
 
@@ -202,11 +224,16 @@ def _make_event(entry: LogEntry) -> StreamEvent:
     kind = find_commit_kind(entry.kind)
     if kind is commit_kinds.CLAIM and not entry.cause:
         kind = commit_kinds.DESIRE  # a command: the claim of a run, and of what writes a batch, has a cause
+    event = entry.kind
+    detail = entry.cause
+    if kind is not None:  # else it is a kind of an absent feature
+        event = kind.event
+        detail = detail or _describe(kind, entry.head)
     return StreamEvent(
         at=entry.written_at,
-        event=entry.kind if kind is None else kind.event,
+        event=event,
         version=entry.version,
         epoch=entry.head.epoch,
         batch=entry.head.batch,
-        detail=entry.cause or ("" if kind is None else _describe(kind, entry.head)),
+        detail=detail,
     )

@@ -53,7 +53,7 @@ def _find_read(rows: Iterable[LedgerRow]) -> dict[str, LookupVersion]:
 
 
 def _read_one(handle: StreamHandle, lookup: Lookup[Any], read: LookupVersion | None) -> LookupStatus:
-    found = LookupStatus(
+    status = LookupStatus(
         name=lookup.name,
         table=to_uri(lookup.find_table(handle.folders.root)),
         read_version=None if read is None else read.version,
@@ -61,7 +61,7 @@ def _read_one(handle: StreamHandle, lookup: Lookup[Any], read: LookupVersion | N
     try:
         newest = find_newest_version(lookup, handle.folders)
     except LookupUnusable as error:
-        return msgspec.structs.replace(found, problem=error.problem)
+        return msgspec.structs.replace(status, problem=error.problem)
     if read is not None and read.table_id != newest.table_id:  # another table in the folder: no version of it was read
-        found = msgspec.structs.replace(found, read_version=None)
-    return msgspec.structs.replace(found, newest_version=newest.version)
+        status = msgspec.structs.replace(status, read_version=None)
+    return msgspec.structs.replace(status, newest_version=newest.version)

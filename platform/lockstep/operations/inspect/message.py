@@ -87,7 +87,8 @@ class NoMessage(LockstepError):
         elif place is not None:
             where = f"{place.topic}/{place.partition}@{place.offset}"
             problem = f"neither Kafka nor archive or quarantine have a message at {where}"
-            problem += f"; retention has dropped the {dropped}" if dropped else ""
+            if dropped:
+                problem += f"; retention has dropped the {dropped}"
             next_step = f"lockstep topics {stream}, or lockstep quarantine list {stream}, for the available messages"
             if place.partition >= partitions > 0:
                 problem += f": topic {place.topic} has the partitions 0 to {partitions - 1}"
@@ -109,13 +110,16 @@ def read_message(folders: StreamFolders, kafka: KafkaSettings, place: Place | No
     place = place or _find_halting(folders.stream, findings)
     log = KafkaTopicLog(kafka)
     partitions = log.count_partitions(place.topic)
-    found = _in_kafka(log, place) if place.partition < partitions else None
-    found = found or _in_archive(folders, place) or _in_quarantine(folders, place)
-    if found is None:
+    message = None
+    if place.partition < partitions:
+        message = _in_kafka(log, place)
+    # The archive first: it has the whole message, the quarantine may have cut its value.
+    message = message or _in_archive(folders, place) or _in_quarantine(folders, place)
+    if message is None:
         dropped = describe_dropped(folders)
         raise NoMessage(folders.stream, place, partitions=partitions, halt=halt, dropped=dropped)
     finding = next((each for each in findings if _place_of(each) == place), None)
-    return msgspec.structs.replace(found, finding=finding)
+    return msgspec.structs.replace(message, finding=finding)
 
 
 def export_message(found: StoredMessage, file: Path) -> None:
@@ -147,31 +151,37 @@ def _find_halting(stream: str, findings: Sequence[Finding]) -> Place:
 
 def _in_kafka(log: KafkaTopicLog, place: Place) -> StoredMessage | None:
     where = TopicNamePartition(place.topic, place.partition)
-    held = log.read_ranges([where])[where]
-    if not held.first <= place.offset < held.end:
+    available = log.read_ranges([where])[where]
+    if not available.first <= place.offset < available.end:
         return None
     wanted = WantedRange(place.topic, place.partition, place.offset, place.offset + 1)
-    messages = [each for piece in log.read([wanted]) for each in piece.messages]
+    messages = list[object]()
+    for piece in log.read([wanted]):  # to its end, which closes the consumer
+        messages += piece.messages
     if messages:
         return _of_client(place, cast("KafkaMessage", messages[0]), "Kafka")
     return None
 
 
 def _in_archive(folders: StreamFolders, place: Place) -> StoredMessage | None:
-    found = find_message(folders.archive, place.topic, place.partition, place.offset)
-    if found is None:
+    message = find_message(folders.archive, place.topic, place.partition, place.offset)
+    if message is None:
         return None
-    return _of_client(place, found, "archive")
+    return _of_client(place, message, "archive")
 
 
 def _of_client(place: Place, found: KafkaMessage, found_in: str) -> StoredMessage:
-    value, (kind, timestamp_ms) = found.value(), found.timestamp()
+    value = found.value()
+    kind, timestamp_ms = found.timestamp()
+    timestamp = None
+    if kind:  # 0: the message has no timestamp
+        timestamp = _time(timestamp_ms)
     return StoredMessage(
         topic=place.topic,
         partition=place.partition,
         offset=place.offset,
         found_in=found_in,
-        timestamp=_time(timestamp_ms) if kind else None,
+        timestamp=timestamp,
         key=found.key(),
         value=value,
         value_bytes=len(value or b""),

@@ -65,11 +65,11 @@ def read_figures(handle: StreamHandle) -> dict[TopicIdPartition, PartitionFigure
         {TopicNamePartition(topics[key.topic_id].name, key.partition): first[key] for key, lag in lags.items() if lag},
     )
     now_ms = time.time_ns() // 1_000_000
-    found: dict[TopicIdPartition, PartitionFigures] = {}
+    figures: dict[TopicIdPartition, PartitionFigures] = {}
     for key, lag in lags.items():
         topic = topics[key.topic_id]
         oldest = oldest_ms.get(TopicNamePartition(topic.name, key.partition))
-        found[key] = PartitionFigures(
+        figures[key] = PartitionFigures(
             topic=topic.name,
             partition=key.partition,
             lag_messages=lag,
@@ -79,7 +79,7 @@ def read_figures(handle: StreamHandle) -> dict[TopicIdPartition, PartitionFigure
             readable_messages=max(0, view.ends[key].stable_end - first[key]),
             expired_messages=first[key] - positions.get(key, first[key]),
         )
-    return found
+    return figures
 
 
 def find_age_seconds(timestamp_ms: int | None, now_ms: int, max_skew: timedelta) -> float | None:

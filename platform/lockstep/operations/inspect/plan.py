@@ -165,10 +165,10 @@ def plan_next_batch(stream: AnyStream, settings: Settings) -> BatchPreview:
             cores=cores,
         )
     )
-    found = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
+    preview = _preview(stream, plan, partitions.positions, audit_positions(partitions.known, seen.view))
     refused = _find_refusal(stream, settings, head)
     wrong = _find_first(refused, _types(stream, settings, seen)[1], _fit(stream, seen))
-    return msgspec.structs.replace(found, refused=wrong.problem, next_step=wrong.next_step)
+    return msgspec.structs.replace(preview, refused=wrong.problem, next_step=wrong.next_step)
 
 
 def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
@@ -183,7 +183,8 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
     begun = {row.topic for row in seen.known.values() if not row.retired}
     read = [_read(position, seen) for position in partitions.positions.values()]
     aside = [_aside(row, seen) for key, row in seen.known.items() if key not in partitions.positions]
-    waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - {item.topic for item in read}]
+    to_read = {item.topic for item in read}
+    waiting = [_waiting(name, seen) for name in seen.view.topics.keys() - begun - to_read]
     listed = sorted([*read, *aside, *waiting], key=lambda item: (item.topic, item.partition))
     changes, wrong = _types(stream, settings, seen)
     lookups, unusable = _lookups(stream, settings)
@@ -193,7 +194,7 @@ def plan_restart(stream: AnyStream, settings: Settings) -> RestartPreview:
         takes_over=_takes_over(StreamFolders(stream.name, settings.table_root), seen.head),
         refused=refused.problem,
         added=tuple(sorted({item.topic for item in read if item.action == "add"})),
-        kept_aside=tuple(sorted({item.topic for item in aside} - {item.topic for item in read})),
+        kept_aside=tuple(sorted({item.topic for item in aside} - to_read)),
         partitions=tuple(listed),
         findings=audit_positions(partitions.known, seen.view),
         changes=(*changes, *_describe_class_change(stream, seen.head)),
@@ -253,8 +254,10 @@ def _types(stream: AnyStream, settings: Settings, seen: _Seen) -> tuple[tuple[st
         )
     except (StateError, TableError) as error:
         return (), _Refusal(error.problem, error.next_step)
-    columns = (f"table: {changes}",) if changes != SchemaChange() else ()
-    return (*columns, *(f"state, by migrate(): {difference}" for difference in migrated)), _Refusal()
+    texts = [f"state, by migrate(): {difference}" for difference in migrated]
+    if changes != SchemaChange():
+        texts.insert(0, f"table: {changes}")
+    return tuple(texts), _Refusal()
 
 
 def _describe_class_change(stream: AnyStream, head: Head) -> tuple[str, ...]:
@@ -290,11 +293,11 @@ def _see(stream: AnyStream, settings: Settings) -> _Seen:
 def _preview(
     stream: AnyStream, plan: BatchPlan, by_key: dict[TopicIdPartition, Position], findings: tuple[Finding, ...]
 ) -> BatchPreview:
-    ranges = [
-        PlannedRead(number, item.position.topic, item.position.partition, item.position.next_offset, item.until)
-        for number, group in enumerate(plan.bins)
-        for item in sorted(group, key=lambda item: (item.position.topic, item.position.partition))
-    ]
+    ranges = list[PlannedRead]()
+    for number, group in enumerate(plan.bins):
+        for item in sorted(group, key=lambda item: (item.position.topic, item.position.partition)):
+            start = item.position
+            ranges.append(PlannedRead(number, start.topic, start.partition, start.next_offset, item.until))
     return BatchPreview(
         stream=stream.name,
         batch=plan.batch.number,
@@ -311,13 +314,17 @@ def _read(position: Position, seen: _Seen) -> RestartedPartition:
     """A partition that a new run would read."""
     if position.key in seen.known:
         row = seen.known[position.key]
-        action, why = _again(row, seen) if row.retired else ("go on", f"the position in the ledger (batch {row.batch})")
+        action = "go on"
+        why = f"the position in the ledger (batch {row.batch})"
+        if row.retired:
+            action, why = _again(row, seen)
     else:
-        first = "read from its first offset"
-        joined = "joined as Topics.start declares, each session from a snapshot"
+        start = "read from its first offset"
+        if position.joined_at:
+            start = "joined as Topics.start declares, each session from a snapshot"
         what = "re-created" if position.topic in seen.selected else "new"
         action = "add"
-        why = f"{what}: {joined if position.joined_at else first}"
+        why = f"{what}: {start}"
     return RestartedPartition(position.topic, position.partition, action, position.next_offset, why)
 
 
@@ -344,9 +351,10 @@ def _aside(row: LedgerRow, seen: _Seen) -> RestartedPartition:
         action = "keep aside"
         why = "retired, and no message has arrived since: the next message resumes it"
     else:
-        what = "is not in Kafka" if now is None else f"was re-created: topic id {now.topic_id}, not {row.topic_id}"
         action = "audit"
-        why = f"the topic {what}"
+        why = "the topic is not in Kafka"
+        if now is not None:
+            why = f"the topic was re-created: topic id {now.topic_id}, not {row.topic_id}"
     return RestartedPartition(row.topic, row.partition, action, row.until, why)
 
 

@@ -55,9 +55,10 @@ class KeySpellings:
             texts = tuple(part for part in parts if isinstance(part, str))
             if len(self._texts) >= KEYS_MAX or not texts or max(map(len, texts)) > TEXT_LENGTH_MAX:
                 continue
-            known = self._texts.setdefault((session, len(parts), tuple(map(_find_value, parts))), texts)
-            if known != texts:
-                first, second = next(pair for pair in zip(known, texts, strict=True) if pair[0] != pair[1])
+            value = (session, len(parts), tuple(map(_find_value, parts)))
+            first_texts = self._texts.setdefault(value, texts)
+            if first_texts != texts:
+                first, second = next(pair for pair in zip(first_texts, texts, strict=True) if pair[0] != pair[1])
                 self.found = TwoSpellings(session, first, second)
                 return
 

@@ -145,10 +145,12 @@ def read_states(stream: AnyStream, root: Path, wanted: StateFilter, at: int | No
     rows = sorted(_rows_at(folders, head, batch), key=lambda row: (row.topic, row.partition))
     read = [row for row in rows if _is_wanted(row, wanted)]
     schema: StateSchema[object] = StateSchema(stream.types.stored, find_migration(stream.transform))
-    found = [item for row in read for item in _sessions(row, folders.state, schema, wanted.session)]
-    if not found and wanted != StateFilter():
+    sessions = list[SessionState]()
+    for row in read:
+        sessions += _sessions(row, folders.state, schema, wanted.session)
+    if not sessions and wanted != StateFilter():
         raise NoSuchSession(stream.name, wanted, f"{len(read)} of {len(rows)}")
-    return SessionStates(stream.name, head.generation, batch, tuple(found))
+    return SessionStates(stream.name, head.generation, batch, tuple(sessions))
 
 
 def decode_sessions(row: LedgerRow, durable: Path, schema: StateSchema[object]) -> Iterator[object]:
@@ -215,14 +217,19 @@ def _is_wanted(row: LedgerRow, wanted: StateFilter) -> bool:
 
 
 def _sessions(row: LedgerRow, durable: Path, schema: StateSchema[object], only: str | None) -> Iterable[SessionState]:
-    header, stored = _stored(row, durable, None if only is None else only.encode("utf-8", "surrogatepass"))
+    wanted_key = None
+    if only is not None:
+        wanted_key = only.encode("utf-8", "surrogatepass")
+    header, stored = _stored(row, durable, wanted_key)
     if header is None:
         return
     schema.accept(read_versions(header).shapes, f"the state of {row.topic}/{row.partition}")
     state = _LoadedState(schema, header, stored)
     for key, value in sorted(stored.items()):
         if is_session(key):
-            decoded = state.decoded(key, value) if only is not None else None
+            decoded = None
+            if only is not None:
+                decoded = state.decoded(key, value)
             yield _session(row, key.decode("utf-8", "surrogatepass"), value, decoded)
 
 

@@ -203,11 +203,11 @@ def read_overview(
         )
         followers = pool.submit(read_followers, of_root)
         undeclared = pool.submit(find_undeclared_tables, {each.stream.name for each in handles}, settings.table_root)
-        found = list(pool.map(_overview, handles))
-        declared = (
-            msgspec.structs.replace(each, followers=_choose_from(followers.result(), each.stream)) for each in found
-        )
-        return (*declared, *map(_show_undeclared, undeclared.result()))
+        overviews = list[StreamOverview]()
+        for overview in list(pool.map(_overview, handles)):
+            of_stream = _choose_from(followers.result(), overview.stream)
+            overviews.append(msgspec.structs.replace(overview, followers=of_stream))
+        return (*overviews, *map(_show_undeclared, undeclared.result()))
 
 
 def _show_undeclared(found: UndeclaredTable) -> StreamOverview:
@@ -228,7 +228,7 @@ def _choose_from(followers: Iterable[FollowerStatus], stream: str) -> tuple[Foll
 def _overview(handle: StreamHandle) -> StreamOverview:
     stream = handle.stream.name
     try:
-        found = read_status(handle)
+        status = read_status(handle)
     except NoTable as none:
         return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
     except UNREADABLE_ERRORS as error:
@@ -237,16 +237,16 @@ def _overview(handle: StreamHandle) -> StreamOverview:
         return StreamOverview(stream=stream, desired=UNREADABLE, reason=problem, next_step=step, alarms=alarms)
     return StreamOverview(
         stream=stream,
-        desired=found.desired,
-        writer=found.writer,
-        lag_messages=found.lag_messages,
-        freshness_seconds=found.freshness_seconds,
-        headroom_seconds=found.headroom_seconds,
-        reason=found.reason,
-        next_step=found.next_step,
-        kafka=found.kafka,
-        alarms=found.alarms,
-        unknown=found.unknown,
+        desired=status.desired,
+        writer=status.writer,
+        lag_messages=status.lag_messages,
+        freshness_seconds=status.freshness_seconds,
+        headroom_seconds=status.headroom_seconds,
+        reason=status.reason,
+        next_step=status.next_step,
+        kafka=status.kafka,
+        alarms=status.alarms,
+        unknown=status.unknown,
     )
 
 

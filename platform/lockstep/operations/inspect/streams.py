@@ -62,9 +62,12 @@ class UnknownStream(LockstepError):
 
     def __init__(self, name: str, known: Mapping[str, AnyStream], table: UndeclaredTable | None = None) -> None:
         listed = ", ".join(sorted(known)) or "none is declared"
-        wrote = "" if table is None else f", but {table.problem}"
-        step = f"use one of: {listed}" if table is None else f"{table.next_step}; declared are: {listed}"
-        super().__init__(f"no stream {name!r} in assets/{wrote}", next_step=step)
+        problem = f"no stream {name!r} in assets/"
+        step = f"use one of: {listed}"
+        if table is not None:
+            problem = f"{problem}, but {table.problem}"
+            step = f"{table.next_step}; declared are: {listed}"
+        super().__init__(problem, next_step=step)
         self.name = name
         self.table = table
 

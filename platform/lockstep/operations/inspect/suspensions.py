@@ -29,8 +29,9 @@ class PartitionSuspension(msgspec.Struct, frozen=True, order=True):
     before: int
 
     def __str__(self) -> str:
-        elsewhere = self.before == BEGUN_ELSEWHERE
-        which = "did not start in this partition" if elsewhere else f"started before offset {self.before}"
+        which = f"started before offset {self.before}"
+        if self.before == BEGUN_ELSEWHERE:
+            which = "did not start in this partition"
         until = "until their next snapshot (under FIRST_MESSAGE their next message)"
         return f"{self.topic}/{self.partition}: sessions that {which} are suspended {until}"
 
@@ -52,8 +53,9 @@ def read_first_batches(folders: StreamFolders, head: Head) -> dict[PartitionSusp
     rows = [row for row in read_positions(folders, head).values() if row.suspended_from]
     if not rows:  # a suspension stays in the positions: the ledger of all batches need not be read
         return {}
-    found = open_dataset(folders.ledger).to_table(columns=[*NAMES, "batch"], filter=pc.field("suspended_from") != 0)
-    grouped = found.group_by(list(NAMES)).aggregate([("batch", "min")]).to_pylist()
-    begun = {PartitionSuspension(*(row[name] for name in NAMES)): int(row["batch_min"]) for row in grouped}
+    suspended = open_dataset(folders.ledger).to_table(columns=[*NAMES, "batch"], filter=pc.field("suspended_from") != 0)
+    begun = dict[PartitionSuspension, int]()
+    for row in suspended.group_by(list(NAMES)).aggregate([("batch", "min")]).to_pylist():
+        begun[PartitionSuspension(*(row[name] for name in NAMES))] = int(row["batch_min"])
     newest = {PartitionSuspension(row.topic, row.partition, row.suspended_from): row.batch for row in rows}
     return newest | begun  # the ledger may be behind

@@ -94,17 +94,18 @@ def read_topics(handle: StreamHandle) -> TopicsOfStream:
         TableError: The table does not match its head.
     """
     stream = handle.stream
-    held = dict[str, list[LedgerRow]]()
+    rows_of = dict[str, list[LedgerRow]]()
     retired = dict[str, list[LedgerRow]]()
     for row in handle.positions.values():
-        (retired if row.retired else held).setdefault(row.topic, []).append(row)
+        by_topic = retired if row.retired else rows_of
+        by_topic.setdefault(row.topic, []).append(row)
     cluster = _read_cluster(handle)
-    names = handle.selected | held.keys()
-    listed = [_make_status(name, held.get(name, []), retired.get(name, []), stream, cluster) for name in names]
+    names = handle.selected | rows_of.keys()
+    listed = [_make_status(name, rows_of.get(name, []), retired.get(name, []), stream, cluster) for name in names]
     ended = {each.topic: each for each in list_ended(handle.positions.values())}
     listed += [_make_deleted(each) for name, each in ended.items() if name not in names]
     topics = tuple(sorted(listed, key=lambda each: each.topic))
-    return TopicsOfStream(stream.name, stream.topics.pattern, len(handle.selected), len(held), topics)
+    return TopicsOfStream(stream.name, stream.topics.pattern, len(handle.selected), len(rows_of), topics)
 
 
 def _make_deleted(ended: EndedTopic) -> TopicStatus:
@@ -129,11 +130,9 @@ def _make_deleted(ended: EndedTopic) -> TopicStatus:
 def _read_cluster(handle: StreamHandle) -> _Cluster:
     view = handle.view
     timeout = handle.timeout_seconds
-    places = [
-        TopicNamePartition(topic.name, partition)
-        for topic in view.topics.values()
-        for partition in range(topic.partitions)
-    ]
+    places = list[TopicNamePartition]()
+    for topic in view.topics.values():
+        places += [TopicNamePartition(topic.name, partition) for partition in range(topic.partitions)]
     return _Cluster(
         view=view,
         figures=read_figures(handle),
@@ -147,9 +146,9 @@ def _make_status(
 ) -> TopicStatus:
     topic = cluster.view.topics.get(name)
     newest = cluster.newest.get(name)
-    keys = (
-        [] if topic is None else [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
-    )
+    keys = list[TopicIdPartition]()
+    if topic is not None:
+        keys = [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
     ends = [cluster.view.ends[key] for key in keys if key in cluster.view.ends]
     figures = [cluster.figures[key] for key in keys if key in cluster.figures]
     lag = sum(each.lag_messages for each in figures)
@@ -183,8 +182,8 @@ def _by_topic(
     timestamps_ms: Mapping[TopicNamePartition, int], choose: Callable[[datetime, datetime], datetime]
 ) -> dict[str, datetime]:
     """One time per topic, from those of its partitions; without times outside the calendar, from wrong clocks."""
-    found: dict[str, datetime] = {}
+    times: dict[str, datetime] = {}
     for (topic, _), milliseconds in timestamps_ms.items():
         if (moment := to_event_time(milliseconds * 1000)) is not None:
-            found[topic] = choose(moment, found.get(topic, moment))
-    return found
+            times[topic] = choose(moment, times.get(topic, moment))
+    return times

@@ -162,12 +162,11 @@ class _Read(msgspec.Struct):
 
     def has_all(self, name: str) -> bool:
         """Whether each message that is not skipped has this part."""
-        return all(
-            getattr(envelope, name) is not None
-            for _, envelopes in self.partitions
-            for envelope, _ in envelopes
-            if envelope.kind is not Kind.SKIP
-        )
+        for _, envelopes in self.partitions:
+            for envelope, _ in envelopes:
+                if envelope.kind is not Kind.SKIP and getattr(envelope, name) is None:
+                    return False
+        return True
 
 
 def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topic: str | None = None) -> Trial:
@@ -201,10 +200,12 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         results = [run_task(job, TaskSpec(batch, ranges)) for ranges in plan.bins]
         sample = tuple(_sample_rows(job, results))
         large = tuple(_advise_on_state(stream, job, results))
-        ranges = [each for ranges in plan.bins for each in ranges]
-        read = _read(job, ranges, compile_stream(stream, job.registry), KeySpellings(stream.transform))
-    found = _report(stream, results, read, sample)
-    return msgspec.structs.replace(found, advice=(*large, *found.advice))
+        planned = list[PlannedRange]()
+        for ranges in plan.bins:
+            planned += ranges
+        read = _read(job, planned, compile_stream(stream, job.registry), KeySpellings(stream.transform))
+    trial = _report(stream, results, read, sample)
+    return msgspec.structs.replace(trial, advice=(*large, *trial.advice))
 
 
 class _Archived(msgspec.Struct, frozen=True):
@@ -223,9 +224,13 @@ class _Archived(msgspec.Struct, frozen=True):
 
 def _read_archived(stream: AnyStream, handle: StreamHandle, folders: StreamFolders) -> _Archived:
     """Read the archive of a stream, if it is declared."""
-    head = None if stream.archive is None else try_read_head(folders)
+    head = None
+    if stream.archive is not None:
+        head = try_read_head(folders)
     cut = dict.fromkeys((key for key, ends in handle.view.ends.items() if ends.start > 0), 0)
-    blocks = {} if head is None or not cut else read_blocks(folders, head, cut)
+    blocks: ArchivedBlocks = {}
+    if head is not None and cut:  # only of a log whose first offsets Kafka has deleted
+        blocks = read_blocks(folders, head, cut)
     return _Archived(folders.archive, expand_view(handle.view, blocks), blocks)
 
 
@@ -244,29 +249,36 @@ def _plan(handle: StreamHandle, messages_max: int, topic: str | None, archived: 
         )
     )
     if not plan.bins:
-        every = f"any topic that matches {handle.stream.topics.pattern}"
-        raise NothingToTry(handle.stream.name, f"topic {topic}" if topic else every)
+        what = f"any topic that matches {handle.stream.topics.pattern}"
+        if topic:
+            what = f"topic {topic}"
+        raise NothingToTry(handle.stream.name, what)
     locate = partial(find_archived, archived.folder, view, archived.blocks)
     return msgspec.structs.replace(plan, bins=tuple(tuple(map(locate, group)) for group in plan.bins))
 
 
 def _sample_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[str, object]]:
     """The first rows, without the columns of the proof."""
-    storage = find_storage(job.table)
-    files = (file for result in results for file in result.files)
-    tables = (pq.ParquetFile(storage.open_source(job.table / file.path)).read() for file in files)
-    rows = (row for table in tables for row in table.to_pylist())
-    for row in islice(rows, SAMPLE_ROWS):
+    for row in islice(_iterate_rows(job, results), SAMPLE_ROWS):
         yield {name: value for name, value in row.items() if not name.startswith("_")}
+
+
+def _iterate_rows(job: JobSpec, results: Sequence[TaskResult]) -> Iterator[dict[str, object]]:
+    """All rows; a file is read when its first row is asked for."""
+    storage = find_storage(job.table)
+    for file in chain.from_iterable(result.files for result in results):
+        yield from pq.ParquetFile(storage.open_source(job.table / file.path)).read().to_pylist()
 
 
 def _read(job: JobSpec, ranges: Sequence[PlannedRange], compiled: CompiledStream, keys: KeySpellings) -> _Read:
     """The same messages again, decoded, and past every violation."""
-    read = _Read([(each.position, []) for each in ranges], keys)
-    places = [
-        Range(each.position.topic, each.position.partition, each.position.next_offset, each.until) for each in ranges
-    ]
-    planned = {TopicNamePartition(each.position.topic, each.position.partition): each for each in ranges}
+    read = _Read([(planned_range.position, []) for planned_range in ranges], keys)
+    places = list[Range]()
+    planned = dict[TopicNamePartition, PlannedRange]()
+    for planned_range in ranges:
+        start = planned_range.position
+        places.append(Range(start.topic, start.partition, start.next_offset, planned_range.until))
+        planned[TopicNamePartition(start.topic, start.partition)] = planned_range
     for run in ArchiveSource(KafkaSource(job.kafka, job.tuning), planned).read(places):
         if not isinstance(run, MessageRun):
             continue
@@ -352,7 +364,8 @@ def _find_lateness(read: _Read) -> timedelta:
 def _report(
     stream: AnyStream, results: Sequence[TaskResult], read: _Read, sample: tuple[dict[str, object], ...]
 ) -> Trial:
-    ranges = sorted((each for result in results for each in result.ranges), key=lambda each: each.range.position.topic)
+    unsorted = chain.from_iterable(result.ranges for result in results)
+    ranges = sorted(unsorted, key=lambda result: result.range.position.topic)
     messages = sum(each.counts.messages for each in ranges)
     declared = _compare(stream.integrity, read)
     start = stream.integrity.session_start
@@ -382,14 +395,12 @@ def _report(
 def _count_sessions(ranges: Sequence[RangeResult], read: _Read) -> int:
     """Sessions of the messages that were folded: a violation or refused messages end a range early."""
     ends = {(each.range.position.topic_id, each.range.position.partition): each.reached.next_offset for each in ranges}
-    return len(
-        {
-            envelope.session
-            for _, envelopes in read.partitions
-            for envelope, record in envelopes
-            if record.offset < ends.get((record.topic_id, record.partition), 0)
-        }
-    )
+    sessions = set[str]()
+    for _, envelopes in read.partitions:
+        for envelope, record in envelopes:
+            if record.offset < ends.get((record.topic_id, record.partition), 0):
+                sessions.add(envelope.session)
+    return len(sessions)
 
 
 def _make_partition(result: RangeResult) -> TriedPartition:
@@ -414,7 +425,9 @@ def _advise_on_state(stream: AnyStream, job: JobSpec, results: Sequence[TaskResu
     reason = find_reason(stream)
     ranges = chain.from_iterable(result.ranges for result in results)
     versions = [make_state_version(0, each.reached) for each in ranges]
-    large = None if reason is None else find_large_state(job.state, versions)
+    if reason is None:
+        return
+    large = find_large_state(job.state, versions)
     if large is not None:
         yield f"Session {large.session!r} has a state of {large.bytes:,} B; {reason}"
 
@@ -454,6 +467,12 @@ def _compare_policies(integrity: IntegrityClass, ranges: Sequence[RangeResult], 
     )
 
 
+def _describe_early_end(ranges: Sequence[RangeResult]) -> str:
+    if any(each.trouble for each in ranges):
+        return "; a batch ends early at so many, and the rest was not folded"
+    return ""
+
+
 def _advise(
     integrity: IntegrityClass,
     ranges: Sequence[RangeResult],
@@ -467,10 +486,9 @@ def _advise(
         yield _compare_policies(integrity, ranges, declared)
     counts = _add_counts(ranges)
     if counts.refused:
-        early = "; a batch ends early at so many, and the rest was not folded" if any(r.trouble for r in ranges) else ""
         yield (
             f"{counts.refused} of {counts.messages} messages would go to quarantine: they cannot be decoded, the "
-            f"transform raises or an inline rule refuses them{early}"
+            f"transform raises or an inline rule refuses them{_describe_early_end(ranges)}"
         )
     cut = [each for each in ranges if each.range.position.next_offset > 0 and not each.range.position.joined_at]
     if cut and any(UNKNOWN_SESSION in remark for remark in declared.remarks):
@@ -480,9 +498,9 @@ def _advise(
         )
     if read.undecodable:
         yield f"{read.undecodable} messages cannot be decoded or have no envelope: compare the decoder with them"
-    held = next((each.declaration for each in others if not each.broken), None)
-    if declared.broken and held is not None:
-        yield f"{declared.declaration} is broken by {declared.broken} messages; {held} holds on all of them"
+    fitting = next((each.declaration for each in others if not each.broken), None)
+    if declared.broken and fitting is not None:
+        yield f"{declared.declaration} is broken by {declared.broken} messages; {fitting} holds on all of them"
     if not declared.broken:
         yield f"{declared.declaration} holds on all messages tried"
     numbered = format_source(Strict(evidence=SequenceEvidence()))

@@ -43,7 +43,9 @@ class UndeclaredTable(msgspec.Struct, frozen=True):
     @property
     def problem(self) -> str:
         """The problem, in a sentence."""
-        state = f"its writer of epoch {self.epoch} is alive" if self.is_live else "it has no living writer"
+        state = "it has no living writer"
+        if self.is_live:
+            state = f"its writer of epoch {self.epoch} is alive"
         return f"there is a table, and no declaration of its stream; {state}"
 
     @property
@@ -62,8 +64,8 @@ def find_undeclared_tables(declared: Collection[str], root: Path) -> tuple[Undec
     """
     names = [name for name in sorted(find_storage(root).list_names(root)) if name not in declared]
     with ThreadPoolExecutor(max_workers=TABLES_AT_ONCE, thread_name_prefix="undeclared") as pool:
-        found = pool.map(lambda name: find_undeclared_table(name, root), names)
-        return tuple(each for each in found if each is not None)
+        tables = pool.map(lambda name: find_undeclared_table(name, root), names)
+        return tuple(table for table in tables if table is not None)
 
 
 def find_undeclared_table(name: str, root: Path) -> UndeclaredTable | None:

@@ -45,8 +45,12 @@ def find_reason(stream: AnyStream) -> str | None:
     base = next((each for each in (TableFold, ColumnFold) if issubclass(kind, each)), None)
     if base is not None:
         hooks = [hook for hook in SEES_STATE if getattr(kind, hook) is not getattr(base, hook)]
-        seen = f"{kind.__name__}.{hooks[0]} is given all of it" if hooks else f"its keys are those of {stored}"
-        return f"the table is saved whole, as {seen}: without that it is stored by rows" if _is_dict(stored) else None
+        if not _is_dict(stored):
+            return None
+        cause = f"its keys are those of {stored}"
+        if hooks:
+            cause = f"{kind.__name__}.{hooks[0]} is given all of it"
+        return f"the table is saved whole, as {cause}: without that it is stored by rows"
     names = list(_find_dicts(stored))
     if not names:
         return None
@@ -69,12 +73,12 @@ def _is_dict(declared: object) -> bool:
 
 def find_large_state(folder: Path, versions: Iterable[StateVersion]) -> LargeState | None:
     """The largest session of states, if it is large. Raises StateDamaged."""
-    found = LargeState("", 0)
+    largest = LargeState("", 0)
     for version in versions:
         for key, value in read_entries(folder, version)[1].items():
-            if is_session(key) and len(value) > found.bytes:
-                found = LargeState(key.decode("utf-8", "replace"), len(value))
-    return found if found.bytes >= SESSION_BYTES else None
+            if is_session(key) and len(value) > largest.bytes:
+                largest = LargeState(key.decode("utf-8", "replace"), len(value))
+    return largest if largest.bytes >= SESSION_BYTES else None
 
 
 def list_costly_streams(streams: Mapping[str, AnyStream], root: Path) -> Iterator[tuple[str, str]]:
@@ -82,8 +86,10 @@ def list_costly_streams(streams: Mapping[str, AnyStream], root: Path) -> Iterato
     for name, stream in sorted(streams.items()):
         reason = find_reason(stream)
         folders = StreamFolders(name, root)
-        head = None if reason is None else try_read_head(folders)
-        if reason is None or head is None:
+        if reason is None:
+            continue
+        head = try_read_head(folders)
+        if head is None:
             continue
         rows = [row for row in ledger.read_positions(folders, head).values() if row.messages and row.state_bytes]
         costs = [row.state_bytes / row.messages for row in rows]
