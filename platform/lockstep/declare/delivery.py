@@ -160,8 +160,8 @@ class Delivery(Declaration):
     def __post_init__(self) -> None:
         """Check everything that needs neither the target nor the table."""
         check_classes(self)
-        given = cast("object", self.name)
-        if not isinstance(given, str) or not NAME.fullmatch(given):
+        name = cast("object", self.name)
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise DeclarationError("Delivery.name", self.name, NO_NAME, "for example 'large_moves'")
         _check_target(self.target)
         _check_function("where", self.where)
@@ -174,8 +174,8 @@ class Delivery(Declaration):
             raise DeclarationError(
                 "Delivery.undeliverable", self.undeliverable, "is not one of UndeliverableRows", right
             )
-        held = cast("object", self.holds_rows)
-        if held is not None and (not isinstance(held, timedelta) or held <= timedelta(0)):
+        holds_rows = cast("object", self.holds_rows)
+        if holds_rows is not None and (not isinstance(holds_rows, timedelta) or holds_rows <= timedelta(0)):
             right = "timedelta(days=7), or None"
             raise DeclarationError("Delivery.holds_rows", self.holds_rows, "is not a duration above 0", right)
 

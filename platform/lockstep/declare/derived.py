@@ -54,8 +54,8 @@ class Watermark(Declaration):
 
     def __post_init__(self) -> None:
         """Refuse a delay that Spark would not take."""
-        given = cast("object", self.delay)  # users need no checker
-        if not isinstance(given, timedelta) or given < timedelta(0):
+        delay = cast("object", self.delay)  # users need no checker
+        if not isinstance(delay, timedelta) or delay < timedelta(0):
             raise DeclarationError(
                 "Watermark.delay", self.delay, "is not a duration of at least 0", "timedelta(minutes=10)"
             )
@@ -95,8 +95,8 @@ class Derived(Declaration):
     def __post_init__(self) -> None:
         """Check everything that needs neither Spark nor the tables."""
         check_classes(self)
-        given = cast("object", self.name)
-        if not isinstance(given, str) or not NAME.fullmatch(given):
+        name = cast("object", self.name)
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise DeclarationError("Derived.name", self.name, NO_NAME, "for example 'book_activity'")
         _check_sources(self)
         _check_function(self.derive, len(self.sources))
@@ -215,5 +215,6 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             is_text = node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-            node.body = node.body[1:] if is_text else node.body
+            if is_text:
+                node.body = node.body[1:]
     return tree

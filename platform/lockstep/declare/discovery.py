@@ -81,12 +81,15 @@ def find_derived(root: Path, package: str = PACKAGE, on_broken: OnBroken = _refu
     """
     modules = list(_import_modules(root, package, on_broken))
     streams = _collect(iter(modules))
-    found = dict[str, Derived]()
-    for value in (value for module in modules for value in _list_values(module) if isinstance(value, Derived)):
-        if value.name in streams or found.setdefault(value.name, value) is not value:
-            other = "a stream" if value.name in streams else "another derived table"
-            raise DeclarationError("Derived.name", value.name, f"is the name of {other}, too", "rename one of them")
-    return found
+    tables = dict[str, Derived]()
+    for module in modules:
+        for value in _list_values(module):
+            if not isinstance(value, Derived):
+                continue
+            if value.name in streams or tables.setdefault(value.name, value) is not value:
+                other = "a stream" if value.name in streams else "another derived table"
+                raise DeclarationError("Derived.name", value.name, f"is the name of {other}, too", "rename one of them")
+    return tables
 
 
 def _import_modules(root: Path, package: str, on_broken: OnBroken) -> Iterator[ModuleType]:
@@ -100,17 +103,23 @@ def _import_modules(root: Path, package: str, on_broken: OnBroken) -> Iterator[M
         try:
             imported = importlib.import_module(f"{package}.{module.name}")
         except Exception as error:  # noqa: BLE001  # the user's module: any error of its import
-            on_broken(_describe_broken(root, f"{package}/{module.name}{'' if module.ispkg else '.py'}", error))
+            suffix = "" if module.ispkg else ".py"
+            on_broken(_describe_broken(root, f"{package}/{module.name}{suffix}", error))
         else:
             yield imported
 
 
 def _describe_broken(root: Path, file: str, error: Exception) -> ModuleBroken:
-    step = error.next_step if isinstance(error, LockstepError) else f"correct {file}; other streams run on"
-    reason = error.problem if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
+    step = f"correct {file}; other streams run on"
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, LockstepError):
+        step = error.next_step
+        reason = error.problem
     frames = traceback.extract_tb(error.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(root / file)), None)
-    broken = ModuleBroken(file, f"{reason} (line {line})" if line else reason, next_step=step)
+    if line:
+        reason = f"{reason} (line {line})"
+    broken = ModuleBroken(file, reason, next_step=step)
     broken.__cause__ = error
     return broken
 
@@ -125,7 +134,9 @@ def _collect(modules: Iterator[ModuleType]) -> dict[str, Stream[object, object, 
             stream = cast("Stream[object, object, msgspec.Struct]", value)
             place = places.setdefault(stream.name, module.__name__)
             if found.setdefault(stream.name, stream) is not stream:
-                where = f"both in {place}" if place == module.__name__ else f"in {place} and {module.__name__}"
+                where = f"in {place} and {module.__name__}"
+                if place == module.__name__:
+                    where = f"both in {place}"
                 problem = f"is the name of two streams, {where}"
                 raise DeclarationError("Stream.name", stream.name, problem, "rename one of them")
     return found
@@ -160,8 +171,11 @@ def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]
         _forget_modules(PACKAGE, path)
         return find_streams(path)
     if path.suffix == ".py" and path.is_file():
-        inside = path.parent.name == PACKAGE
-        root, name = (path.parent.parent, f"{PACKAGE}.{path.stem}") if inside else (path.parent, path.stem)
+        root = path.parent
+        name = path.stem
+        if root.name == PACKAGE:  # its modules import each other as a package
+            root = root.parent
+            name = f"{PACKAGE}.{name}"
         _forget_modules(name.partition(".")[0], root)
     else:
         name = code
@@ -225,7 +239,9 @@ def _describe(option: object) -> str:
         return "; ".join(sorted(f"{name}: {_describe(each)}" for name, each in named.items()))
     if isinstance(option, (set, frozenset, list, tuple)):
         parts = [_describe(each) for each in cast("Collection[object]", option)]
-        return f"[{', '.join(parts if isinstance(option, (list, tuple)) else sorted(parts))}]"
+        if isinstance(option, (set, frozenset)):
+            parts.sort()
+        return f"[{', '.join(parts)}]"
     return format_source(option, with_defaults=True)
 
 
@@ -235,9 +251,15 @@ def _read_modules(names: set[str]) -> Iterator[bytes]:
     met = set[str]()
     while names := {name for name in names if name not in met and _is_of_users(name)}:
         met |= names
-        sources = [(name, file.read_bytes()) for name in names if (file := _find_source(name, packages)) is not None]
-        yield from (source for _, source in sources)
-        names = {each for name, source in sources for each in _list_imports(name, source)}
+        sources = dict[str, bytes]()
+        for name in names:
+            file = _find_source(name, packages)
+            if file is not None:
+                sources[name] = file.read_bytes()
+        yield from sources.values()
+        names = set()
+        for name, source in sources.items():
+            names.update(_list_imports(name, source))
 
 
 def _find_source(name: str, packages: set[str]) -> Path | None:
@@ -253,13 +275,15 @@ def _list_imports(name: str, source: bytes) -> Iterator[str]:
     """The imported modules that the source of a module names, with those of the packages around them."""
     package = sys.modules[name].__package__ or ""
     file = sys.modules[name].__file__ or ""
-    for node in ast.walk(ast.parse(source)) if file.endswith(".py") else ():
+    if not file.endswith(".py"):
+        return
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in sys.modules)
         elif isinstance(node, ast.ImportFrom):
             origin = resolve_name("." * node.level + (node.module or ""), package)
-            each = (origin, *(f"{origin}.{alias.name}" for alias in node.names))
-            yield from (module for module in each if module in sys.modules)
+            modules = (origin, *(f"{origin}.{alias.name}" for alias in node.names))
+            yield from (module for module in modules if module in sys.modules)
 
 
 INSTALLED = {"site-packages", "dist-packages"}

@@ -133,13 +133,13 @@ def without_lookups(function: Callable[P, T]) -> Callable[P, T]:
 
 def make_row_index(rows: Iterable[msgspec.Struct], key: str) -> tuple[dict[object, msgspec.Struct], list[object]]:
     """Rows by key, without those whose key is None; and the keys that occur more than once."""
-    found = dict[object, msgspec.Struct]()
+    index = dict[object, msgspec.Struct]()
     twice = dict[object, None]()
     for row in rows:
-        at = getattr(row, key)
-        if at is not None and found.setdefault(at, row) is not row:
-            twice[at] = None
-    return found, list(twice)
+        value = getattr(row, key)
+        if value is not None and index.setdefault(value, row) is not row:
+            twice[value] = None
+    return index, list(twice)
 
 
 def check_lookups(lookups: Sequence[Lookup[Any]], stream: str) -> None:
@@ -167,7 +167,9 @@ def find_path_problem(path: object) -> tuple[str, str] | None:
         return "is not a folder", instead
     if "://" in path:
         return "is an address, and tables are read from folders", instead
-    return ("leaves the table root", instead) if ".." in PurePath(path).parts else None
+    if ".." in PurePath(path).parts:
+        return "leaves the table root", instead
+    return None
 
 
 def _check_row(row: object) -> None:

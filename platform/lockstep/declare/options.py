@@ -57,8 +57,8 @@ class FromTime(Declaration):
 
     def __post_init__(self) -> None:
         """Refuse a time that means another moment on another machine."""
-        given = cast("object", self.time)  # users need no checker
-        if not isinstance(given, datetime) or given.tzinfo is None:
+        time = cast("object", self.time)  # users need no checker
+        if not isinstance(time, datetime) or time.tzinfo is None:
             problem = "is not a datetime with a time zone"
             raise DeclarationError("FromTime.time", self.time, problem, "datetime(2026, 1, 31, tzinfo=UTC)")
 
@@ -80,8 +80,8 @@ class GroupOffsets(Declaration):
 
     def __post_init__(self) -> None:
         """Refuse an empty name."""
-        given = cast("object", self.group)  # users need no checker
-        if not isinstance(given, str) or not given:
+        group = cast("object", self.group)  # users need no checker
+        if not isinstance(group, str) or not group:
             raise DeclarationError(
                 "GroupOffsets.group", self.group, "is not a consumer group", 'GroupOffsets("old-job")'
             )
@@ -305,9 +305,13 @@ _MOST_BYTES = 8_000_000_000
 
 
 def _bytes(size: object) -> int | None:
-    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    found = int(float(match["number"]) * _UNITS[match["unit"]]) if match is not None else 0
-    return found if _LEAST_BYTES <= found <= _MOST_BYTES else None
+    if not isinstance(size, str):
+        return None
+    match = _SIZE.fullmatch(size)
+    if match is None:
+        return None
+    number = int(float(match["number"]) * _UNITS[match["unit"]])
+    return number if _LEAST_BYTES <= number <= _MOST_BYTES else None
 
 
 CORE_MESSAGES = 100_000

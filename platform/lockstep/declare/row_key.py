@@ -55,7 +55,9 @@ def _check_key(target: str, name: str, columns: dict[str, Column], value: type[m
         raise DeclarationError(f"{target}.key", name, f"is not a field of {value.__name__}", right)
     column = columns[name].type
     if column.nullable or column.kind.value in _NO_KEYS:
-        problem = "is optional" if column.nullable else f"is of the kind {column.kind.value}, which is no key"
+        problem = f"is of the kind {column.kind.value}, which is no key"
+        if column.nullable:
+            problem = "is optional"
         raise DeclarationError(f"{target}.key", name, problem, "fields of text, integers, decimals or times")
 
 
@@ -68,11 +70,11 @@ def find_value_type(select: Callable[..., Any] | None, row: type[msgspec.Struct]
     if select is None:
         return row
     try:
-        found = get_type_hints(select).get("return")
+        result = get_type_hints(select).get("return")
     except NameError as error:
-        found = error
-    if isinstance(found, type) and issubclass(found, msgspec.Struct):
-        return found
+        result = error
+    if isinstance(result, type) and issubclass(result, msgspec.Struct):
+        return result
     right = f"def {select.__name__}(row: {row.__name__}, origin: RowSource) -> Alert, a Struct"
-    problem = f"has the result {found}: a table has its columns from it"
+    problem = f"has the result {result}: a table has its columns from it"
     raise DeclarationError("Delivery.select", select.__qualname__, problem, right)

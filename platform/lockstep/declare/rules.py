@@ -301,9 +301,13 @@ class InRange(ColumnRule):
 
     @override
     def _default_sentence(self) -> str:
-        parts = [f"at least {self.at_least}"] if self.at_least is not None else []
-        parts += [f"at most {self.at_most}"] if self.at_most is not None else []
-        return f"{self.column} is {' and '.join(parts)}{' or null' if self.nullable else ''}."
+        parts = list[str]()
+        if self.at_least is not None:
+            parts.append(f"at least {self.at_least}")
+        if self.at_most is not None:
+            parts.append(f"at most {self.at_most}")
+        or_null = " or null" if self.nullable else ""
+        return f"{self.column} is {' and '.join(parts)}{or_null}."
 
 
 def _is_bound(bound: object, kinds: tuple[type, ...]) -> bool:
@@ -349,9 +353,10 @@ class InSet(ColumnRule):
         """Read the values once; a list keeps its order for people."""
         given: object = self.values
         if isinstance(given, Collection) and not isinstance(given, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
-            plain = [each.value if isinstance(each, enum.Enum) else each for each in self.values]
-            ordered = sorted(plain, key=str) if isinstance(given, set | frozenset) else plain
-            object.__setattr__(self, "values", tuple(ordered))
+            plain = [value.value if isinstance(value, enum.Enum) else value for value in self.values]
+            if isinstance(given, set | frozenset):  # its order differs between processes
+                plain.sort(key=str)
+            object.__setattr__(self, "values", tuple(plain))
 
     @override
     def check(self, columns: Mapping[str, Column]) -> None:
@@ -372,11 +377,14 @@ class InSet(ColumnRule):
     @override
     def accepts(self, value: object) -> bool:
         """See `ColumnRule.accepts`."""
-        return (value.value if isinstance(value, enum.Enum) else value) in self.values
+        if isinstance(value, enum.Enum):
+            value = value.value
+        return value in self.values
 
     @override
     def _default_sentence(self) -> str:
-        return f"{self.column} is one of {', '.join(map(str, self.values))}{' or null' if self.nullable else ''}."
+        or_null = " or null" if self.nullable else ""
+        return f"{self.column} is one of {', '.join(map(str, self.values))}{or_null}."
 
 
 _PARTS = re.compile(
@@ -430,12 +438,14 @@ class Matches(ColumnRule):
     @override
     def accepts(self, value: object) -> bool:
         """See `ColumnRule.accepts`."""
-        text = value.value if isinstance(value, enum.Enum) else value
-        return isinstance(text, str) and re.fullmatch(self.pattern, text, re.ASCII) is not None
+        if isinstance(value, enum.Enum):
+            value = value.value
+        return isinstance(value, str) and re.fullmatch(self.pattern, value, re.ASCII) is not None
 
     @override
     def _default_sentence(self) -> str:
-        return f"{self.column} matches {self.pattern}{' or is null' if self.nullable else ''}."
+        or_null = " or is null" if self.nullable else ""
+        return f"{self.column} matches {self.pattern}{or_null}."
 
 
 @dataclass(frozen=True)
@@ -457,7 +467,8 @@ class Unique(Rule):
 
     def __post_init__(self) -> None:
         """One column may be given by its name."""
-        object.__setattr__(self, "columns", (self.columns,) if isinstance(self.columns, str) else tuple(self.columns))
+        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
+        object.__setattr__(self, "columns", columns)
 
     @override
     def check(self, columns: Mapping[str, Column]) -> None:
@@ -568,7 +579,9 @@ class Expectation(Rule):
         """Order the sets: in another process they have another order, which would be another rule."""
         given: object = self.arguments
         if isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
-            ordered = {name: _sort(each) if _is_set(name, each) else each for name, each in self.arguments.items()}
+            ordered = dict[str, Any]()
+            for name, value in self.arguments.items():
+                ordered[name] = _sort(value) if _is_set(name, value) else value
             object.__setattr__(self, "arguments", ordered)
 
     @classmethod
@@ -587,8 +600,8 @@ class Expectation(Rule):
         if not hasattr(configuration, "to_json_dict"):
             instead = 'for example ExpectColumnMeanToBeBetween(column="price", min_value=1)'
             raise DeclarationError("Expectation.from_gx", expectation, "is not an expectation", instead)
-        found = cast("Any", configuration).to_json_dict()
-        return cls(found["type"], found["kwargs"], id=id, severity=severity)
+        fields = cast("Any", configuration).to_json_dict()
+        return cls(fields["type"], fields["kwargs"], id=id, severity=severity)
 
     @override
     def check(self, columns: Mapping[str, Column]) -> None:
@@ -606,11 +619,13 @@ class Expectation(Rule):
 
     def _find_columns(self) -> Iterator[str]:
         """The columns that the arguments name: of one, a pair, or several."""
+        columns = [self.arguments.get(name) for name in ("column", "column_A", "column_B")]
         listed = self.arguments.get("column_list")
-        several = cast("Sequence[object]", listed) if isinstance(listed, (list, tuple)) else ()
-        for named in (*(self.arguments.get(name) for name in ("column", "column_A", "column_B")), *several):
-            if isinstance(named, str):
-                yield named
+        if isinstance(listed, (list, tuple)):
+            columns += cast("Sequence[object]", listed)
+        for column in columns:
+            if isinstance(column, str):
+                yield column
 
     @override
     def _default_id(self) -> str:
@@ -663,7 +678,9 @@ def check_rules(rules: Sequence[Rule], row_type: type[msgspec.Struct]) -> None:
     """
     from lockstep.model.table_schema import make_row_columns  # loads pyarrow, which `import lockstep` does not
 
-    columns = {column.name: column for column in make_row_columns(row_type)} if rules else {}
+    columns = dict[str, Column]()
+    if rules:
+        columns = {column.name: column for column in make_row_columns(row_type)}
     for rule in rules:
         if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]  # users need no checker
             raise DeclarationError("Stream.rules", rule, "is not a rule", "for example NotNull('price')")
@@ -732,10 +749,10 @@ def check_first_rows(rules: Sequence[InlineRule], on_snapshot: Callable[..., obj
     """The same for `on_snapshot`, which returns rows with a state."""
 
     def checked(*arguments: object) -> object:
-        given = on_snapshot(*arguments)
-        if not isinstance(given, InitialState):
-            return given
-        first = cast("InitialState[object, msgspec.Struct]", given)
+        state = on_snapshot(*arguments)
+        if not isinstance(state, InitialState):
+            return state
+        first = cast("InitialState[object, msgspec.Struct]", state)
         return replace(first, rows=_require_kept(rules, first.rows))
 
     return checked if rules else on_snapshot
@@ -751,7 +768,7 @@ def _require_kept(rules: Sequence[InlineRule], rows: Iterable[msgspec.Struct]) -
         for inline in rules:
             if not inline.is_kept_by(row):
                 rule = inline.rule
-                found = f"{rule.column} = {getattr(row, rule.column)!r}"
+                value = f"{rule.column} = {getattr(row, rule.column)!r}"
                 halts = rule.on_violation is OnViolation.FAIL
-                raise RuleViolated(rule.promise.removesuffix("."), found, rule.name, halts=halts)
+                raise RuleViolated(rule.promise.removesuffix("."), value, rule.name, halts=halts)
         yield row

@@ -97,12 +97,12 @@ def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | N
     """Walk up the bases, replacing type variables by the subclass's arguments."""
     for base in getattr(cls, "__orig_bases__", ()):
         origin = get_origin(base)
-        given = tuple(_replace(argument, known) for argument in get_args(base))
+        arguments = tuple(_replace(argument, known) for argument in get_args(base))
         if origin is Transform:
-            return given
+            return arguments
         generic = _class(origin)
         if generic is not None and _is_transform(generic):
-            return _arguments(generic, dict(zip(_parameters(generic), given, strict=True)))
+            return _arguments(generic, dict(zip(_parameters(generic), arguments, strict=True)))
     for plain in cls.__bases__:
         if _is_transform(plain) and plain is not Transform:
             return _arguments(plain, {})
@@ -366,13 +366,14 @@ def _check_export(export: object, types: TransformTypes) -> None:
     from lockstep.model.table_schema import make_file_schema
 
     schema = make_file_schema(types.row)
-    known = schema.names
+    columns = schema.names
     for name in (*export.columns, *export.partition_by):
-        if name not in known:
-            raise DeclarationError("Stream.export", name, "is not a column of the table", f"one of {', '.join(known)}")
+        if name not in columns:
+            right = f"one of {', '.join(columns)}"
+            raise DeclarationError("Stream.export", name, "is not a column of the table", right)
     for name in export.partition_by:
-        _check_folder_type(name, schema.types[known.index(name)])
-        if name.lstrip("_") != name and name.lstrip("_") in known:
+        _check_folder_type(name, schema.types[columns.index(name)])
+        if name.lstrip("_") != name and name.lstrip("_") in columns:
             problem = f"would be a folder {name.lstrip('_')}=..., which is another column of the table"
             raise DeclarationError("Stream.export", name, problem, "another column")
 
@@ -487,7 +488,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def _differs(owner: object, field: Field[object]) -> bool:
-    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    default = field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
     return bool(getattr(owner, field.name) != default)
 
 

@@ -54,10 +54,10 @@ class Webhook(Declaration):
             problem = "does not name the location of a value of the header Authorization"
             require_location("Webhook.authorization", self.authorization, problem, right)
         for name, (most, usual) in _LIMITS.items():
-            given = getattr(self, name)
-            if not 0 < given <= most:
+            value = getattr(self, name)
+            if not 0 < value <= most:
                 problem = f"is not more than 0 and at most {most:g}"
-                raise DeclarationError(f"Webhook.{name}", given, problem, usual)
+                raise DeclarationError(f"Webhook.{name}", value, problem, usual)
 
     @property
     def address(self) -> str:

@@ -92,7 +92,10 @@ def find_target(message_type: object) -> MessageTarget:
         raise _unfit(message_type, f"messages cannot be decoded to {foreign[0].__qualname__}")
     classes = cast("tuple[type[msgspec.Struct], ...]", structs)
     by_name = {str(one.__struct_config__.tag or one.__name__): one for one in classes}
-    return MessageTarget(by_name, classes[0].__struct_config__.tag_field if len(classes) > 1 else None, tuple(fields))
+    tag_field = None
+    if len(classes) > 1:
+        tag_field = classes[0].__struct_config__.tag_field
+    return MessageTarget(by_name, tag_field, tuple(fields))
 
 
 def _unfit(message_type: object, problem: str) -> DeclarationError:
@@ -166,7 +169,8 @@ def _make_reader(target: MessageTarget, own: Schema | None, registered: Register
         decode = _SchemaReader(target, own, writers).make(start)
     except Unresolvable as error:
         raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"{UNRESOLVABLE}: {error}") from error
-    if _has_nanoseconds(writers if own is None else own):
+    decoded = writers if own is None else own
+    if _has_nanoseconds(decoded):
         return _explain_nanoseconds(decode)
     return decode
 
@@ -184,7 +188,8 @@ class _SchemaReader:
         self._own = own
         self._writers = writers
         self._compiler = Compiler(target.tag_fields)
-        records = list_records(writers if own is None else own)
+        decoded = writers if own is None else own
+        records = list_records(decoded)
         self._is_alone = len(records) == 1
         if not records or not list_records(writers):
             raise Undecodable(DecodeCause.UNFIT_SCHEMA, "is neither a record nor a union of records")
@@ -219,7 +224,9 @@ class _SchemaReader:
         return self._compiler.compile(branch, None), refuse
 
     def _read_record(self, writer: Schema) -> tuple[Read, Convert]:
-        own = None if self._own is None else choose_branch(writer, self._own)
+        own = None
+        if self._own is not None:
+            own = choose_branch(writer, self._own)
         record = writer if own is None else own
         if not isinstance(record, RecordType):
             raise Undecodable(DecodeCause.UNFIT_SCHEMA, f"is of type {record.kind}, not a record")

@@ -73,7 +73,8 @@ def read_message(read: Read, data: bytes, start: int) -> Any:
     except MISFITS as error:
         misfit = _place(error, "")
         place = "".join(reversed(misfit.place))
-        raise Undecodable(misfit.cause, f"{misfit} - at `${place}`" if place else str(misfit)) from error
+        problem = f"{misfit} - at `${place}`" if place else str(misfit)
+        raise Undecodable(misfit.cause, problem) from error
     except RecursionError as error:
         raise Undecodable(DecodeCause.TOO_DEEP, "the message is nested too deeply") from error
     if end != len(data):
@@ -512,8 +513,8 @@ class Compiler:
         self._level -= 1
         if not is_mixed or not isinstance(writer, RecordType):
             return read
-        name = find_short_name(reader.name if isinstance(reader, RecordType) else writer.name)
-        return _tag(read, dict.fromkeys(self._tag_fields, name))
+        record = reader if isinstance(reader, RecordType) else writer
+        return _tag(read, dict.fromkeys(self._tag_fields, find_short_name(record.name)))
 
     def _compile_inner(self, writer: Schema, reader: Schema | None, *, is_mixed: bool = False) -> Read:
         """The reader of branches or entries: a type that does not resolve refuses its own values alone."""
@@ -568,8 +569,12 @@ class Compiler:
         fields = list[tuple[str, str | None, Read]]()
         for one in writer.fields:
             target = names.get(one.name)
-            read = self.compile(one.type, None if target is None else target.type)
-            fields.append((f".{one.name}", None if target is None else target.name, read))
+            target_name = None
+            target_type = None
+            if target is not None:  # else the reader's schema lacks the field: it is read and left out
+                target_name = target.name
+                target_type = target.type
+            fields.append((f".{one.name}", target_name, self.compile(one.type, target_type)))
         return _read_resolved_record(fields, [(one.name, one.default) for one in defaults])
 
 
@@ -578,8 +583,14 @@ def _is_plain_long(field: Field) -> bool:
     return isinstance(schema, PrimitiveType) and schema.kind == "long" and find_conversion(schema) is None
 
 
+def _find_plain_reader(writer: PrimitiveType | FixedType) -> Read:
+    if isinstance(writer, FixedType):
+        return _read_fixed(writer.size)
+    return PRIMITIVES[writer.kind]
+
+
 def _compile_plain(writer: PrimitiveType | FixedType, reader: PrimitiveType | FixedType | None) -> Read:
-    read = _read_fixed(writer.size) if isinstance(writer, FixedType) else PRIMITIVES[writer.kind]
+    read = _find_plain_reader(writer)
     target = writer if reader is None else reader
     for convert in (PROMOTIONS.get((writer.kind, target.kind)), find_conversion(target)):
         if convert is not None:

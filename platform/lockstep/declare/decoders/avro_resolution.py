@@ -44,7 +44,8 @@ def choose_branch(writer: Schema, reader: Schema) -> Schema:
     Raises:
         Unresolvable: There is none.
     """
-    for branch in reader.branches if isinstance(reader, UnionType) else (reader,):
+    branches = reader.branches if isinstance(reader, UnionType) else [reader]
+    for branch in branches:
         if is_match(writer, branch):
             return branch
     raise Unresolvable(f"{describe(writer)} is not {describe(reader)}")
@@ -87,7 +88,8 @@ def describe(schema: Schema) -> str:
     if isinstance(schema, UnionType):
         return f"one of {', '.join(map(describe, schema.branches))}"
     if isinstance(schema, (ArrayType, MapType)):
-        return f"{schema.kind} of {describe(schema.items if isinstance(schema, ArrayType) else schema.values)}"
+        inner = schema.items if isinstance(schema, ArrayType) else schema.values
+        return f"{schema.kind} of {describe(inner)}"
     words = [schema.kind] if isinstance(schema, PrimitiveType) else [schema.kind, schema.name]
     if isinstance(schema, (PrimitiveType, FixedType)) and schema.logical is not None:
         words.extend(str(part) for part in schema.logical if part)

@@ -96,14 +96,15 @@ def make_rules(descriptor: Descriptor, known: dict[str, MessageRules]) -> Messag
 def _make_rule(field: FieldDescriptor, known: dict[str, MessageRules]) -> _FieldRule:
     kind = _name_type(field)
     wire_type = _WIRE_TYPES[kind]
-    is_packable = field.is_repeated and wire_type not in {BYTES, START}
-    return _FieldRule(
-        field.full_name,
-        frozenset({wire_type, BYTES} if is_packable else {wire_type}),
-        wire_type if is_packable else None,
-        _FITS.get(kind),
-        None if field.message_type is None else make_rules(field.message_type, known),
-    )
+    wire_types = {wire_type}
+    packed = None
+    if field.is_repeated and wire_type not in {BYTES, START}:  # writers may pack the values into one
+        wire_types.add(BYTES)
+        packed = wire_type
+    message = None
+    if field.message_type is not None:
+        message = make_rules(field.message_type, known)
+    return _FieldRule(field.full_name, frozenset(wire_types), packed, _FITS.get(kind), message)
 
 
 def _name_type(field: FieldDescriptor) -> str:
@@ -279,7 +280,9 @@ def _collect(descriptor: Descriptor, known: dict[str, _ValueChecks]) -> _ValueCh
         checks = known[name] = _ValueChecks(name, list(_find_judges(descriptor)))
         for one in descriptor.fields:
             if one.message_type is not None:
-                inner = one.message_type.fields_by_name["value"].message_type if _is_map(one) else one.message_type
+                inner = one.message_type
+                if _is_map(one):
+                    inner = one.message_type.fields_by_name["value"].message_type
                 if inner is not None:
                     checks.inside.append((one.name, _find_listing(one), _collect(inner, known)))
     return known[name]
@@ -336,4 +339,9 @@ def _list_texts(field: FieldDescriptor, value: Any) -> Iterable[object]:
     if not _is_map(field):
         return value if field.is_repeated else (value,)
     keys, values = (_name_type(one) == "string" for one in field.message_type.fields)
-    return [*(value.keys() if keys else ()), *(value.values() if values else ())]
+    texts = list[object]()
+    if keys:
+        texts += value.keys()
+    if values:
+        texts += value.values()
+    return texts

@@ -150,19 +150,21 @@ class Framed:
             if len(self._unknown) >= UNKNOWN_IDS_MAX:
                 self._unknown.clear()
             self._unknown[schema_id] = time.monotonic()
-        remark = describe_format(value) if schema_id == NO_ID else ""
+        remark = ""
+        if schema_id == NO_ID:
+            remark = describe_format(value)
         problem = f"the schema registry knows no schema {_format_id(schema_id, 'id ')}{remark}"
         raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, problem)
 
     def _ask(self, schema_id: bytes) -> RegisteredSchema | None:
         if self._registry is None:
             raise RegistryUnreachable("no schema registry is connected", next_step=_NAME_ONE)
-        found = _answer_of(self._registry, schema_id)
-        if found is None and self._second_looks > 0:
+        schema = _answer_of(self._registry, schema_id)
+        if schema is None and self._second_looks > 0:  # a follower of the registry may lag
             self._second_looks -= 1
             time.sleep(SECOND_LOOK_SECONDS)
-            found = _answer_of(self._registry, schema_id)
-        return found
+            schema = _answer_of(self._registry, schema_id)
+        return schema
 
 
 NO_ID: Final = bytes(FRAME_BYTES)
@@ -175,11 +177,11 @@ def _find_schema_id(headers: Headers) -> bytes | None:
     Raises:
         Undecodable: There are several.
     """
-    found = {content for name, content in headers if name == VALUE_SCHEMA_ID and content is not None}
-    if len(found) > 1:
+    ids = {content for name, content in headers if name == VALUE_SCHEMA_ID and content is not None}
+    if len(ids) > 1:
         raise Undecodable(DecodeCause.UNKNOWN_SCHEMA_ID, f"several headers {VALUE_SCHEMA_ID} that differ")
-    if found:
-        return found.pop()
+    if ids:
+        return ids.pop()
     return None
 
 
@@ -228,9 +230,10 @@ def _check_frame(value: bytes, headers: Headers) -> None:
         problem = f"a frame starts with {FRAME_BYTES} bytes, this has {len(value)}"
         raise Undecodable(DecodeCause.TRUNCATED, problem)
     foreign = [name for name, _ in headers if name.startswith(FOREIGN_IDS)]
-    remark = (
-        f"; header {foreign[0]} is of Apicurio's registry (docs/decoders.md)" if foreign else describe_format(value)
-    )
+    if foreign:
+        remark = f"; header {foreign[0]} is of Apicurio's registry (docs/decoders.md)"
+    else:
+        remark = describe_format(value)
     problem = f"a frame starts with 0x00, this with 0x{value[0]:02x}{remark or NO_FRAME}"
     raise Undecodable(DecodeCause.UNKNOWN_MAGIC_BYTE, problem)
 
@@ -473,9 +476,10 @@ class HttpRegistry(Registry):
         if content is not None:
             headers["Content-Type"] = REGISTRY_JSON
         login = None
-        known = token = None
+        last_token = None
+        token = None
         if self.client is not None:
-            known = _TOKENS.get(self.client)
+            last_token = _TOKENS.get(self.client)
             token = self._find_token(self.client, deadline)
             headers["Authorization"] = f"Bearer {token.text}"
         elif self.user:
@@ -484,7 +488,7 @@ class HttpRegistry(Registry):
         status, body = self._exchange(address, deadline, headers=headers, login=login, content=content)
         if status in PASSING:
             raise _Passing(f"HTTP {status}")
-        if self.client is not None and status == UNAUTHORIZED and token is known:
+        if self.client is not None and status == UNAUTHORIZED and token is last_token:
             _TOKENS.pop(self.client, None)
             raise _Passing(f"HTTP {status} to a token that was valid before")
         return status, body
@@ -493,7 +497,9 @@ class HttpRegistry(Registry):
         """The token of this process; a new token if that expires soon."""
         token = _TOKENS.get(client)
         if token is None or time.monotonic() >= token.renewed_at:
-            form = {"grant_type": "client_credentials"} | ({"scope": client.scope} if client.scope else {})
+            form = {"grant_type": "client_credentials"}
+            if client.scope:
+                form["scope"] = client.scope
             login = client.client_id, self._read_secret(client.secret_from)
             status, body = self._exchange(client.issuer_url, deadline, headers={}, login=login, content=form)
             token = _TOKENS[client] = self._read_token(client, status, body)
@@ -529,16 +535,17 @@ class HttpRegistry(Registry):
         from requests.exceptions import ConnectionError as NoConnection
         from urllib3.exceptions import HTTPError as BrokenOff
 
-        left = max(self.timeout_seconds / 3, deadline - time.monotonic())
+        method = "GET" if content is None else "POST"
+        seconds = max(self.timeout_seconds / 3, deadline - time.monotonic())
         try:
             with requests.request(
-                "GET" if content is None else "POST",
+                method,
                 address,
                 headers=dict(headers),
                 data=content,
                 # Encoded here: of a text requests takes Latin-1 alone. With None it reads a login from ~/.netrc.
                 auth=_send_as_it_is if login is None else HTTPBasicAuth(*(part.encode() for part in login)),
-                timeout=min(left, self.timeout_seconds / 2),
+                timeout=min(seconds, self.timeout_seconds / 2),
                 verify=str(self.ca_file) if self.ca_file else True,
                 allow_redirects=False,  # only the configured address receives the secret
                 stream=True,
@@ -554,7 +561,7 @@ class HttpRegistry(Registry):
     def _read_secret(self, source: str) -> str:
         kind, _, place = source.partition(":")
         try:
-            secret = Path(place).read_text().rstrip("\r\n") if kind == "file" else os.environ.get(place, "")
+            secret = _read_place(kind, place)
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreachable(f"its password cannot be read: {type(error).__name__}", _PUT_IT_THERE) from None
         if not secret:
@@ -595,3 +602,10 @@ def _body(response: Response, deadline: float) -> bytes:
         if time.monotonic() > deadline:
             raise _Passing(UNENDING)
     return b"".join(pieces)
+
+
+def _read_place(kind: str, place: str) -> str:
+    """The text of a file without its end of line, or of a variable of the environment."""
+    if kind == "file":
+        return Path(place).read_text().rstrip("\r\n")
+    return os.environ.get(place, "")

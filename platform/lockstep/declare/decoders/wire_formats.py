@@ -34,8 +34,8 @@ def find_format(value: bytes) -> str | None:
 
 def describe_format(value: bytes) -> str:
     """A remark for an error: the format that a value's start resembles; empty if no known format."""
-    found = find_format(value)
-    return "" if found is None else f"; it resembles {found} (docs/decoders.md)"
+    name = find_format(value)
+    return "" if name is None else f"; it resembles {name} (docs/decoders.md)"
 
 
 def _find_frame(value: bytes) -> str | None:
