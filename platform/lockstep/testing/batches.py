@@ -160,7 +160,9 @@ class BatchedRun(Generic[S, R]):
     def ran(self, stream: str) -> RunResult[S, R]:
         """The result of all messages."""
         self._work(crashes=self._split.crashes)
-        states = {name: state for life in self._lives for name, state in self._states(life)}
+        states = dict[str, S]()
+        for life in self._lives:
+            states.update(self._states(life))
         return RunResult(
             stream,
             tuple(self._folded()),
@@ -173,10 +175,16 @@ class BatchedRun(Generic[S, R]):
         )
 
     def _begun(self, topic: str) -> _Life[R]:
-        topic_id = "-".join([TOPIC_ID, *([topic] if self._lives else []), *(["again"] * self._times_begun[topic])])
+        parts = [TOPIC_ID]
+        if self._lives:
+            parts.append(topic)
+        parts += ["again"] * self._times_begun[topic]
+        topic_id = "-".join(parts)
         self._times_begun[topic] += 1
         where = Position(topic=topic, topic_id=topic_id, partition=0, next_offset=0)
-        mark = f"{topic}: " if self._lives and topic != self._lives[0].position.topic else ""
+        mark = ""
+        if self._lives and topic != self._lives[0].position.topic:
+            mark = f"{topic}: "
         life = _Life(where, Recorder[R](self._made, topic), mark=mark)
         self._lives.append(life)
         return life
@@ -250,8 +258,8 @@ class BatchedRun(Generic[S, R]):
 
     def _recreate_topic(self) -> None:
         """Re-create the topic: the audit finds another topic id; the class decides whether it tolerates that."""
-        before = self._life
-        where = before.position
+        ended_life = self._life
+        where = ended_life.position
         ended = msgspec.structs.replace(where, discarded_by=Fault.RECREATED)
         if self._made.integrity.judge(Fault.RECREATED) is not Judgement.VIOLATION:
             (counted,) = self._fold_range(PlannedRange(ended, ended.next_offset)).ranges
@@ -265,7 +273,7 @@ class BatchedRun(Generic[S, R]):
             self.finding = finding
             self._lives.remove(life)
         else:
-            self._lives.remove(before)
+            self._lives.remove(ended_life)
 
     def _states(self, life: _Life[R]) -> Iterator[tuple[str, S]]:
         """The states of all open sessions, read from the files."""
@@ -279,8 +287,9 @@ class BatchedRun(Generic[S, R]):
             for session in dict.fromkeys(envelope.session for envelope in life.notes.envelopes.values()):
                 entry = state.load(session)
                 if entry is not None and entry.state is not None:
-                    whole = self._made.state.recovered(session, entry.gate, entry.state)  # tables outlive the files
-                    yield life.mark + session, cast("S", whole)
+                    # Decoded again: the tables of a state outlive the files that are deleted after the run.
+                    recovered = self._made.state.recovered(session, entry.gate, entry.state)
+                    yield life.mark + session, cast("S", recovered)
 
     def _rows(self, result: TaskResult) -> pa.Table | None:
         """The rows of a batch, as stored in the table."""
@@ -289,8 +298,11 @@ class BatchedRun(Generic[S, R]):
         return None
 
     def _aside(self, folder: str, files: Sequence[SideFile]) -> list[QuarantineRow]:
-        rows = [row for file in files for row in _read(self._root / folder / file.path).to_pylist()]
-        return [msgspec.convert(row, QuarantineRow) for row in rows]
+        rows = list[QuarantineRow]()
+        for file in files:
+            stored = _read(self._root / folder / file.path).to_pylist()
+            rows += [msgspec.convert(row, QuarantineRow) for row in stored]
+        return rows
 
     def _job(self) -> JobSpec:
         return JobSpec(

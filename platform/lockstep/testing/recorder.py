@@ -94,12 +94,15 @@ class Recorder(Generic[R]):
         aside = self._aside.get(offset)
         if aside is not None and aside.cause != Fault.UNDECODABLE and _is_overruled(judged, aside):
             refused = self._made.integrity.judge(Fault.TRANSFORM_FAILED)
-            return _make_verdict(aside, Judgement.QUARANTINE if aside.cause == "suspended" else refused, aside.found)
+            judgement = Judgement.QUARANTINE if aside.cause == "suspended" else refused
+            return _make_verdict(aside, judgement, aside.found)
         if judged is not None:
             return judged
         envelope = self.envelopes.get(offset)
         undecodable = Verdict(judgement=self._made.integrity.judge(Fault.UNDECODABLE), cause=Fault.UNDECODABLE)
-        return SKIPPED if envelope is not None and envelope.kind is Kind.SKIP else undecodable
+        if envelope is not None and envelope.kind is Kind.SKIP:
+            return SKIPPED
+        return undecodable
 
     def _envelope(self, message: object, record: Record) -> Envelope:
         envelope = self.envelopes[record.offset] = self._made.envelope(message, record)
@@ -121,12 +124,12 @@ class Recorder(Generic[R]):
     def _hooks(self) -> Hooks:
         """The hooks that emit rows, recorded."""
         hooks = self._made.hooks
-        noted = {
-            name: self._noting(getattr(hooks, name))
-            for name in ("on_timer", "on_late", "on_end")
-            if getattr(hooks, name) is not None
-        }
-        return replace(hooks, **noted)
+        recorded = dict[str, Any]()
+        for name in ("on_timer", "on_late", "on_end"):
+            hook = getattr(hooks, name)
+            if hook is not None:
+                recorded[name] = self._noting(hook)
+        return replace(hooks, **recorded)
 
     def _noting(self, hook: Callable[..., Iterable[msgspec.Struct]]) -> Callable[..., list[msgspec.Struct]]:
         def noted(*given: object) -> list[msgspec.Struct]:
@@ -186,7 +189,8 @@ def _make_verdict(of: Finding | QuarantineRow, judgement: Judgement, found: str 
 
 
 def _proven(rows: Sequence[R], table: pa.Table | None) -> Iterator[RowWithOrigin[R]]:
-    if len(rows) != (0 if table is None else table.num_rows):
+    stored = 0 if table is None else table.num_rows
+    if len(rows) != stored:
         raise AssertionError(f"{len(rows)} rows were emitted, the table holds {table and table.num_rows}")
     if table is not None:
         happened = table["_event_time"].cast(pa.int64()).to_pylist()

@@ -65,12 +65,15 @@ def run(
         StateNotOfItsType: The fold left a state that cannot be saved or recovered.
     """
     tables = make_lookup_rows(stream.lookups, lookups or {})
+    registry = None
+    if schemas is not None:
+        registry = GivenSchemas(schemas)
     with bind_lookups(tables):
-        made = compile_stream(
-            cast("Stream[object, object, msgspec.Struct]", stream),
-            GivenSchemas(schemas) if schemas is not None else None,
-        )
-        return _run(stream, made, messages, key, topic, Split.of(split) if split is not None else None, tables)
+        made = compile_stream(cast("Stream[object, object, msgspec.Struct]", stream), registry)
+        wanted_split = None
+        if split is not None:
+            wanted_split = Split.of(split)
+        return _run(stream, made, messages, key, topic, wanted_split, tables)
 
 
 class GivenSchemas(Registry):
@@ -125,19 +128,25 @@ def make_lookup_rows(
         LockstepError: The stream declares no such lookup; a row is of another type; a key occurs twice.
     """
     declared = {each.name: each for each in lookups}
-    found = dict[str, LookupRows]()
+    tables = dict[str, LookupRows]()
     for name, rows in given.items():
         if name not in declared:
-            known = ", ".join(declared) or "none"
-            raise LockstepError(f"the stream has no lookup {name!r}", next_step=f"use one of its lookups: {known}")
+            names = ", ".join(declared) or "none"
+            raise LockstepError(f"the stream has no lookup {name!r}", next_step=f"use one of its lookups: {names}")
         lookup = declared[name]
         listed = list(rows)
-        wrong = [each for each in listed if not isinstance(each, lookup.row)]
-        found[name], twice = make_row_index(listed if not wrong else (), lookup.key)
-        if wrong or twice:
-            problem = f"{wrong[0]!r} is no {lookup.row.__name__}" if wrong else f"two rows have the key {twice[0]!r}"
+        problem = ""
+        twice: list[object] = []
+        wrong = [row for row in listed if not isinstance(row, lookup.row)]
+        if wrong:
+            problem = f"{wrong[0]!r} is no {lookup.row.__name__}"
+        else:
+            tables[name], twice = make_row_index(listed, lookup.key)
+        if twice:
+            problem = f"two rows have the key {twice[0]!r}"
+        if problem:
             raise LockstepError(f"lookup {name}: {problem}", next_step="pass rows as in its table")
-    return found
+    return tables
 
 
 def _at_once(stream: str, made: CompiledStream, topic: str, log: Sequence[InLog]) -> RunResult[S, R] | None:
@@ -192,9 +201,10 @@ class _Pass(Generic[S, R]):
         self.finding = fold.outcome.finding if isinstance(fold.outcome, FoldStopped) else None
         self.proven: list[RowWithOrigin[R]] = []
         if not isinstance(fold.outcome, FoldStopped | MessageFailed):
-            self.proven = notes.keep(
-                pa.Table.from_batches(fold.batches) if fold.batches else None, fold.judge.quarantined.rows
-            )
+            table = None
+            if fold.batches:
+                table = pa.Table.from_batches(fold.batches)
+            self.proven = notes.keep(table, fold.judge.quarantined.rows)
 
     @classmethod
     def settle(
@@ -208,9 +218,11 @@ class _Pass(Generic[S, R]):
         first = cls(made, notes, log, without)
         while isinstance(failed := first.fold.outcome, MessageFailed):
             first = cls(made, notes, log, first.without.with_failed(failed))
-        kept = first if first.finding is None else cls(made, notes, log[: first.finding.offset], first.without)
-        kept.check_states()
-        return first, kept
+        last = first
+        if first.finding is not None:
+            last = cls(made, notes, log[: first.finding.offset], first.without)
+        last.check_states()
+        return first, last
 
     def check_states(self) -> None:
         """Refuse states that cannot be stored.

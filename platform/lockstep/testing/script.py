@@ -124,7 +124,9 @@ def read_messages(file: str | Path) -> list[AnySent]:
 
 
 def _sent(line: _Line) -> AnySent:
-    time_ms = 0 if line.timestamp is None else (line.timestamp - EPOCH) // timedelta(milliseconds=1)
+    time_ms = 0
+    if line.timestamp is not None:
+        time_ms = (line.timestamp - EPOCH) // timedelta(milliseconds=1)
     headers = tuple((header.name, header.value) for header in line.headers)
     return AnySent(value=line.value, key=line.key, timestamp_ms=time_ms, headers=headers)
 
@@ -143,12 +145,14 @@ def to_log(at: int, message: M | bytes | SentMessage[M], key: str | bytes | None
     Raises:
         LockstepError: The message is typed, and the stream's decoder has no encoder here.
     """
-    sent = (
-        cast("SentMessage[object]", message) if isinstance(message, SentMessage) else SentMessage[object](value=message)
-    )
+    if isinstance(message, SentMessage):
+        sent = cast("SentMessage[object]", message)
+        key = key if sent.key is None else sent.key
+    else:
+        sent = SentMessage[object](value=message)
     return InLog(
         at,
-        _encoded_key(key if sent.key is None else sent.key),
+        _encoded_key(key),
         _encoded_value(sent.value, decoder),
         sent.timestamp_ms,
         sent.headers,
@@ -342,7 +346,8 @@ class _Reading:
         elif word in _FAULTS:
             self._fault(word, rest)
         elif word in {"garbage", "null"}:
-            self._add(self._sent(GARBAGE if word == "garbage" else None, _one(rest, f"{word} SESSION")))
+            value = GARBAGE if word == "garbage" else None
+            self._add(self._sent(value, _one(rest, f"{word} SESSION")))
         else:
             self._message(line)
 
@@ -350,10 +355,10 @@ class _Reading:
         if word == "NEW_TOPIC":
             return NewTopic(_one(rest, "NEW_TOPIC NAME"))
         if word == "IDLE":
-            found = re.fullmatch(r"@(\d+)", rest)
-            if found is None:
+            match = re.fullmatch(r"@(\d+)", rest)
+            if match is None:
                 raise ValueError("IDLE names a second: IDLE @90")
-            return Idle(int(found[1]) * 1_000_000)
+            return Idle(int(match[1]) * 1_000_000)
         _nothing(word, rest)
         return _EVENTS[word]
 
@@ -366,12 +371,14 @@ class _Reading:
         self.steps.append(self._last("repeat"))
 
     def _message(self, text: str) -> None:
-        found = _MESSAGE.fullmatch(text)
-        if found is None:
+        match = _MESSAGE.fullmatch(text)
+        if match is None:
             raise ValueError(f"not a line of the language: {_FORMS}")
-        self._second = self._second + 1 if found["second"] is None else int(found["second"])
-        fields = _fields(found["fields"])
-        line = ScriptLine(found["kind"], found["session"], int(found["number"]), self._second, fields)
+        self._second += 1
+        if match["second"] is not None:
+            self._second = int(match["second"])
+        fields = _fields(match["fields"])
+        line = ScriptLine(match["kind"], match["session"], int(match["number"]), self._second, fields)
         self._add(self._sent(self._encode(line), line.session))
 
     def _add(self, sent: AnySent) -> None:
@@ -379,8 +386,8 @@ class _Reading:
         waits = self.waits
         self.waits = None
         if waits == "swap":
-            before = self._last("swap")
-            self.steps[-1:] = [sent, before]
+            previous = self._last("swap")
+            self.steps[-1:] = [sent, previous]
         elif waits is None:
             self.steps.append(sent)
 
