@@ -54,13 +54,13 @@ def end_runs(server: psutil.Process, patience_seconds: float) -> None:
 
 def _find_runs(server: psutil.Process) -> set[psutil.Process]:
     """The processes that Dagster launched runs in; those that it loads code with hold none of these words."""
-    found = set[psutil.Process]()
+    runs = set[psutil.Process]()
     with suppress(psutil.NoSuchProcess):
         for child in server.children():
             with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
                 if "multiprocessing.spawn" in " ".join(child.cmdline()):
-                    found.add(child)
-    return found
+                    runs.add(child)
+    return runs
 
 
 def main() -> None:

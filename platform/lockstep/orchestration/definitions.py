@@ -41,14 +41,11 @@ def make_assets(
     streams = tuple(streams)
     derived = tuple(derived)
     upstream = find_lookup_assets(streams, derived, settings.table_root)
-    return [
-        *(
-            asset
-            for stream in streams
-            for asset in make_stream_assets(stream, settings, owners=owners, lookups=upstream[stream.name])
-        ),
-        *make_derived_assets(derived, settings, owners=owners),
-    ]
+    assets = list[AssetsDefinition | AssetSpec]()
+    for stream in streams:
+        assets += make_stream_assets(stream, settings, owners=owners, lookups=upstream[stream.name])
+    assets += make_derived_assets(derived, settings, owners=owners)
+    return assets
 
 
 def make_stream_assets(
@@ -111,20 +108,27 @@ def find_lookup_assets(
     owners = {each.name: make_derived_key(each) for each in derived}
     owners |= {each.name: make_table_key(each) for each in streams}
     ledgers = {StreamFolders(each.name, root).ledger: make_ledger_key(each) for each in streams}
-    reads = {each.name: {source.name for source in each.sources} for each in derived}
-    found = dict[str, dict[AssetKey, str]]()
+    reads = dict[str, set[str]]()
+    for table in derived:
+        reads[table.name] = {source.name for source in table.sources}
+    lookups = dict[str, dict[AssetKey, str]]()
     for stream in streams:
-        tables = [each.find_table(root) for each in stream.lookups]
-        names = [_find_owner(table, root) for table in tables]
-        found[stream.name] = {
-            ledgers.get(table) or owners.get(name) or _make_external_key(table, root): name
-            for table, name in zip(tables, names, strict=True)
-        }
-        reads[stream.name] = set(names)
-    return {
-        stream: tuple(key for key, name in keys.items() if stream not in _find_upstream(name, reads))
-        for stream, keys in found.items()
-    }
+        keys = dict[AssetKey, str]()
+        tables = set[str]()
+        for lookup in stream.lookups:
+            folder = lookup.find_table(root)
+            name = _find_owner(folder, root)
+            keys[ledgers.get(folder) or owners.get(name) or _make_external_key(folder, root)] = name
+            tables.add(name)
+        lookups[stream.name] = keys
+        reads[stream.name] = tables
+    upstream = dict[str, tuple[AssetKey, ...]]()
+    for stream_name, keys in lookups.items():
+        # A table that is made of the stream would close a cycle of assets, which Dagster refuses.
+        upstream[stream_name] = tuple(
+            key for key, name in keys.items() if stream_name not in _find_upstream(name, reads)
+        )
+    return upstream
 
 
 def _find_owner(table: Path, root: Path) -> str:
@@ -136,16 +140,18 @@ def _find_owner(table: Path, root: Path) -> str:
 
 def _make_external_key(table: Path, root: Path) -> AssetKey:
     """The key of a table that nothing here writes: its path, relative to the table root if it is below."""
-    path = table.relative_to(root) if table.is_relative_to(root) else table.relative_to(table.anchor)
+    start = root if table.is_relative_to(root) else table.anchor
+    path = table.relative_to(start)
     return AssetKey([_NO_NAME.sub("_", part) for part in path.parts])
 
 
 def _find_upstream(name: str, reads: Mapping[str, set[str]]) -> set[str]:
     """The tables of which a table is made, itself included."""
-    found = set[str]()
-    left = [name]
-    while left:
-        if (each := left.pop()) not in found:
-            found.add(each)
-            left += reads.get(each, ())
-    return found
+    upstream = set[str]()
+    unvisited = [name]
+    while unvisited:
+        table = unvisited.pop()
+        if table not in upstream:
+            upstream.add(table)
+            unvisited += reads.get(table, ())
+    return upstream

@@ -125,14 +125,14 @@ def start_stream(
     home = _home(stream.name, folder)
     job = name_stream_job(stream)
     folders = StreamFolders(stream.name, settings.table_root)
-    found = check_startable(folders)  # 1
-    if found.never_ending:
-        return Launched(stream.name, job, "", home, found.epoch)
+    check = check_startable(folders)  # 1
+    if check.never_ending:
+        return Launched(stream.name, job, "", home, check.epoch)
     cause = f"lockstep start ({who})"
-    if found.epoch and not found.lives:  # 2
-        tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, found, cause))
+    if check.epoch and not check.lives:  # 2
+        tags = make_automatic_tags(LOCKSTEP_START, cause, set_running(folders, check, cause))
     else:
-        tags = make_start_request_tags(record_start_request(folders, cause, found.desired_version))
+        tags = make_start_request_tags(record_start_request(folders, cause, check.desired_version))
     with DagsterInstance.get() as instance:
         run_id = find_start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
         with run_heartbeat(folders.control, run_id):
@@ -186,20 +186,20 @@ def read_check_record(home: Path, stream: str, rule: str) -> CheckRecord | None:
     """
     with DagsterInstance.from_config(str(home)) as instance:
         key = AssetCheckKey(AssetKey([stream, "table"]), rule)
-        found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    evaluation = found.evaluation if found is not None else None
-    if found is None or evaluation is None:
+        execution = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    if execution is None or execution.evaluation is None:
         return None
-    return CheckRecord(evaluation.passed, evaluation.severity.value, found.run_id)
+    return CheckRecord(execution.evaluation.passed, execution.evaluation.severity.value, execution.run_id)
 
 
 def find_start_on_its_way(stream: AnyStream, folders: StreamFolders, instance: DagsterInstance) -> str | None:
     """A live run that the supervisor or another `lockstep start` requested; None without one."""
     for run in list_unfinished_runs(name_stream_job(stream), folders.control, instance):
-        known = instance.get_run_by_id(run.run_id)
-        if known is None or not (
-            START_REQUEST_TAG in known.tags or known.tags.get(AUTOMATIC_TAG) in {SUPERVISOR, LOCKSTEP_START}
-        ):
+        stored = instance.get_run_by_id(run.run_id)
+        if stored is None:
+            continue
+        is_automatic = stored.tags.get(AUTOMATIC_TAG) in {SUPERVISOR, LOCKSTEP_START}
+        if START_REQUEST_TAG not in stored.tags and not is_automatic:
             continue
         if run.stage is RunStage.QUEUED or is_run_counting(folders.control, run.run_id):
             return run.run_id
@@ -239,9 +239,9 @@ def await_writer(
         if run is None or run.is_finished:
             return _instead_of(stream, folders, instance, run_id)
         if run.status is DagsterRunStatus.QUEUED and waited > QUEUE_SECONDS_MAX:
-            before = note
+            last_note = note
             note = _check_queue(stream, instance, run_id, waited)
-            if note and not before:
+            if note and not last_note:  # once, not at every poll
                 say(note)
         if waited > seconds_max:
             silence = describe_silence(f"run {run_id}, which is {run.status.value},", seconds_max, verb="write")
@@ -283,8 +283,9 @@ def judge_daemon_silence(stream: str, run_id: str, seconds: float) -> str:
     if seconds > DAEMON_SECONDS_MAX:
         silence = describe_silence("Dagster's daemon", DAEMON_SECONDS_MAX, verb="report")
         raise StartFailed(stream, run_id, f"{waits}, and {silence}", step)
-    late = seconds >= QUEUE_SECONDS_MAX
-    return f"{waits}; Dagster's daemon has not reported for {seconds:.0f} s: {step}" if late else ""
+    if seconds < QUEUE_SECONDS_MAX:
+        return ""
+    return f"{waits}; Dagster's daemon has not reported for {seconds:.0f} s: {step}"
 
 
 def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, run_id: str) -> int:
@@ -294,9 +295,9 @@ def _instead_of(stream: str, folders: StreamFolders, instance: DagsterInstance, 
         StreamHalted: The stream is halted.
         StartFailed: No run writes.
     """
-    found = check_startable(folders)
-    if found.never_ending:
-        return found.epoch
+    check = check_startable(folders)
+    if check.never_ending:
+        return check.epoch
     raise StartFailed(stream, run_id, f"run {run_id} ended: {find_end_of_run(instance, run_id)}")
 
 
@@ -320,9 +321,17 @@ def find_end_of_run(instance: DagsterInstance, run_id: str) -> str:
     run = instance.get_run_by_id(run_id)
     if run is None:
         return "Dagster does not know it any more"
-    reasons = (_describe_end(event) for kind in ENDS for event in _read_events(instance, run_id, kind))
-    reason = next(filter(None, reasons), "")
-    return "; ".join(filter(None, [run.status.value, run.tags.get(OUTCOME_TAG, ""), reason]))
+    parts = (run.status.value, run.tags.get(OUTCOME_TAG, ""), _find_reason_of_end(instance, run_id))
+    return "; ".join(part for part in parts if part)
+
+
+def _find_reason_of_end(instance: DagsterInstance, run_id: str) -> str:
+    for kind in ENDS:
+        for event in _read_events(instance, run_id, kind):
+            reason = _describe_end(event)
+            if reason:
+                return reason
+    return ""
 
 
 def _read_events(instance: DagsterInstance, run_id: str, kind: DagsterEventType) -> Iterator[DagsterEvent]:
@@ -342,7 +351,9 @@ def _describe_end(event: DagsterEvent) -> str:
         return str(by_user.description)
     if error is not None:
         return str(error.message).strip()
-    return (event.message or "") if event.event_type is DagsterEventType.RUN_FAILURE else ""
+    if event.event_type is DagsterEventType.RUN_FAILURE:
+        return event.message or ""
+    return ""
 
 
 def find_daemon_silence(instance: DagsterInstance) -> float:
@@ -404,9 +415,9 @@ def start_job(stream: AnyStream, job: str, run_id: str, tags: Mapping[str, str],
     command = [sys.executable, "-m", "dagster", "job", "launch", "-w", WORKSPACE, "-j", job]
     command += ["--run-id", run_id, "--tags", json.dumps(tags)]
     try:
-        said = run_command(command, "dagster job launch", LAUNCH_SECONDS_MAX, folder=folder)
+        ended = run_command(command, "dagster job launch", LAUNCH_SECONDS_MAX, folder=folder)
     except TimeoutError as late:
         step = f"{SLOW}: look at the runs of the web UI, whether it begins; if not: lockstep run {stream.name}"
         raise EnvironmentProblem(str(late), next_step=step) from late
-    if said.returncode != 0:
-        raise explain_refusal(stream, said.stderr)
+    if ended.returncode != 0:
+        raise explain_refusal(stream, ended.stderr)

@@ -51,7 +51,9 @@ def make_maintenance_schedule(
         request: The request if no run waits.
         is_alone: Request nothing while a run is in progress either: the new run would end it.
     """
-    statuses = [DagsterRunStatus.QUEUED, *(IN_PROGRESS if is_alone else ())]
+    statuses = [DagsterRunStatus.QUEUED]
+    if is_alone:
+        statuses += IN_PROGRESS
 
     def evaluate(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
         of_job = RunsFilter(job_name=job.name, statuses=statuses)

@@ -5,6 +5,7 @@ one event every five minutes, a single topic gets one when its state changes, an
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -118,17 +119,19 @@ def observe_topics(handle: StreamHandle, instance: DagsterInstance, *, shows_all
         TableError: The table does not match its head.
     """
     stream = handle.stream
-    found = read_topics(handle)
+    topics = read_topics(handle)
     now = time.time()
-    before = _last_observations(instance, stream)
-    changed = [topic for topic in found.topics if before.get(topic.topic, {}).get(STATE) != topic.state.value]
+    observed = _last_observations(instance, stream)
+    changed = [topic for topic in topics.topics if observed.get(topic.topic, {}).get(STATE) != topic.state.value]
     events = list[TopicEvent]()
     for topic in changed[:CHANGES_A_LOOK]:
-        first_seen = before.get(topic.topic, {}).get(FIRST_SEEN)
-        events.append(_one_topic(stream, topic, first_seen if isinstance(first_seen, float) else now))
+        first_seen = observed.get(topic.topic, {}).get(FIRST_SEEN)
+        if not isinstance(first_seen, float):
+            first_seen = now
+        events.append(_one_topic(stream, topic, first_seen))
     if events or shows_all:  # the last of them: Dagster shows the newest event with the asset
-        events.append(_all_topics(stream, found))
-    return TopicEvents(found, events, behind=len(changed) > CHANGES_A_LOOK)
+        events.append(_all_topics(stream, topics))
+    return TopicEvents(topics, events, behind=len(changed) > CHANGES_A_LOOK)
 
 
 def observe_ledger(
@@ -177,20 +180,22 @@ def observe_ledger(
 
 def _all_topics(stream: AnyStream, found: TopicsOfStream) -> AssetObservation:
     headroom = [topic.headroom_seconds for topic in found.topics if topic.headroom_seconds is not None]
-    counted = {life: sum(topic.state is life for topic in found.topics) for life in TopicLifecycle}
-    return AssetObservation(
-        names.make_topics_key(stream),
-        metadata={
-            "all_topics": MetadataValue.table([_record(topic) for topic in _shown(found.topics)], TOPIC_COLUMNS),
-            "lag_messages": found.lag_messages,
-            **({"headroom_hours": round(min(headroom) / 3600, 3)} if headroom else {}),
-            "topics": len(found.topics),
-            "partitions": sum(topic.partitions for topic in found.topics),
-            "messages": sum(topic.messages or 0 for topic in found.topics),
-            **{f"topics_{life.value}": count for life, count in counted.items() if count},
-            **({"shown": f"the {TOPICS_SHOWN_MAX} with the greatest lag"} if _is_cut(found) else {}),
-        },
-    )
+    metadata: dict[str, RawMetadataValue] = {
+        "all_topics": MetadataValue.table([_record(topic) for topic in _shown(found.topics)], TOPIC_COLUMNS),
+        "lag_messages": found.lag_messages,
+    }
+    if headroom:
+        metadata["headroom_hours"] = round(min(headroom) / 3600, 3)
+    metadata["topics"] = len(found.topics)
+    metadata["partitions"] = sum(topic.partitions for topic in found.topics)
+    metadata["messages"] = sum(topic.messages or 0 for topic in found.topics)
+    counts = Counter(topic.state for topic in found.topics)
+    for life in TopicLifecycle:
+        if counts[life]:
+            metadata[f"topics_{life.value}"] = counts[life]
+    if _is_cut(found):
+        metadata["shown"] = f"the {TOPICS_SHOWN_MAX} with the greatest lag"
+    return AssetObservation(names.make_topics_key(stream), metadata=metadata)
 
 
 TOPIC_COLUMNS = TableSchema(
@@ -213,7 +218,9 @@ TOPIC_COLUMNS = TableSchema(
 
 
 def _record(topic: TopicStatus) -> TableRecord:
-    in_kafka = topic.messages is not None
+    retention = None
+    if topic.messages is not None:  # the topic is in Kafka
+        retention = format_duration(topic.retention_seconds) or UNBOUNDED
     return TableRecord(
         {
             "topic": topic.topic,
@@ -223,7 +230,7 @@ def _record(topic: TopicStatus) -> TableRecord:
             "lag": topic.lag_messages,
             "freshness": format_duration(topic.freshness_seconds),
             "headroom": format_duration(topic.headroom_seconds),
-            "retention": (format_duration(topic.retention_seconds) or UNBOUNDED) if in_kafka else None,
+            "retention": retention,
             "oldest": _utc(topic.first_message),
             "newest": _utc(topic.last_message),
             "ending": topic.ending or None,
@@ -242,23 +249,21 @@ def _is_cut(found: TopicsOfStream) -> bool:
 
 
 def _one_topic(stream: AnyStream, topic: TopicStatus, first_seen: float) -> TopicEvent:
-    newest = {} if topic.last_message is None else {"newest_message": _timestamp(topic.last_message)}
-    oldest = {} if topic.first_message is None else {"oldest_message": _timestamp(topic.first_message)}
+    metadata: dict[str, RawMetadataValue] = {
+        STATE: topic.state.value,
+        "lag_messages": topic.lag_messages or 0,
+        "partitions": topic.partitions,
+        "messages": topic.messages or 0,
+        FIRST_SEEN: MetadataValue.timestamp(first_seen),
+    }
+    if topic.ending:
+        metadata["ending"] = topic.ending
+    if topic.first_message is not None:
+        metadata["oldest_message"] = _timestamp(topic.first_message)
+    if topic.last_message is not None:
+        metadata["newest_message"] = _timestamp(topic.last_message)
     make_event = AssetMaterialization if topic.state in TAKEN_UP else AssetObservation
-    return make_event(
-        names.make_topics_key(stream),
-        partition=topic.topic,
-        metadata={
-            STATE: topic.state.value,
-            "lag_messages": topic.lag_messages or 0,
-            "partitions": topic.partitions,
-            "messages": topic.messages or 0,
-            FIRST_SEEN: MetadataValue.timestamp(first_seen),
-            **({"ending": topic.ending} if topic.ending else {}),
-            **oldest,
-            **newest,
-        },
-    )
+    return make_event(names.make_topics_key(stream), partition=topic.topic, metadata=metadata)
 
 
 def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[str, Mapping[str, object]]:
@@ -269,15 +274,18 @@ def _last_observations(instance: DagsterInstance, stream: AnyStream) -> Mapping[
         DagsterEventType.ASSET_MATERIALIZATION: instance.fetch_materializations,
     }
     newest = {kind: instance.get_latest_storage_id_by_partition(key, kind) for kind in kinds}
-    last = {topic: max(ids.get(topic, 0) for ids in newest.values()) for ids in newest.values() for topic in ids}
-    found: dict[str, Mapping[str, object]] = {}
+    last = dict[str, int]()
+    for ids_of_kind in newest.values():
+        for topic, storage_id in ids_of_kind.items():
+            last[topic] = max(last.get(topic, 0), storage_id)
+    observations: dict[str, Mapping[str, object]] = {}
     for kind, fetch in kinds.items():
         wanted = sorted(set(newest[kind].values()).intersection(last.values()))
         for ids in _portions(wanted, ASKED_AT_ONCE):
             for record in fetch(AssetRecordsFilter(asset_key=key, storage_ids=ids), limit=len(ids)).records:
                 if record.partition_key is not None:
-                    found[record.partition_key] = _metadata(record)
-    return found
+                    observations[record.partition_key] = _metadata(record)
+    return observations
 
 
 def _metadata(record: EventLogRecord) -> Mapping[str, object]:
@@ -290,14 +298,15 @@ def _metadata(record: EventLogRecord) -> Mapping[str, object]:
 def _last_batch(instance: DagsterInstance, stream: AnyStream) -> object:
     """The batch of the ledger's last materialization; None without one."""
     event = instance.get_latest_materialization_event(names.make_ledger_key(stream))
-    materialization = event.asset_materialization if event is not None else None
-    value = materialization.metadata.get(BATCH) if materialization is not None else None
+    if event is None or event.asset_materialization is None:
+        return None
+    value = event.asset_materialization.metadata.get(BATCH)
     return value.value if value is not None else None
 
 
 def _portions(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    left = iter(items)
-    while portion := list(islice(left, size)):
+    remaining = iter(items)
+    while portion := list(islice(remaining, size)):
         yield portion
 
 

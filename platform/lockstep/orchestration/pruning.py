@@ -83,11 +83,15 @@ class PruningScope(msgspec.Struct, frozen=True):
         tables = list(derived)
         groups = list(hosts)
         of_tables = [names.name_derived_job(table) for table in tables]
-        jobs = (name for stream in listed for name in names.list_all_jobs(stream))
-        schedules = (name for stream in listed for name in names.list_all_schedules(stream))
+        jobs = list[str]()
+        schedules = list[str]()
+        assets = list[AssetKey]()
+        for stream in listed:
+            jobs += names.list_all_jobs(stream)
+            schedules += names.list_all_schedules(stream)
+            assets += names.list_all_assets(stream)
         sensors = (names.STREAM_TOPICS, names.STREAM_SUPERVISOR, names.STREAM_HEALTH)
         of_hosts = [*map(names.name_host_sensor, groups), *map(names.name_host_rotation, groups)]
-        assets = (key for stream in listed for key in names.list_all_assets(stream))
         of_no_stream = [*of_tables, names.PRUNING_JOB]
         return PruningScope(
             jobs=frozenset([*jobs, *of_no_stream, *map(names.name_host_job, groups)]),
@@ -157,16 +161,16 @@ def prune_storage(instance: DagsterInstance, scope: PruningScope, limits: Prunin
         limits: Retention limits.
         now: Seconds since 1970 (UTC).
     """
-    before = datetime.fromtimestamp(now - limits.seconds, UTC)
-    runs = sum(_prune_job(instance, scope, job, limits, before) for job in sorted({*scope.jobs, ASSET_JOB}))  # 1
+    oldest = datetime.fromtimestamp(now - limits.seconds, UTC)
+    runs = sum(_prune_job(instance, scope, job, limits, oldest) for job in sorted({*scope.jobs, ASSET_JOB}))  # 1
     _prune_ticks(instance, scope, now - limits.tick_seconds)  # 2
     storage = instance.event_log_storage
     if not isinstance(storage, SqlEventLogStorage):
         return Pruned(runs=runs)
     return Pruned(
         runs=runs,
-        events=_prune_events(instance, storage, scope, before),  # 3
-        check_results=_prune_results(storage, scope, before),  # 4
+        events=_prune_events(instance, storage, scope, oldest),  # 3
+        check_results=_prune_results(storage, scope, oldest),  # 4
         files=_prune_files(instance, storage) if isinstance(storage, SqliteEventLogStorage) else 0,  # 5
     )
 
@@ -177,8 +181,8 @@ def _prune_job(
     ended = list(_list_ended(instance, scope, job))
     old = set(instance.get_run_ids(RunsFilter(job_name=job, statuses=OVER, updated_before=before)))
     newest = ended[: limits.runs_max]
-    kept = {*newest[: limits.runs_min], *(run_id for run_id in newest if run_id not in old)}
-    deleted = [run_id for run_id in ended if run_id not in kept]
+    stay = {*newest[: limits.runs_min], *(run_id for run_id in newest if run_id not in old)}
+    deleted = [run_id for run_id in ended if run_id not in stay]
     for run_id in deleted:
         instance.compute_log_manager.delete_logs(prefix=[run_id])
         if not isinstance(instance.event_log_storage, SqliteEventLogStorage):  # which has a file for 5 to find
@@ -205,14 +209,14 @@ def _prune_ticks(instance: DagsterInstance, scope: PruningScope, before: float) 
             instance.purge_ticks(state.instigator_origin_id, state.selector_id, before, nothing)
 
 
-def _list_tick_logs(instance: DagsterInstance, state: InstigatorState, before: float) -> Iterator[Sequence[str]]:
+def _list_tick_logs(instance: DagsterInstance, state: InstigatorState, until: float) -> Iterator[Sequence[str]]:
     """The logs of ticks that did nothing: those that warned of something have one."""
     nothing = [TickStatus.SKIPPED]
     origin = state.instigator_origin_id
     selector = state.selector_id
-    while ticks := instance.get_ticks(origin, selector, before=before, limit=AT_ONCE, statuses=nothing):
+    while ticks := instance.get_ticks(origin, selector, before=until, limit=AT_ONCE, statuses=nothing):
         yield from (tick.log_key for tick in ticks if tick.log_key)
-        before = ticks[-1].timestamp
+        until = ticks[-1].timestamp
 
 
 def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope: PruningScope, before: datetime) -> int:
@@ -229,8 +233,8 @@ def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope:
             for each in old:
                 _delete(partial(storage.run_connection, run_id), table, each)
         _prune_evaluations(partial(storage.run_connection, RUNLESS_RUN_ID), scope, before)
-    found = sum(_delete(storage.index_connection, table, each) for each in old)
-    return found + _prune_evaluations(storage.index_connection, scope, before)
+    deleted = sum(_delete(storage.index_connection, table, each) for each in old)
+    return deleted + _prune_evaluations(storage.index_connection, scope, before)
 
 
 def _prune_evaluations(connect: Connect, scope: PruningScope, before: datetime) -> int:
@@ -253,7 +257,9 @@ def _prune_evaluations(connect: Connect, scope: PruningScope, before: datetime) 
 
 def _find_checked_asset(text: str) -> AssetKey | None:
     event = deserialize_value(text, EventLogEntry).dagster_event
-    return None if event is None else event.asset_check_evaluation_data.asset_key
+    if event is None:
+        return None
+    return event.asset_check_evaluation_data.asset_key
 
 
 def _of_gone_topics(
@@ -264,8 +270,8 @@ def _of_gone_topics(
     for asset, partitions in scope.topics.items():
         of_asset = and_(which, table.c.asset_key == asset.to_string(), table.c.partition.is_not(None))
         with storage.index_connection() as connection:
-            known = set(connection.scalars(select(table.c.partition).where(of_asset).distinct()))
-        gone = sorted(known - set(instance.get_dynamic_partitions(partitions)))
+            topics = set(connection.scalars(select(table.c.partition).where(of_asset).distinct()))
+        gone = sorted(topics - set(instance.get_dynamic_partitions(partitions)))
         for first in range(0, len(gone), AT_ONCE):
             names_of_gone = table.c.partition.in_(gone[first : first + AT_ONCE])
             yield select(table.c.id).where(of_asset, names_of_gone)
@@ -291,14 +297,14 @@ def _delete(connect: Connect, table: Table, old: Ids) -> int:
     """Delete rows, which are found once, and the tags of events, in short transactions."""
     tags = AssetEventTagsTable
     with connect() as connection:
-        found = list(connection.scalars(old))
-    for first in range(0, len(found), AT_ONCE):
-        ids = found[first : first + AT_ONCE]
+        old_ids = list(connection.scalars(old))
+    for first in range(0, len(old_ids), AT_ONCE):
+        ids = old_ids[first : first + AT_ONCE]
         with connect() as connection:
             if table is SqlEventLogStorageTable:
                 connection.execute(delete(tags).where(tags.c.event_id.in_(ids)))
             connection.execute(delete(table).where(table.c.id.in_(ids)))
-    return len(found)
+    return len(old_ids)
 
 
 def _prune_files(instance: DagsterInstance, storage: SqliteEventLogStorage) -> int:

@@ -112,8 +112,9 @@ def find_refusal(request: WebRequest, origins: frozenset[str]) -> Refusal | None
     if not is_loopback and host not in list_hosts(origins):
         step = "use the address 127.0.0.1, or add the origin of the proxy to web.origins of the settings"
         return Refusal(MISDIRECTED, f"header Host = {_show(host)} is no name of this web server", step)
-    own = origins | {f"http://{host}"} if is_loopback else origins
-    return _find_foreign(request, own) or _find_unsafe(request)
+    if is_loopback:  # at any port: its own address is no other site
+        origins |= {f"http://{host}"}
+    return _find_foreign(request, origins) or _find_unsafe(request)
 
 
 def _find_foreign(request: WebRequest, own: frozenset[str]) -> Refusal | None:

@@ -39,7 +39,10 @@ class RequestUser:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request as its user."""
         named = [value for name, value in scope.get("headers", ()) if name.lower() == self._header]
-        token = _USER.set(read_user(named[0]) if len(named) == 1 else "")
+        user = ""
+        if len(named) == 1:  # of several, one may be the client's own
+            user = read_user(named[0])
+        token = _USER.set(user)
         try:
             await self._application(scope, receive, send)
         finally:

@@ -139,11 +139,15 @@ def decide_restart(observation: SensorObservation, cursor: RestartCursor, now: f
         or _waiting(observation, seen, now, added)
         or _supervised(observation, cursor, now - seen.pulse_at)
         or _adopting(observation, seen, now)
-        or ("" if observation.may_start else "waits until fewer other streams start")
+        or _waiting_for_slot(observation)
     )
     if waiting:  # 2, 3
         return RestartDecision(seen, f"{counts}, {len(added)} new ({format_some(added)}); {waiting}")
     return _restart(observation.head, seen, now, added)  # 4
+
+
+def _waiting_for_slot(observation: SensorObservation) -> str:
+    return "" if observation.may_start else "waits until fewer other streams start"
 
 
 def _seen(observation: SensorObservation, cursor: RestartCursor, now: float) -> RestartCursor:
@@ -176,8 +180,8 @@ def _restart(head: Head, cursor: RestartCursor, now: float, added: tuple[str, ..
     asked = _digest(added)
     attempt = cursor.attempt + 1 if asked == cursor.asked else 0
     # The time of the request before: Dagster launches no key a second time, and topics may come back unread.
-    before = int(cursor.asked_at)
-    run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{before}-{attempt}"
+    last_asked = int(cursor.asked_at)
+    run_key = f"{head.stream}-{head.table_id[:8]}-{head.generation}-{asked}-{last_asked}-{attempt}"
     after = msgspec.structs.replace(
         cursor,
         run_key=run_key,
@@ -230,26 +234,32 @@ def _writer_is_new(observation: SensorObservation, cursor: RestartCursor, now: f
 def _hosted(observation: SensorObservation) -> str:
     """Reason to leave new topics to the host of a stream that runs: it adopts them, and starts the stream."""
     is_running = observation.head is not None and observation.head.desired is Desired.RUNNING
-    return f"the host {observation.host} adopts them" if observation.host and is_running else ""
+    if observation.host and is_running:
+        return f"the host {observation.host} adopts them"
+    return ""
 
 
 def _supervised(observation: SensorObservation, before: RestartCursor, still_seconds: float) -> str:
     """Reason to leave a dead writer to the supervisor; empty without one."""
     if observation.head is None or observation.head.desired is not Desired.RUNNING or _lives(observation, before):
         return ""
-    return "no writer sends heartbeats: the supervisor starts one" if 0 <= still_seconds < SUPERVISE_SECONDS else ""
+    if 0 <= still_seconds < SUPERVISE_SECONDS:
+        return "no writer sends heartbeats: the supervisor starts one"
+    return ""
 
 
 def _adopting(observation: SensorObservation, cursor: RestartCursor, now: float) -> str:
     """Reason to leave new topics to the writer; empty if it does not adopt any, or has not read them for long."""
-    left = cursor.new_at + ADOPT_SECONDS - now
+    seconds = cursor.new_at + ADOPT_SECONDS - now
     adopts = (
         observation.adopts
         and observation.pulse is not None
         and observation.pulse.never_ending
         and observation.pulse.phase is not Phase.ENDED
     )
-    return f"the run adopts them, or is replaced in {left:.0f} s" if adopts and 0 < left <= ADOPT_SECONDS else ""
+    if adopts and 0 < seconds <= ADOPT_SECONDS:
+        return f"the run adopts them, or is replaced in {seconds:.0f} s"
+    return ""
 
 
 def _lives(observation: SensorObservation, cursor: RestartCursor) -> bool:
@@ -261,7 +271,9 @@ def _lives(observation: SensorObservation, cursor: RestartCursor) -> bool:
 def _sign(observation: SensorObservation) -> str:
     if observation.head is None:
         return ""
-    return f"{observation.head.epoch}:{observation.pulse.counter if observation.pulse is not None else ''}"
+    if observation.pulse is None:
+        return f"{observation.head.epoch}:"
+    return f"{observation.head.epoch}:{observation.pulse.counter}"
 
 
 def _digest(topics: Iterable[str]) -> str:

@@ -58,7 +58,9 @@ def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstan
         return SkipReason(f"no never-ending run of {stream.name} writes ({head.desired.value}: {head.reason})")
     if find_starting_runs([stream], settings.table_root, instance):
         return SkipReason("a run is on its way")
-    record = instance.get_run_record_by_id(last.run_id) if last.run_id else None
+    record = None
+    if last.run_id:
+        record = instance.get_run_record_by_id(last.run_id)
     if record is None:
         return SkipReason("the run that writes is none of this Dagster: there is nothing to rotate")
     age = time.time() - (record.start_time or record.create_timestamp.timestamp())

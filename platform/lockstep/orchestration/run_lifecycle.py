@@ -154,10 +154,9 @@ def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionCont
     context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: SKIPPED})
     head = OutputLog(folders.table).base().head
     last = read_heartbeat(folders.control, head.epoch)
-    run = last.run_id if last is not None else ""
-    known = context.instance.get_run_by_id(run) is not None if run else False
-    elsewhere = "of a host, of a command line or of another Dagster instance"
-    live: RawMetadataValue = MetadataValue.dagster_run(run) if known else elsewhere
+    live: RawMetadataValue = "of a host, of a command line or of another Dagster instance"
+    if last is not None and last.run_id and context.instance.get_run_by_id(last.run_id) is not None:
+        live = MetadataValue.dagster_run(last.run_id)
     return MaterializeResult(metadata={SKIPPED: note, "live_run": live, "epoch": head.epoch, "batch": head.batch})
 
 
@@ -236,7 +235,9 @@ def describe_termination(instance: DagsterInstance, run_id: str) -> str:
     """The place in which the run was terminated, and the user if that is known."""
     run = instance.get_run_by_id(run_id)
     user = "" if run is None else find_user(run, TERMINATED_BY_TAG)
-    return f"terminated in Dagster by {user}" if user else "terminated in Dagster"
+    if user:
+        return f"terminated in Dagster by {user}"
+    return "terminated in Dagster"
 
 
 def record_stop(folders: StreamFolders, run_id: str, reason: str) -> bool:
@@ -340,7 +341,10 @@ class RunProgress:
             outcome: Its outcome.
             reason: The error that ended it.
         """
-        self._log(self.final(outcome) | ({"reason": reason} if reason else {}))
+        metrics = self.final(outcome)
+        if reason:
+            metrics["reason"] = reason
+        self._log(metrics)
 
     def _take(self) -> ReportWindow:
         with self._lock:
@@ -356,8 +360,9 @@ class RunProgress:
     def _log(self, numbers: Mapping[str, float | int | str]) -> None:
         # For readability: three decimal places are enough.
         shown = {name: round(value, 3) if isinstance(value, float) else value for name, value in numbers.items()}
-        first = self._context.instance.get_latest_materialization_event(self._key) is None
+        is_first = self._context.instance.get_latest_materialization_event(self._key) is None
         # A table without a materialization would look as if it had never existed.
-        self._context.log_event((AssetMaterialization if first else AssetObservation)(self._key, metadata=shown))
+        make_event = AssetMaterialization if is_first else AssetObservation
+        self._context.log_event(make_event(self._key, metadata=shown))
         # The context keeps every event until the step ends, which may never happen.
         deque(self._context.consume_events(), maxlen=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -83,14 +84,16 @@ def poll_streams(
     first = ""
     starts = 0
     results = dict[str, SensorResult | SkipReason]()
-    before = cursor.streams
     for stream in _order(streams, cursor.first):
         if first or starts >= starts_max or (results and time.monotonic() >= until):
-            first, results[stream.name] = first or stream.name, SkipReason("waits for the next tick")
+            first = first or stream.name
+            results[stream.name] = SkipReason("waits for the next tick")
             continue
-        results[stream.name] = result = _look(context, stream, look, *kind.read(before.get(stream.name)))
-        starts += len(result.run_requests or ()) if isinstance(result, SensorResult) else 0
-    return _merge({stream.name: results[stream.name] for stream in streams}, before, first)
+        result = _look(context, stream, look, *kind.read(cursor.streams.get(stream.name)))
+        results[stream.name] = result
+        if isinstance(result, SensorResult):
+            starts += len(result.run_requests or ())
+    return _merge({stream.name: results[stream.name] for stream in streams}, cursor.streams, first)
 
 
 def _order(streams: Sequence[AnyStream], first: str) -> Iterator[AnyStream]:
@@ -122,15 +125,18 @@ def _merge(results: Mapping[str, SensorResult | SkipReason], before: Mapping[str
     done = {name: result for name, result in results.items() if isinstance(result, SensorResult)}
     cursors = {name: before[name] for name in results if name in before}
     cursors |= {name: result.cursor for name, result in done.items() if result.cursor is not None}
-    requests = [request for result in done.values() for request in result.run_requests or ()]
+    requests = list(chain.from_iterable(result.run_requests or () for result in done.values()))
+    events = list(chain.from_iterable(result.asset_events for result in done.values()))
+    partitions = list(chain.from_iterable(result.dynamic_partitions_requests or () for result in done.values()))
+    skip_reason = None
+    if not requests:
+        skip_reason = SkipReason("; ".join(_explain(results)))
     return SensorResult(
         run_requests=requests,
-        skip_reason=None if requests else SkipReason("; ".join(_explain(results))),
+        skip_reason=skip_reason,
         cursor=SharedCursor.of(cursors, first).encode(),
-        asset_events=[event for result in done.values() for event in result.asset_events],
-        dynamic_partitions_requests=[
-            request for result in done.values() for request in result.dynamic_partitions_requests or ()
-        ],
+        asset_events=events,
+        dynamic_partitions_requests=partitions,
     )
 
 

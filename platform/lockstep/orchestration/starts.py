@@ -38,20 +38,22 @@ def find_starting_runs(streams: Iterable[AnyStream], root: Path, instance: Dagst
         statuses=[*NOT_WORKING_YET, DagsterRunStatus.STARTED],
         created_after=datetime.now(UTC) - timedelta(minutes=START_MINUTES_MAX),
     )
-    found: dict[str, str] = {}
+    starting: dict[str, str] = {}
     for run in instance.get_runs(young):
         stream = jobs.get(run.job_name)
-        if stream is None or stream in found:
+        if stream is None or stream in starting:
             continue
         if run.status is not DagsterRunStatus.STARTED or not _has_claimed(
             run.run_id, StreamFolders(stream, root).control
         ):
-            found[stream] = run.run_id
-    return found
+            starting[stream] = run.run_id
+    return starting
 
 
 def _has_claimed(run_id: str, control: Path) -> bool:
     """Whether the newest epoch is that of a run."""
     epochs = list_epochs(control)
-    last = read_heartbeat(control, max(epochs)) if epochs else None
+    if not epochs:
+        return False
+    last = read_heartbeat(control, max(epochs))
     return last is not None and last.run_id == run_id

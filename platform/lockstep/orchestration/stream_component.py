@@ -60,7 +60,9 @@ class StreamScaffolder(Scaffolder[NoParams]):
         folder = request.target_path
         root = request.project_root or Path.cwd()
         parts = folder.relative_to(root).parts
-        module = ".".join(parts[1:] if parts[0] == "src" else parts)
+        if parts[0] == "src":
+            parts = parts[1:]
+        module = ".".join(parts)
         write_example(folder, module, request.type_name, root / "tests" / f"test_{folder.name}.py")
         name_in_definitions(root, folder.name)
 
@@ -96,13 +98,13 @@ def load_stream(name: str) -> AnyStream:
 
     module, _, attribute = name.rpartition(".")
     try:
-        found = getattr(import_module(module), attribute, None)
+        stream = getattr(import_module(module), attribute, None)
     except (ModuleNotFoundError, ValueError) as error:
         raise DeclarationError("stream", name, f"cannot be imported: {error}", "write it as module.name") from error
-    if not isinstance(found, Stream):
+    if not isinstance(stream, Stream):
         step = f"name a Stream of {module}: stream: {module}.NAME"
-        raise DeclarationError("stream", name, f"has the type {type(found).__name__}, not Stream", step)
-    return found
+        raise DeclarationError("stream", name, f"has the type {type(stream).__name__}, not Stream", step)
+    return stream
 
 
 def make_definitions(streams: Sequence[AnyStream]) -> Definitions:

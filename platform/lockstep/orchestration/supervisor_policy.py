@@ -280,9 +280,9 @@ def _delay(
     if observation.host:
         says = f"{_name_state(observation.head)}: the host {observation.host} starts it"
         return SupervisorDecision(cursor=seen, says=says)
-    left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
-    if left > 0:
-        return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {left:.0f} s")
+    seconds = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
+    if seconds > 0:
+        return SupervisorDecision(cursor=seen, says=f"start {seen.attempt} did not live; the next in {seconds:.0f} s")
     waits = msgspec.structs.replace(seen, due=True)
     if may_start:
         return None
@@ -293,7 +293,9 @@ def _stop(head: Head | None, observation: SupervisorObservation, seen: Superviso
     """A person terminated the run: stop the stream, or withdraw the request for it."""
     by = f" by {observation.terminated_by}" if observation.terminated_by else ""
     reason = f"terminated in Dagster{by} (run {observation.terminated[:8]})"
-    stop = None if head is None or head.epoch == 0 else Stop(head.epoch, reason)
+    stop = None
+    if head is not None and head.epoch:  # else there is no claim to replace: the request alone is withdrawn
+        stop = Stop(head.epoch, reason)
     return SupervisorDecision(
         cursor=seen, says=f"stopping: {reason}", stop=stop, withdraws=observation.request is not None
     )
@@ -324,17 +326,18 @@ class StartSlots:
         self._slots = slots
         self._others = frozenset(others)
         unpolled = SupervisorCursor(due=True, has_written=True)
-        self._cursors = {name: cursor if cursor.boot == boot else unpolled for name, cursor in cursors.items()}
+        self._cursors = dict[str, SupervisorCursor]()
+        for name, cursor in cursors.items():
+            self._cursors[name] = cursor if cursor.boot == boot else unpolled
 
     def may_start(self, stream: str, *, has_written: bool) -> bool:
         """Whether a slot is free for a stream."""
-        ahead = [
-            name
-            for name, cursor in self._cursors.items()
-            if name != stream
-            and _goes_first(cursor, has_written=has_written, is_starting=cursor.starting or name in self._others)
-        ]
-        return len(ahead) < self._slots
+        ahead = 0
+        for name, cursor in self._cursors.items():
+            is_starting = cursor.starting or name in self._others
+            if name != stream and _goes_first(cursor, has_written=has_written, is_starting=is_starting):
+                ahead += 1
+        return ahead < self._slots
 
     def note(self, stream: str, cursor: SupervisorCursor) -> None:
         """Take the result of a poll."""
@@ -361,17 +364,22 @@ def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: floa
     attempt = seen.attempt
     again = f", start {attempt + 1}" if attempt else ""
     if head is None or head.desired is not Desired.RUNNING:
-        asked = "" if request is None else request.request_id[:8]
-        cause = f"supervisor: first start, wanted by {'' if request is None else request.cause}{again}"
+        asked = ""
+        wanted_by = ""
+        if request is not None:
+            asked = request.request_id[:8]
+            wanted_by = request.cause
+        cause = f"supervisor: first start, wanted by {wanted_by}{again}"
         series = f"request-{asked}"
     else:
         cause = f"supervisor: {_gone(head, observation)}{again}"
         request = None
         series = f"{head.stream}-{head.table_id[:8]}-{head.epoch}"
+    epoch = 0 if head is None else head.epoch
     return SupervisorDecision(
         cursor=msgspec.structs.replace(seen, attempt=attempt + 1, asked_at=now, starting=True),
         says=cause,
-        start=Start(f"{series}-supervisor", 0 if head is None else head.epoch, attempt, cause, request),
+        start=Start(f"{series}-supervisor", epoch, attempt, cause, request),
     )
 
 
@@ -383,10 +391,9 @@ def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: 
     rebooted = boot != before.boot or now < before.looked_at
     old: Mapping[str, HeartbeatObservation] = {} if rebooted else before.signs
     counts = rebooted or now - before.looked_at >= POLL_SECONDS_MIN
-    signs = {
-        name: observe_counter(old.get(name), counter, now, counts=counts)
-        for name, counter in _counters(observation).items()
-    }
+    signs = dict[str, HeartbeatObservation]()
+    for name, counter in _counters(observation).items():
+        signs[name] = observe_counter(old.get(name), counter, now, counts=counts)
     writer = signs.get(_writer_name(observation))
     lives = writer is not None and writer.moved and not writer.is_still
     lives_since = before.lives_since if lives and _writer_name(observation) in old and before.lives_since else now
@@ -426,8 +433,11 @@ def observe_counter(
 
 
 def _counters(observation: SupervisorObservation) -> dict[str, int]:
-    runs = {run.run_id: run.counter if run.counter is not None else -1 for run in observation.runs}
-    return {**runs, _writer_name(observation): observation.pulse.counter if observation.pulse is not None else -1}
+    counters = dict[str, int]()
+    for run in observation.runs:
+        counters[run.run_id] = run.counter if run.counter is not None else -1
+    counters[_writer_name(observation)] = observation.pulse.counter if observation.pulse is not None else -1
+    return counters
 
 
 def _writer_name(observation: SupervisorObservation) -> str:
@@ -478,7 +488,9 @@ def is_run_dead(run: SeenRun, sign: HeartbeatObservation, now: float) -> bool:
     """
     if run.stage is RunStage.QUEUED:
         return False
-    return sign.is_still if run.counter is not None else now - sign.since >= LAUNCH_SECONDS_MAX
+    if run.counter is not None:
+        return sign.is_still
+    return now - sign.since >= LAUNCH_SECONDS_MAX  # it has not written a heartbeat yet
 
 
 def _has_ended_writing(run: SeenRun, observation: SupervisorObservation) -> bool:

@@ -123,14 +123,19 @@ def observe_runs(handle: StreamHandle, instance: DagsterInstance, cursor: Superv
     observation = SupervisorObservation(head=head, pulse=last, runs=runs, request=request)
     if last is not None and last.phase is not Phase.ENDED and last.counter != cursor.last_counter(head.epoch):
         return observation  # its writer sends heartbeats: the outcome of earlier runs does not matter
-    run = instance.get_run_by_id(last.run_id) if last is not None and last.run_id else None
+    run = None
+    if last is not None and last.run_id:
+        run = instance.get_run_by_id(last.run_id)
     terminated = _terminated(instance, stream, head, last) or _find_terminated_request(instance, stream, request)
-    ended = instance.get_run_by_id(terminated) if terminated else None
+    terminated_by = ""
+    if terminated:
+        ended = instance.get_run_by_id(terminated)
+        terminated_by = "" if ended is None else find_user(ended, TERMINATED_BY_TAG)
     return msgspec.structs.replace(
         observation,
         last_status=run.status.value if run is not None else "",
         terminated=terminated,
-        terminated_by="" if ended is None else find_user(ended, TERMINATED_BY_TAG),
+        terminated_by=terminated_by,
     )
 
 
@@ -158,12 +163,12 @@ def list_unfinished_runs(job: str, control: Path, instance: DagsterInstance) -> 
     """
     pulses = read_run_heartbeats(control)
     alive = [status for status, stage in STAGES.items() if stage is not RunStage.OVER]
-    known = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=job, statuses=alive))}
-    for run_id in pulses.keys() - known.keys():
+    runs = {run.run_id: run for run in instance.get_runs(RunsFilter(job_name=job, statuses=alive))}
+    for run_id in pulses.keys() - runs.keys():
         if (run := instance.get_run_by_id(run_id)) is not None:
-            known[run_id] = run
-    stages = {run_id: STAGES.get(run.status, RunStage.LAUNCHED) for run_id, run in known.items()}
-    return tuple(_seen(run_id, stages, pulses.get(run_id)) for run_id in sorted({*known, *pulses}))
+            runs[run_id] = run
+    stages = {run_id: STAGES.get(run.status, RunStage.LAUNCHED) for run_id, run in runs.items()}
+    return tuple(_seen(run_id, stages, pulses.get(run_id)) for run_id in sorted({*runs, *pulses}))
 
 
 def carry_out(handle: StreamHandle, instance: DagsterInstance, decision: SupervisorDecision) -> SensorResult:
@@ -233,19 +238,16 @@ def _terminated(instance: DagsterInstance, stream: AnyStream, head: Head, last: 
         return ""
     epoch = {EPOCH_TAG: str(head.epoch)}
     job = name_stream_job(stream)
-    asked_for = [
-        run.run_id
-        for asked_by in (SUPERVISOR, LOCKSTEP_START)
-        for run in instance.get_runs(RunsFilter(job_name=job, tags={**epoch, AUTOMATIC_TAG: asked_by}))
-    ]
-    writers = [last.run_id] if last is not None and last.run_id else []
-    asked_for += [
-        run.run_id
-        for parent in writers
-        for run in instance.get_runs(RunsFilter(job_name=job, tags={PARENT_RUN_TAG: parent}))
-        if RETRY_NUMBER_TAG in run.tags
-    ]
-    return next((run_id for run_id in [*writers, *asked_for] if was_terminated_by_user(instance, run_id)), "")
+    candidates = list[str]()
+    if last is not None and last.run_id:
+        candidates.append(last.run_id)
+    for asked_by in (SUPERVISOR, LOCKSTEP_START):
+        asked_for = RunsFilter(job_name=job, tags={**epoch, AUTOMATIC_TAG: asked_by})
+        candidates += [run.run_id for run in instance.get_runs(asked_for)]
+    if last is not None and last.run_id:
+        retries = RunsFilter(job_name=job, tags={PARENT_RUN_TAG: last.run_id})
+        candidates += [run.run_id for run in instance.get_runs(retries) if RETRY_NUMBER_TAG in run.tags]
+    return next((run_id for run_id in candidates if was_terminated_by_user(instance, run_id)), "")
 
 
 def close_lost_run(instance: DagsterInstance, run_id: str) -> None:
@@ -262,5 +264,7 @@ def close_lost_run(instance: DagsterInstance, run_id: str) -> None:
 
 
 def _with_closed(decision: SupervisorDecision) -> str:
+    if not decision.close:
+        return decision.says
     closed = ", ".join(run_id[:8] for run_id in decision.close)
-    return f"{decision.says}; closed dead runs {closed}" if closed else decision.says
+    return f"{decision.says}; closed dead runs {closed}"

@@ -330,7 +330,8 @@ def find_request_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
         head = try_read_head(folders)
     except TableError:
         return {}  # the run fails with it
-    return {DESIRED_VERSION_TAG: str(0 if head is None else head.desired_version)}
+    version = 0 if head is None else head.desired_version
+    return {DESIRED_VERSION_TAG: str(version)}
 
 
 def find_copied_tags(run: DagsterRun) -> dict[str, str]:

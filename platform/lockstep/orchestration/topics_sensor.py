@@ -133,10 +133,15 @@ def read_inputs(
 
 def make_sensor_result(stream: AnyStream, decision: RestartDecision, seen: Observed) -> SensorResult:
     """The decision as a `SensorResult`, and the result of the observation."""
-    wanted = decision.restart
+    requests = list[RunRequest]()
+    skip_reason = None
+    if decision.restart is not None:
+        requests.append(make_run_request(stream, decision.restart))
+    else:
+        skip_reason = SkipReason(decision.says)
     return SensorResult(
-        run_requests=[make_run_request(stream, wanted)] if wanted is not None else [],
-        skip_reason=SkipReason(decision.says) if wanted is None else None,
+        run_requests=requests,
+        skip_reason=skip_reason,
         cursor=msgspec.structs.replace(decision.cursor, sweep=seen.sweep).encode(),
         asset_events=seen.events,
         dynamic_partitions_requests=seen.partitions,
@@ -159,8 +164,8 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Rest
     events: list[AssetObservation | AssetMaterialization] = [*seen.events]
     if turn.shows_all:
         events += observe_ledger(handle, instance, lag_messages=seen.found.lag_messages)
-    left = {topic.topic for topic in seen.found.topics if topic.state is TopicLifecycle.RETIRED or topic.ending}
-    shown = {topic.topic for topic in seen.found.topics} - left
+    ended = {topic.topic for topic in seen.found.topics if topic.state is TopicLifecycle.RETIRED or topic.ending}
+    shown = {topic.topic for topic in seen.found.topics} - ended
     requests = _register(partitions, shown, set(registered))
     return Observed(events, requests, msgspec.structs.replace(turn.after, behind=seen.behind))
 
@@ -168,12 +173,12 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Rest
 def _register(partitions: str, shown: set[str], registered: set[str]) -> list[PartitionsRequest]:
     """One partition a topic that is read or will be; retired and deleted ones leave."""
     new = sorted(shown - registered)
-    left = sorted(registered - shown)
+    gone = sorted(registered - shown)
     requests: list[PartitionsRequest] = []
     if new:
         requests.append(AddDynamicPartitionsRequest(partitions, new))
-    if left:
-        requests.append(DeleteDynamicPartitionsRequest(partitions, left))
+    if gone:
+        requests.append(DeleteDynamicPartitionsRequest(partitions, gone))
     return requests
 
 

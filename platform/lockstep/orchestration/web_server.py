@@ -27,8 +27,10 @@ def add_guard(origins: tuple[str, ...], user_header: str = "") -> None:
     create_unguarded = DagsterWebserver.create_asgi_app
 
     def create_guarded(server: AnyWebserver, **options: object) -> RequestGuard:
-        application = create_unguarded(server, **options)
-        return RequestGuard(RequestUser(application, user_header) if user_header else application, origins)
+        application: Any = create_unguarded(server, **options)
+        if user_header:
+            application = RequestUser(application, user_header)
+        return RequestGuard(application, origins)
 
     DagsterWebserver.create_asgi_app = create_guarded  # type: ignore[method-assign,assignment]  # Dagster has no hook
 
