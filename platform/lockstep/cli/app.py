@@ -124,8 +124,11 @@ class _Lockstep(TyperGroup):
 
     def _list_names(self, panel: Panel) -> list[str]:
         """Names of the commands of a panel that are not of daily use."""
-        found = (name for name, each in self.commands.items() if vars(each)["rich_help_panel"] == panel.value)
-        return [name for name in found if name not in DAILY]
+        names = list[str]()
+        for name, command in self.commands.items():
+            if vars(command)["rich_help_panel"] == panel.value and name not in DAILY:
+                names.append(name)
+        return names
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's own signature
         return super().parse_args(ctx, args or ["--help"])  # typer would print its own help
@@ -218,14 +221,14 @@ def register_command(
         name: Its name, if not the function's.
         within: The group of commands that it belongs to, if any.
     """
-    to = within if within is not None else app
-    taken = {each.name or getattr(each.callback, "__name__", ""): each for each in to.registered_commands}
-    register = to.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
+    group = within if within is not None else app
+    present = {each.name or getattr(each.callback, "__name__", ""): each for each in group.registered_commands}
+    register = group.command(name, epilog=f"Example: lockstep {example}", rich_help_panel=panel.value)
 
     def add(command: F) -> F:
         called = name or command.__name__
-        if called in taken:
-            if _name_origin(taken[called].callback) == _name_origin(command):
+        if called in present:
+            if _name_origin(present[called].callback) == _name_origin(command):
                 return command  # its module is imported again, from a copy of the code
             raise LockstepError(f"the command {called} is there already", next_step="rename one of them")
         register(_name_its_stream(command))
@@ -248,7 +251,9 @@ def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:
     def call(*args: Any, **kwargs: Any) -> None:  # the arguments of any command
         from lockstep.cli.progress import show_progress  # loads the bars
 
-        with show_progress(), name_stream(kwargs["stream"]) if kwargs["stream"] else nullcontext():
+        stream = kwargs["stream"]
+        naming = name_stream(stream) if stream else nullcontext()
+        with show_progress(), naming:
             command(*args, **kwargs)
 
     return call
@@ -256,9 +261,9 @@ def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:
 
 def make_group(name: str, panel: Panel, summary: str) -> typer.Typer:
     """A group of commands, `lockstep NAME ...`, with its place in `lockstep --help`; two features may share one."""
-    known = next((each.typer_instance for each in app.registered_groups if each.name == name), None)
-    if known is not None:
-        return known
+    for group in app.registered_groups:
+        if group.name == name and group.typer_instance is not None:
+            return group.typer_instance
     made = typer.Typer(no_args_is_help=True)
     app.add_typer(made, name=name, help=summary, rich_help_panel=panel.value)
     return made
@@ -307,7 +312,9 @@ def list_all_streams(folder: Path | None = None) -> dict[str, AnyStream]:
     """
     from lockstep.declare.discovery import find_streams
 
-    return dict(find_streams(Path.cwd() if folder is None else folder, on_broken=_note_broken))
+    if folder is None:
+        folder = Path.cwd()
+    return dict(find_streams(folder, on_broken=_note_broken))
 
 
 def pin_working_folder() -> Path:
@@ -351,14 +358,15 @@ def find_stream_or_exit(name: str, folder: Path | None = None) -> AnyStream:
     """
     from lockstep.operations.inspect.streams import find_stream
 
-    known = list_all_streams(folder)
-    if name in known:
-        return known[name]
+    declared = list_all_streams(folder)
+    if name in declared:
+        return declared[name]
     settings = load_settings_or_exit()
-    found = (find(name, settings) for find in load_parts("stream_finders"))
-    return next((stream for stream in found if stream is not None), None) or find_stream(
-        name, known, settings.table_root
-    )
+    for find in load_parts("stream_finders"):  # of features: shadows
+        stream: AnyStream | None = find(name, settings)
+        if stream is not None:
+            return stream
+    return find_stream(name, declared, settings.table_root)
 
 
 def load_settings_or_exit() -> Settings:

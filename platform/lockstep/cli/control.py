@@ -223,7 +223,8 @@ def _set_desired(stream: str, why: str, *, hold: bool) -> Stopped:
     if declared is None and find_undeclared_table(stream, root) is None:
         declared = find_stream_or_exit(stream)
     limits = Limits() if declared is None else declared.limits
-    request = StopRequest(why, getpass.getuser(), Desired.HELD if hold else Desired.STOPPED)
+    desired = Desired.HELD if hold else Desired.STOPPED
+    request = StopRequest(why, getpass.getuser(), desired)
     return do_stop(StreamFolders(stream, root), request, patience_seconds=limits.stop_timeout_seconds)
 
 
@@ -311,10 +312,19 @@ def resume(  # noqa: PLR0913  # an option a kind
         *_parsed(kinds.Recreated.parse, accept_recreated),
         *_parsed(kinds.AcceptDeleted.parse, accept_deleted),
         *_parsed(kinds.AcceptGrowth.parse, accept_growth),
-        *([kinds.Quarantined()] if accept_quarantine else ()),
-        *([kinds.Fixed()] if fixed else ()),
+        *_list_flagged(accept_quarantine=accept_quarantine, fixed=fixed),
     ]
     _plan_or_resume(stream, why, accepted, topic or (), suggested=suggested, plan=plan, as_json=as_json)
+
+
+def _list_flagged(*, accept_quarantine: bool, fixed: bool) -> Iterator[Acceptance]:
+    """The resume options without a value."""
+    from lockstep.integrity import resume_options as kinds
+
+    if accept_quarantine:
+        yield kinds.Quarantined()
+    if fixed:
+        yield kinds.Fixed()
 
 
 def _plan_or_resume(  # the options of the command
@@ -334,7 +344,9 @@ def _plan_or_resume(  # the options of the command
     folders = find_folders(stream)
     if plan:
         declared = list_all_streams().get(stream)
-        costs = None if declared is None else ResumeCosts(declared, load_settings_or_exit())
+        costs = None
+        if declared is not None:
+            costs = ResumeCosts(declared, load_settings_or_exit())
         try:
             preview = plan_resume(folders, accepted, suggested=suggested, topics=topics, costs=costs)
         except KafkaError as error:
@@ -360,15 +372,18 @@ def _parsed(parse: Callable[[str], Acceptance], given: Iterable[str] | None) -> 
 def _resume_preview(found: ResumePreview) -> RenderableType:
     columns = ("option", "cause", "topics", "partitions", "findings", "offsets")
     rows = [(f"--{each.option}", each.cause, *astuple(each)[2:]) for each in found.options]
-    left = [style_text(f"without an option: {finding}") for finding in found.unanswered[:SHOWN_MAX]]
+    unanswered = [style_text(f"without an option: {finding}") for finding in found.unanswered[:SHOWN_MAX]]
     costs = [
         (each.place, each.cause, each.option, _cost(each.sessions), _cost_of_messages(each)) for each in found.costs
     ]
+    cost_table = None
+    if costs:
+        cost_table = make_grid(("finding", "cause", "option", "sessions lost", "messages lost"), costs)
     return make_lines(
         make_grid(columns, rows),
-        make_grid(("finding", "cause", "option", "sessions lost", "messages lost"), costs) if costs else None,
+        cost_table,
         style_text(f"lockstep resume {found.stream} {found.command or '--suggested'} --why '...'"),
-        *left,
+        *unanswered,
     )
 
 

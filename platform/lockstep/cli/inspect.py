@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from lockstep.operations.inspect.history import History
     from lockstep.operations.inspect.lookups import LookupStatus
     from lockstep.operations.inspect.plan import BatchPreview, RestartPreview
-    from lockstep.operations.inspect.status import Status, StreamOverview
+    from lockstep.operations.inspect.status import PartitionStatus, Status, StreamOverview
     from lockstep.operations.inspect.streams import DeclaredStream
-    from lockstep.operations.inspect.topics import TopicsOfStream
+    from lockstep.operations.inspect.topics import TopicsOfStream, TopicStatus
     from lockstep.operations.inspect.trial import Trial
     from lockstep.table.losses import LostStates
 
@@ -105,10 +105,10 @@ def status(
 
     tables = tuple(list_all_derived().values())
     if stream is None:
-        found = load_settings_or_exit()
+        settings = load_settings_or_exit()
         declared = tuple(list_all_streams().values())
-        shown = _shown(lambda: read_overview(declared, found, tables), _overview, watch=watch, as_json=as_json)
-        halted = any(each.needs_operator for each in shown)
+        shown = _shown(lambda: read_overview(declared, settings, tables), _overview, watch=watch, as_json=as_json)
+        halted = any(overview.needs_operator for overview in shown)
     else:
         look = _shown(lambda: read_status(open_handle(stream), tables), describe_status, watch=watch, as_json=as_json)
         halted = bool(look.next_step)
@@ -141,9 +141,9 @@ def try_(
     """
     from lockstep.operations.inspect.trial import try_stream
 
-    found = try_stream(find_stream_or_exit(stream), load_settings_or_exit(), messages_max=messages, topic=topic)
-    print_answer(found, _trial, as_json=as_json)
-    if any(each.finding is not None for each in found.partitions):
+    trial = try_stream(find_stream_or_exit(stream), load_settings_or_exit(), messages_max=messages, topic=topic)
+    print_answer(trial, _trial, as_json=as_json)
+    if any(partition.finding is not None for partition in trial.partitions):
         raise typer.Exit(FAILED)
 
 
@@ -204,20 +204,18 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_jso
 
     signal.signal(signal.SIGINT, end)
     with ExitStack() as screen:
-        live = (
-            None
-            if as_json or not print_result().is_terminal
-            else screen.enter_context(Live(console=print_result(), auto_refresh=False))
-        )
+        live = None
+        if not as_json and print_result().is_terminal:
+            live = screen.enter_context(Live(console=print_result(), auto_refresh=False))
         while True:
-            found = look()
+            answer = look()
             if live is None:
-                print_answer(found, show, as_json=as_json)
+                print_answer(answer, show, as_json=as_json)
                 sys.stdout.flush()
             else:
-                live.update(show(found), refresh=True)
+                live.update(show(answer), refresh=True)
             if over.wait(WATCH_SECONDS):
-                return found
+                return answer
 
 
 def _streams(found: tuple[DeclaredStream, ...]) -> RenderableType:
@@ -236,34 +234,12 @@ def _neighbours(stream: DeclaredStream) -> Iterator[RenderableType]:
 
 def describe_status(found: Status) -> Group:
     """The status of a stream for people: its halt first, then its alarms."""
-    head = make_facts(
-        (
-            ("stream", found.stream),
-            ("desired", found.desired),
-            *((("because", found.reason),) if not found.next_step else ()),
-            ("writer", found.writer.value),
-            *((("code", str(found.code)),) if found.code is not None else ()),
-            ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})"),
-            ("lag (messages)", found.lag_messages),
-            ("freshness", _format_freshness(found)),
-            *((("rate", _format_rates(found.rates)),) if found.rates is not None else ()),
-            *((("timestamps", _format_absurd(found.absurd_timestamps)),) if found.absurd_timestamps else ()),
-            *((("removals", _format_removals(found.absent_removals)),) if found.absent_removals else ()),
-            ("headroom", _headroom(found)),
-            ("last resume", found.last_resume or "never"),
-            *(("dropped", dropped) for dropped in (found.dropped, found.dropped_messages) if dropped),
-            *((("lost states", _format_lost(found.lost)),) if found.lost.total else ()),
-        )
-    )
-    table = make_first_rows(
-        ("topic", "partition", "next offset", "lag", "headroom"),
-        (
-            (p.topic, p.partition, p.position, p.lag_messages, format_duration(p.headroom_seconds))
-            for p in order_for_first_rows(
-                found.partitions, lambda p: -inf if p.lag_messages is None else -p.lag_messages
-            )
-        ),
-    )
+    head = make_facts(_list_facts(found))
+    rows = list[tuple[object, ...]]()
+    for place in order_for_first_rows(found.partitions, _rank_by_lag):
+        headroom = format_duration(place.headroom_seconds)
+        rows.append((place.topic, place.partition, place.position, place.lag_messages, headroom))
+    table = make_first_rows(("topic", "partition", "next offset", "lag", "headroom"), rows)
     others = [alarm for alarm in found.alarms if alarm.kind != "halted"]  # the answer starts with those
     others_read = (*_lookups(found.lookups), *_followers(found.followers))
     shown = (head, table, *_suspensions(found), *_ended(found), *others_read, *_growth(found))
@@ -291,6 +267,42 @@ def _suspensions(found: Status) -> Iterator[RenderableType]:
         yield more
 
 
+def _list_facts(found: Status) -> Iterator[tuple[str, object]]:
+    """The figures of a stream; those of rare events only if there were any."""
+    yield ("stream", found.stream)
+    yield ("desired", found.desired)
+    if not found.next_step:
+        yield ("because", found.reason)
+    yield ("writer", found.writer.value)
+    if found.code is not None:
+        yield ("code", str(found.code))
+    yield ("batch", f"{found.batch} (generation {found.generation}, epoch {found.epoch}, hour {found.hour or '-'})")
+    yield ("lag (messages)", found.lag_messages)
+    yield ("freshness", _format_freshness(found))
+    if found.rates is not None:
+        yield ("rate", _format_rates(found.rates))
+    if found.absurd_timestamps:
+        yield ("timestamps", _format_absurd(found.absurd_timestamps))
+    yield from _list_rare_facts(found)
+
+
+def _list_rare_facts(found: Status) -> Iterator[tuple[str, object]]:
+    if found.absent_removals:
+        yield ("removals", _format_removals(found.absent_removals))
+    yield ("headroom", _headroom(found))
+    yield ("last resume", found.last_resume or "never")
+    for dropped in (found.dropped, found.dropped_messages):
+        if dropped:
+            yield ("dropped", dropped)
+    if found.lost.total:
+        yield ("lost states", _format_lost(found.lost))
+
+
+def _rank_by_lag(partition: PartitionStatus) -> float:
+    """The greatest lag first, before that an unknown lag."""
+    return -inf if partition.lag_messages is None else -partition.lag_messages
+
+
 def _ended(found: Status) -> Iterator[RenderableType]:
     lossy_first = sorted(found.ended, key=lambda each: each.unread == 0)
     for each in lossy_first[:ENDED_SHOWN]:
@@ -307,20 +319,23 @@ def _lookups(found: Iterable[LookupStatus]) -> Iterator[RenderableType]:
 
 
 def _followers(found: Iterable[FollowerStatus]) -> Iterator[RenderableType]:
-    rows = [
-        (
-            each.kind,
-            each.name,
-            ", ".join(each.sources),
-            None if each.behind is None else f"{each.behind} {each.reads}",
-            format_duration(each.freshness_seconds),
-            None if each.last_run is None else f"{each.last_run:%Y-%m-%d %H:%M:%S}",
-            each.problem or each.next_run,
-        )
-        for each in found
-    ]
+    rows = list(map(_make_follower_row, found))
     if rows:
         yield make_grid(("follower", "name", "of", "behind", "freshness", "last run (UTC)", "next run"), rows)
+
+
+def _make_follower_row(follower: FollowerStatus) -> tuple[object, ...]:
+    behind = None
+    if follower.behind is not None:
+        behind = f"{follower.behind} {follower.reads}"
+    freshness = format_duration(follower.freshness_seconds)
+    sources = ", ".join(follower.sources)
+    last_run = _format_second(follower.last_run)
+    return (follower.kind, follower.name, sources, behind, freshness, last_run, follower.problem or follower.next_run)
+
+
+def _format_second(moment: datetime | None) -> str | None:
+    return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def _growth(found: Status) -> Iterator[RenderableType]:
@@ -343,7 +358,8 @@ def _growth(found: Status) -> Iterator[RenderableType]:
 def _decimal(size: float | None) -> str | None:
     if size is None:
         return None
-    return f"{'-' if size < 0 else ''}{decimal(abs(round(size)))}"
+    sign = "-" if size < 0 else ""
+    return f"{sign}{decimal(abs(round(size)))}"
 
 
 def _alarms(alarms: Iterable[Alarm], unknown: Iterable[AlarmKind], stream: str = "") -> Iterator[RenderableType]:
@@ -392,8 +408,10 @@ def _halt(found: Status) -> Iterator[RenderableType]:
     if found.halted_topics:
         halted = f"{found.stream}: halted topics: {format_some(found.halted_topics)}; all others are read"
     else:
-        at = "at an unknown time" if found.halted_at is None else f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
-        halted = f"{found.stream} halted {at}"
+        time = "at an unknown time"
+        if found.halted_at is not None:
+            time = f"{found.halted_at:%Y-%m-%d %H:%M:%S} UTC"
+        halted = f"{found.stream} halted {time}"
     yield style_text(halted, "red")
     for finding in found.findings:
         yield style_text(str(finding), "red")
@@ -415,9 +433,15 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
         for each in found
     )
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
-    alarms = (part for each in found for part in _alarms(each.alarms, each.unknown, each.stream))
-    followers = {(one.kind, one.name): one for one in chain.from_iterable(each.followers for each in found)}
-    undeclared = (part for each in found if not each.is_declared for part in _undeclared(each))
+    alarms = list[RenderableType]()
+    undeclared = list[RenderableType]()
+    followers = dict[tuple[str, str], FollowerStatus]()  # a follower of several streams is shown once
+    for overview in found:
+        alarms += _alarms(overview.alarms, overview.unknown, overview.stream)
+        for follower in overview.followers:
+            followers[follower.kind, follower.name] = follower
+        if not overview.is_declared:
+            undeclared += _undeclared(overview)
     return make_lines(table, *_followers(followers.values()), *alarms, *undeclared)
 
 
@@ -437,11 +461,13 @@ def _trial(found: Trial) -> RenderableType:
         (f"{each.topic}/{each.partition}", each.start, each.until, each.messages, each.rows, each.finding)
         for each in found.partitions
     ]
-    classes = [
-        (each.declaration, each.broken, ", ".join(f"{count} {name}" for name, count in each.remarks.items()) or None)
-        for each in (found.declared, *found.others)
-    ]
-    rows = make_records(list(found.sample[0]), [list(row.values()) for row in found.sample]) if found.sample else None
+    classes = list[tuple[object, ...]]()
+    for tried in (found.declared, *found.others):
+        remarks = ", ".join(f"{count} {name}" for name, count in tried.remarks.items())
+        classes.append((tried.declaration, tried.broken, remarks or None))
+    rows = None
+    if found.sample:
+        rows = make_records(list(found.sample[0]), [list(row.values()) for row in found.sample])
     return make_lines(
         make_facts(facts.items()),
         Text(),
@@ -457,30 +483,34 @@ def _trial(found: Trial) -> RenderableType:
 
 def _topics(found: TopicsOfStream) -> RenderableType:
     head = f"{found.stream}: {found.wanted} topics wanted by {found.pattern}, {found.subscribed} subscribed"
-    rows = (
-        (
-            t.topic,
-            t.state.value,
-            t.partitions,
-            t.messages,
-            t.lag_messages,
-            format_duration(t.freshness_seconds),
-            None if t.lag_messages is None else format_duration(t.retention_seconds) or "unlimited",
-            None if t.first_message is None else f"{t.first_message:%Y-%m-%d %H:%M:%S}",
-            None if t.last_message is None else f"{t.last_message:%Y-%m-%d %H:%M:%S}",
-        )
-        for t in found.topics
-    )
+    rows = map(_make_topic_row, found.topics)
     times = ("retention", "oldest (UTC)", "newest (UTC)")
     heading = ("topic", "state", "partitions", "messages", "lag", "freshness", *times)
     evidence = (style_text(f"{t.topic}: {t.ending}") for t in found.topics if t.ending)
     return make_lines(style_text(head), make_grid(heading, rows), *evidence)
 
 
+def _make_topic_row(topic: TopicStatus) -> tuple[object, ...]:
+    retention = None
+    if topic.lag_messages is not None:  # the topic is in Kafka
+        retention = format_duration(topic.retention_seconds) or "unlimited"
+    return (
+        topic.topic,
+        topic.state.value,
+        topic.partitions,
+        topic.messages,
+        topic.lag_messages,
+        format_duration(topic.freshness_seconds),
+        retention,
+        _format_second(topic.first_message),
+        _format_second(topic.last_message),
+    )
+
+
 def _history(found: History) -> RenderableType:
     rows = (
         (
-            None if event.at is None else f"{event.at:%Y-%m-%d %H:%M:%S}",
+            _format_second(event.at),
             event.event if event.count == 1 else f"{event.count} {event.event}",
             event.epoch,
             event.batch,
@@ -489,9 +519,11 @@ def _history(found: History) -> RenderableType:
         )
         for event in found.events
     )
-    begins = f"the log starts at version {found.first_version}" if found.is_complete else "older events were left out"
+    extent = "older events were left out"
+    if found.is_complete:
+        extent = f"the log starts at version {found.first_version}"
     return make_lines(
-        style_text(f"{found.stream}: {begins}"),
+        style_text(f"{found.stream}: {extent}"),
         make_grid(("time (UTC)", "event", "epoch", "batch", "version", "detail"), rows),
     )
 
@@ -507,28 +539,42 @@ def _batch(found: BatchPreview) -> RenderableType:
         f"{found.backlog} wait for later batches"
     )
     rows = ((r.bin, r.topic, r.partition, r.start, r.until, r.until - r.start) for r in found.ranges)
-    waiting = f"without a leader: {', '.join(found.unavailable)}" if found.unavailable else None
+    waiting = None
+    if found.unavailable:
+        waiting = style_text(f"without a leader: {', '.join(found.unavailable)}", "yellow")
+    refused = None
+    if found.refused:
+        refused = style_text(f"a run would be refused: {found.refused}", "red")
     return make_lines(
         style_text(head),
         make_first_rows(("bin", "topic", "partition", "from", "until", "offsets"), rows),
-        style_text(waiting, "yellow") if waiting else None,
-        style_text(f"a run would be refused: {found.refused}", "red") if found.refused else None,
+        waiting,
+        refused,
         *_findings(found.findings),
-        style_text(f"next: {found.next_step}") if found.next_step else None,
+        _next_step(found.next_step),
     )
+
+
+def _next_step(step: str) -> RenderableType | None:
+    if not step:
+        return None
+    return style_text(f"next: {step}")
 
 
 def _restart(found: RestartPreview) -> RenderableType:
     partitions = order_for_first_rows(found.partitions, lambda p: p.action in {"go on", "keep aside"})
     rows = ((p.topic, p.partition, p.action, p.start, p.why) for p in partitions)
+    refused = None
+    if found.refused:
+        refused = style_text(f"it would be refused: {found.refused}", "red")
     return make_lines(
         style_text(f"{found.stream}: a new run takes over from {found.takes_over}"),
-        style_text(f"it would be refused: {found.refused}", "red") if found.refused else None,
+        refused,
         *(style_text(change, "yellow") for change in found.changes),
         *(style_text(f"it reads {lookup}") for lookup in found.lookups),
         style_text(f"topics added: {format_some(found.added, SHOWN_SCOPES) or 'none'}"),
         style_text(f"topics not read, positions kept: {format_some(found.kept_aside, SHOWN_SCOPES) or 'none'}"),
         make_first_rows(("topic", "partition", "action", "start", "why"), rows),
         *_findings(found.findings),
-        style_text(f"next: {found.next_step}") if found.next_step else None,
+        _next_step(found.next_step),
     )

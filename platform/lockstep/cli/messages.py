@@ -58,10 +58,10 @@ def list_quarantine(
 
     most = limit if limit is not None or as_json else GROUPS_SHOWN
     wanted = _wanted(cause, topic, session, since)
-    found = list_quarantine(find_folders(stream), wanted, limit=most)
-    print_answer(found, lambda shown: _listed(shown, wanted), as_json=as_json)
-    if found.more:
-        print_note(f"the largest {len(found.groups)} groups; {found.more} more with --limit")
+    listed = list_quarantine(find_folders(stream), wanted, limit=most)
+    print_answer(listed, lambda shown: _listed(shown, wanted), as_json=as_json)
+    if listed.more:
+        print_note(f"the largest {len(listed.groups)} groups; {listed.more} more with --limit")
 
 
 @register_command("quarantine show order_books order_books.eth/0@120", Panel.MAINTAIN, name="show", within=quarantine)
@@ -125,16 +125,19 @@ def _listed(found: QuarantineList, wanted: QuarantineFilter) -> RenderableType:
         for g in found.groups
     )
     columns = ("topic", "partition", "cause", "session", "messages", "first offset", "last offset", "last batch")
-    dropped = (style_text(f"retention has dropped the {found.dropped}"),) if found.dropped else ()
+    dropped = None
+    if found.dropped:
+        dropped = style_text(f"retention has dropped the {found.dropped}")
     selected = style_text(f"{found.stream}: {_count_selected(found, wanted)}")
-    return make_lines(selected, *dropped, make_grid(columns, rows))
+    return make_lines(selected, dropped, make_grid(columns, rows))
 
 
 def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
     """Count the listed messages; if a selection leaves none, name the causes to select."""
-    given = asdict(wanted)
-    parts = [f"of {name} {value!r}" for name, value in given.items() if value is not None and name != "since"]
-    parts += [f"since batch {wanted.since}"] if wanted.since is not None else []
+    options = asdict(wanted)
+    parts = [f"of {name} {value!r}" for name, value in options.items() if value is not None and name != "since"]
+    if wanted.since is not None:
+        parts.append(f"since batch {wanted.since}")
     if not parts:
         return f"{found.messages} messages in quarantine"
     selected = f"{found.messages} of {found.messages_total} messages in quarantine are {', '.join(parts)}"
@@ -144,7 +147,10 @@ def _count_selected(found: QuarantineList, wanted: QuarantineFilter) -> str:
 
 
 def _messages(found: tuple[QuarantineRow, ...]) -> RenderableType:
-    return make_lines(*(part for row in found for part in (_reason(row), *make_contents(row))))
+    parts = list[RenderableType]()
+    for row in found:
+        parts += [_reason(row), *make_contents(row)]
+    return make_lines(*parts)
 
 
 def _reason(row: QuarantineRow) -> RenderableType:
@@ -163,15 +169,20 @@ def _reason(row: QuarantineRow) -> RenderableType:
 
 def _format_session(cause: str, session: str | None) -> str | None:
     """The session; of a message that was not decoded only its key is known, which need not be one."""
-    known = _escaped_or_none(session)
-    return f"unknown, of key {known}" if known is not None and cause == Fault.UNDECODABLE else known
+    name = _escaped_or_none(session)
+    if name is not None and cause == Fault.UNDECODABLE:
+        return f"unknown, of key {name}"
+    return name
 
 
 def make_contents(row: QuarantineRow | StoredMessage) -> tuple[RenderableType, ...]:
     """Key, headers and value of a message, without terminal escapes."""
     headers = [style_text(f"header {escape_text(header.name)}: {_bytes(header.value)}") for header in row.headers]
-    cut = "" if row.value is None or len(row.value) == row.value_bytes else f", the first {len(row.value)} kept"
-    size = "null" if row.value is None else f"{row.value_bytes} bytes{cut}"
+    size = "null"
+    if row.value is not None:
+        size = f"{row.value_bytes} bytes"
+        if len(row.value) != row.value_bytes:
+            size = f"{size}, the first {len(row.value)} kept"
     return (
         style_text(f"key: {_bytes(row.key)}"),
         *headers,
@@ -195,17 +206,17 @@ def _value(value: bytes) -> list[RenderableType]:
 
 def _dump(value: bytes, shown: bytes) -> list[RenderableType]:
     """Offset, bytes and text, as in a hexdump."""
-    pieces = [(at, shown[at : at + LINE_BYTES]) for at in range(0, len(shown), LINE_BYTES)]
-    dumped: list[RenderableType] = [
-        style_text(f"{at:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|") for at, piece in pieces
-    ]
+    dumped = list[RenderableType]()
+    for start in range(0, len(shown), LINE_BYTES):
+        piece = shown[start : start + LINE_BYTES]
+        dumped.append(style_text(f"{start:08x}  {piece.hex(' '):<{3 * LINE_BYTES}} |{_text(piece)}|"))
     return [*dumped, *_left(value, shown)]
 
 
 def _left(value: bytes, shown: bytes) -> list[RenderableType]:
-    left = len(value) - len(shown)
-    if left:
-        return [style_text(f"... {left} bytes more: as a file, or --json")]
+    more = len(value) - len(shown)
+    if more:
+        return [style_text(f"... {more} bytes more: as a file, or --json")]
     return []
 
 
@@ -256,14 +267,16 @@ def message(
     from lockstep.operations.inspect.message import read_message as read
     from lockstep.operations.quarantine import Place
 
-    try:
-        where = None if place is None else Place.parse(place)
-    except ValueError as wrong:
-        raise typer.BadParameter(f"{place!r} is not {wrong}") from None
-    found = read(find_folders(stream), load_settings_or_exit().kafka, where)
+    where = None
+    if place is not None:
+        try:
+            where = Place.parse(place)
+        except ValueError as wrong:
+            raise typer.BadParameter(f"{place!r} is not {wrong}") from None
+    stored = read(find_folders(stream), load_settings_or_exit().kafka, where)
     if out is not None:
-        export_message(found, out)
-    print_answer(found, _show_message, as_json=as_json)
+        export_message(stored, out)
+    print_answer(stored, _show_message, as_json=as_json)
     if out is not None:
         print_note(f"written to {out}: lockstep.testing.read_messages reads it")
 
@@ -275,7 +288,9 @@ def _show_message(found: StoredMessage) -> RenderableType:
             ("time", format_time(found.timestamp)),
         )
     )
-    finding = found.finding
-    why = None if finding is None else style_text(str(finding), "red")
-    where = None if finding is None or not finding.traceback else style_text(finding.traceback)
-    return make_lines(head, why, where, *make_contents(found))
+    reasons = list[RenderableType]()
+    if found.finding is not None:
+        reasons.append(style_text(str(found.finding), "red"))
+        if found.finding.traceback:
+            reasons.append(style_text(found.finding.traceback))
+    return make_lines(head, *reasons, *make_contents(found))

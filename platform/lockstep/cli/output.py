@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -61,15 +60,24 @@ def render_descriptions(found: Iterable[Described]) -> RenderableType:
 
 def render_description(page: Description) -> RenderableType:
     """A page as text: title, facts, tables, notes, obstacles, next steps."""
-    tables = (_render_records(each) for each in page.records if each.rows)
+    facts = None
+    if page.facts:
+        facts = make_facts((f"  {fact.label}", _format_fact(fact)) for fact in page.facts)
+    tables = list[RenderableType | None]()
+    for records in page.records:
+        if records.rows:
+            tables += _render_records(records)
+    is_open = None
+    if page.is_open:
+        is_open = style_text("nothing refuses it", "green")
     return make_lines(
         style_text(page.title),
-        make_facts((f"  {each.label}", _format_fact(each)) for each in page.facts) if page.facts else None,
-        *chain.from_iterable(tables),
+        facts,
+        *tables,
         *(style_text(f"note: {note}") for note in page.notes[:SHOWN_SCOPES]),
         make_more(len(page.notes) - SHOWN_SCOPES),
         *(style_text(f"refused: {each.problem}; next: {each.next_step}", "red") for each in page.obstacles),
-        style_text("nothing refuses it", "green") if page.is_open else None,
+        is_open,
         *(style_text(f"next: {step}") for step in page.next_steps),
     )
 
@@ -140,14 +148,14 @@ def print_note(line: str, style: str = "") -> None:
 
 def print_result() -> Console:
     """The console of standard output at its current width; made on each call, as the stream may have changed."""
-    terminal = sys.stdout.isatty()
-    return Console(highlight=False, markup=False, width=None if terminal else PIPE_COLUMNS)
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    return Console(highlight=False, markup=False, width=width)
 
 
 def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A table whose cells are folded on a narrow terminal, never cut; None is "-", control characters are escaped."""
-    terminal = sys.stdout.isatty()
-    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
+    frame = box.SIMPLE_HEAD if sys.stdout.isatty() else None
+    table = Table(box=frame, pad_edge=False)
     for name in columns:
         table.add_column(escape_text(name), overflow="fold")
     for row in rows:
@@ -161,7 +169,10 @@ def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Re
     console = print_result()
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table
-    return Group(*(part for row in rows for part in (make_facts(zip(columns, row, strict=True)), Text())))
+    parts = list[RenderableType]()
+    for row in rows:
+        parts += [make_facts(zip(columns, row, strict=True)), Text()]
+    return Group(*parts)
 
 
 def make_facts(pairs: Iterable[tuple[str, object]]) -> Table:
@@ -179,10 +190,10 @@ def make_lines(*parts: RenderableType | None) -> Group:
 
 def make_first_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType | None:
     """A grid of the first `SHOWN_SCOPES` rows, and how many there are besides; None without any."""
-    found = list(rows)
-    if not found:
+    listed = list(rows)
+    if not listed:
         return None
-    return make_lines(make_grid(columns, found[:SHOWN_SCOPES]), make_more(len(found) - SHOWN_SCOPES))
+    return make_lines(make_grid(columns, listed[:SHOWN_SCOPES]), make_more(len(listed) - SHOWN_SCOPES))
 
 
 def order_for_first_rows(found: Sequence[T], worst_first: Callable[[T], float]) -> Sequence[T]:

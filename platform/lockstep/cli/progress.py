@@ -23,8 +23,10 @@ LINE_SECONDS = 15.0
 def format_progress(doing: str, done: int, total: int, seconds: float) -> str:
     """A line about work that has taken so long: counts, rate, and time left at this rate."""
     rate = done / seconds if seconds > 0 else 0.0
-    left = format_duration((total - done) / rate) if rate > 0 else "unknown time"
-    return f"{doing}: {done:,} of {total:,}, {rate:.1f}/s, {left} left"
+    duration: str | None = "unknown time"
+    if rate > 0:
+        duration = format_duration((total - done) / rate)
+    return f"{doing}: {done:,} of {total:,}, {rate:.1f}/s, {duration} left"
 
 
 class ProgressLines:

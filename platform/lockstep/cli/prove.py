@@ -47,9 +47,9 @@ def verify(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: FBT002
     Reads Kafka again, as far as it or the archive has the messages. Exit code 0 proven, 3 violated, 4 not proven, or
     proven with unaccepted lost states.
     """
-    found = _proof(stream)
-    print_answer(found, _shown, as_json=as_json)
-    raise typer.Exit({"proven": DONE, "violated": INTEGRITY_LOST}.get(found.status.value, NOT_PROVEN))
+    report = _proof(stream)
+    print_answer(report, _shown, as_json=as_json)
+    raise typer.Exit({"proven": DONE, "violated": INTEGRITY_LOST}.get(report.status.value, NOT_PROVEN))
 
 
 def _proof(name: str) -> VerifyReport:
@@ -59,9 +59,9 @@ def _proof(name: str) -> VerifyReport:
     from lockstep.verify.verify import verify_stream as prove
 
     stream = find_stream_or_exit(name)
-    found = load_settings_or_exit()
-    folders = StreamFolders(stream.name, found.table_root)
-    report = prove(stream, folders, found.kafka, require_registry(stream, found.registry))
+    settings = load_settings_or_exit()
+    folders = StreamFolders(stream.name, settings.table_root)
+    report = prove(stream, folders, settings.kafka, require_registry(stream, settings.registry))
     keep_proof(folders, report)
     return report
 
@@ -69,12 +69,17 @@ def _proof(name: str) -> VerifyReport:
 def _shown(found: VerifyReport) -> RenderableType:
     head = f"{found.stream}: {found.status.value} up to batch {found.batch} (version {found.version})"
     invariants = ((i.invariant.value, i.meaning, i.status.value, i.checked, i.violations) for i in found.invariants)
-    limited = [scope for scope in found.scopes if scope.note or scope.replay]
+    limits = None
+    if limited := [scope for scope in found.scopes if scope.note or scope.replay]:
+        limits = _limits(found, limited)
+    violations = None
+    if found.violations:
+        violations = _violations(found)
     return make_lines(
         style_text(head, _STYLES[found.status.value]),
         make_grid(("", "what", "status", "compared", "violations"), invariants),
-        _limits(found, limited) if limited else None,
-        _violations(found) if found.violations else None,
+        limits,
+        violations,
         *_losses(found),
         *_followers(found),
         *(style_text(f"not proven: {note}", "yellow") for note in found.notes),
@@ -83,21 +88,22 @@ def _shown(found: VerifyReport) -> RenderableType:
 
 
 def _limits(found: VerifyReport, limited: list[ProvenRange]) -> RenderableType:
-    rows = (
-        (s.topic, s.partition, s.proven_from, s.until, "; ".join(filter(None, (s.note, s.replay)))) for s in limited
-    )
-    whole = len(found.scopes) - len(limited)
+    rows = list[tuple[object, ...]]()
+    for scope in limited:
+        limit = "; ".join(text for text in (scope.note, scope.replay) if text)
+        rows.append((scope.topic, scope.partition, scope.proven_from, scope.until, limit))
+    unlimited = len(found.scopes) - len(limited)
     return make_lines(
-        style_text(f"{whole} partitions from their first offset on; {len(limited)} with limits:"),
+        style_text(f"{unlimited} partitions from their first offset on; {len(limited)} with limits:"),
         make_first_rows(("topic", "partition", "proven from", "until", "limit"), rows),
     )
 
 
 def _violations(found: VerifyReport) -> RenderableType:
-    rows = (
-        (v.kind.value, f"{v.topic}/{v.partition}" if v.topic else None, v.offset, v.expected, v.found)
-        for v in found.violations[:SHOWN_VIOLATIONS]
-    )
+    rows = list[tuple[object, ...]]()
+    for violation in found.violations[:SHOWN_VIOLATIONS]:
+        place = f"{violation.topic}/{violation.partition}" if violation.topic else None
+        rows.append((violation.kind.value, place, violation.offset, violation.expected, violation.found))
     return make_lines(
         make_grid(("violation", "partition", "offset", "expected", "found"), rows),
         make_more(found.violation_count - SHOWN_VIOLATIONS),

@@ -59,8 +59,8 @@ def repair(
     from lockstep.operations.repair import prepare_repair
 
     folders = find_folders(stream)
-    found = carry_out(lambda: prepare_repair(folders, everything=yes), plan_only=plan, yes=yes, as_json=as_json)
-    if not found.whole:
+    result = carry_out(lambda: prepare_repair(folders, everything=yes), plan_only=plan, yes=yes, as_json=as_json)
+    if not result.whole:
         raise typer.Exit(FAILED)
 
 
