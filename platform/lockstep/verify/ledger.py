@@ -592,21 +592,14 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
         table = open_table(folders.table, version=base.version)
         actions = _read_actions(table)
         sides = [_side(folders.ledger), _side(folders.quarantine)]  # 2
-        late = None
-        if delta_log.has_log(folders.late):
-            late = _side(folders.late)
+        late = _find_late(folders)
         named = _named(folders.table, base.version)  # 3
         retention = OutputLog(folders.table).base().head.quarantine_retention or NOTHING_DROPPED
     except DeltaError as error:
-        raise TableError(
-            f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
-            next_step=f"lockstep repair {folders.stream} reports the damage",
-        ) from error
+        raise _unreadable(folders, error) from error
     head = base.head
-    notes = list[str]()
+    notes = _list_unchecked(named)
     data_files = list(_live(actions).values())
-    if named.first_version > 0:
-        notes.append(f"log entries before version {named.first_version} were cleaned up: older side files unchecked")
     ledger = RowSpool(scratch, "ledger", BY_BATCH)
     quarantine = RowSpool(scratch, "quarantine", BY_OFFSET)
     too_late = RowSpool(scratch, "late", BY_OFFSET)
@@ -635,6 +628,25 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
 
 
 _HOUR = f"partition.{COMMIT_HOUR}"
+
+
+def _list_unchecked(named: NamedFile) -> list[str]:
+    if named.first_version == 0:
+        return []
+    return [f"log entries before version {named.first_version} were cleaned up: older side files unchecked"]
+
+
+def _find_late(folders: StreamFolders) -> SideTable | None:
+    if delta_log.has_log(folders.late):
+        return _side(folders.late)
+    return None
+
+
+def _unreadable(folders: StreamFolders, error: DeltaError) -> TableError:
+    return TableError(
+        f"the logs of {folders.stream} cannot be read: {str(error).splitlines()[0]}",
+        next_step=f"lockstep repair {folders.stream} reports the damage",
+    )
 
 
 def _live(actions: pa.Table) -> dict[str, StoredFile]:
