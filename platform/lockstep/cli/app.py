@@ -94,6 +94,7 @@ _JVM_ENDED: Final = EnvironmentProblem(
 def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
     """The meaning of a machine's error for a user; None for others, which are shown unchanged."""
     if isinstance(error, (ConnectionError, EOFError)):
+        # A JVM that has ended breaks the connection of py4j.
         of_spark = any("/py4j/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
         return _JVM_ENDED if of_spark else None
     if isinstance(error, StoreFailed):

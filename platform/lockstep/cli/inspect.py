@@ -214,6 +214,7 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_jso
                 sys.stdout.flush()
             else:
                 live.update(show(answer), refresh=True)
+            # An event, not a sleep: Ctrl-C ends the wait immediately.
             if over.wait(WATCH_SECONDS):
                 return answer
 

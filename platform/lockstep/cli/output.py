@@ -148,6 +148,7 @@ def print_note(line: str, style: str = "") -> None:
 
 def print_result() -> Console:
     """The console of standard output at its current width; made on each call, as the stream may have changed."""
+    # A pipe has no width: no line is folded or cut in it.
     width = None if sys.stdout.isatty() else PIPE_COLUMNS
     return Console(highlight=False, markup=False, width=width)
 
@@ -167,6 +168,7 @@ def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Re
     """A grid; or, if its rows do not fit on the terminal, one column per line and an empty line after each row."""
     table = make_grid(columns, rows)
     console = print_result()
+    # Measured without folding: a grid that is wider than the terminal would fold its cells.
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table
     parts = list[RenderableType]()

@@ -168,6 +168,7 @@ def load_streams(code: str) -> dict[str, Stream[object, object, msgspec.Struct]]
     path = Path(code).absolute()
     if path.is_dir():
         _require_package(code, path)
+        # `assets` of this process may be another checkout's.
         _forget_modules(PACKAGE, path)
         return find_streams(path)
     if path.suffix == ".py" and path.is_file():

@@ -103,6 +103,7 @@ def _arguments(cls: type, known: dict[object, object]) -> tuple[object, ...] | N
         generic = _class(origin)
         if generic is not None and _is_transform(generic):
             return _arguments(generic, dict(zip(_parameters(generic), arguments, strict=True)))
+    # A base without type arguments: its own bases have them.
     for plain in cls.__bases__:
         if _is_transform(plain) and plain is not Transform:
             return _arguments(plain, {})

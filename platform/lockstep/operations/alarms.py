@@ -378,6 +378,7 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"the oldest uncommitted message, of {_place(oldest)}, waits for "
             f"{format_duration(oldest.waiting_seconds)}; the objective is {format_duration(objective.total_seconds())}"
         )
+        # A stream that catches up misses its objective, too, but it commits.
         severity = AlarmSeverity.ERROR if stands or not facts.is_written else AlarmSeverity.WARNING
         yield _alarm(AlarmKind.FRESHNESS, problem, f"lockstep plan {stream.name}", severity)
 

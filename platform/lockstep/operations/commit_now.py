@@ -76,6 +76,7 @@ def commit_now(handle: StreamHandle, *, who: str) -> CommittedNow:
     positions = handle.positions
     view = handle.view
     wanted = find_awaited({key: ends.stable_end for key, ends in view.ends.items()}, positions, head)  # 2
+    # The writer does not read topics that the pattern selects no more.
     wanted = {key: until for key, until in wanted.items() if positions[key].topic in handle.selected}
     now = handle
     if wanted:

@@ -137,10 +137,8 @@ def read_growth(folders: StreamFolders) -> DiskGrowth | None:
 
 
 def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
-    """The samples that are kept, by time: the recent ones, and the first of each older day. Pure.
-
-    The last one given is the newest; samples with a later time are of a wrong clock.
-    """
+    """The samples that are kept, by time: the recent ones, and the first of each older day. Pure."""
+    # The last is the newest: samples with a later time are of a wrong clock.
     newest = samples[-1].at
     days = set[float]()
     recorded = []
@@ -156,6 +154,7 @@ def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
 def compute_growth(samples: Sequence[GrowthSample]) -> DiskGrowth:
     """Sizes as of the newest sample, and rates since the oldest of the last week. Pure."""
     newest = samples[-1]
+    # Of a week, which has the same days in it as any other.
     since = next(sample for sample in samples if newest.at - sample.at <= RATE_SECONDS)
     days = (newest.at - since.at) / DAY_SECONDS
     growths = list[KindGrowth]()

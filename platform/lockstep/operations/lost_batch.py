@@ -56,6 +56,7 @@ def _is_after(file: LedgerFile | SideTableFile, head: Head) -> bool:
 def _find_operation(path: Path, head: Head) -> str:
     """The operation in its ledger rows: they are of another epoch, as an operation claims and writes in one step."""
     rows = pq.ParquetFile(find_storage(path).open_source(path)).read(columns=["epoch", "restart_cause"]).to_pylist()
+    # An operation claims and writes in one step, so its rows are of another epoch.
     of_others = [row for row in rows if row["epoch"] != head.epoch]
     causes = [row["restart_cause"] or f"that of epoch {row['epoch']}" for row in of_others]
     return causes[0] if causes else ""
@@ -64,6 +65,7 @@ def _find_operation(path: Path, head: Head) -> str:
 def take_back(folders: StreamFolders, head: Head, lost: LostBatch) -> None:
     """Take a lost batch out of the side tables, the ledger last: until then it is found again."""
     additions = {folders.quarantine: head.quarantine, folders.late: head.late, folders.archive: head.archive}
+    # The ledger last: as long as it holds the batch, the loss is found again.
     for side in sorted(lost.files, key=lambda side: side == folders.ledger):
         addition = additions.get(side)
         batch = 0 if addition is None else addition.batch

@@ -72,6 +72,7 @@ def create_project(folder: Path, brokers: str) -> CreatedProject:
     unchanged = tuple(name for name in REPOSITORY if (folder / name).exists())
     for name in unchanged:
         del contents[name]
+    # Before anything is written: a project is made whole, or not at all.
     if found := sorted(name for name in contents if (folder / name).exists()):
         raise LockstepError(
             f"{folder / found[0]} exists, and would be replaced",
@@ -136,6 +137,7 @@ def renew_project(folder: Path) -> RenewedProject:
         if present is None:
             added.append(name)
         else:
+            # The user may have changed it: the old file stays under another name.
             saved = path.rename(_find_free_name(path))
             replaced[name] = saved.relative_to(folder).as_posix()
         path.parent.mkdir(parents=True, exist_ok=True)

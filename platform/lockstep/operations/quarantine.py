@@ -236,6 +236,7 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
     last_erasure = open_table(folders).base().head.erasure
     table = _table(folders)
     write = _write_parquet if file.suffix == ".parquet" else _write_lines
+    # File by file: a scan of the whole table reads files ahead of a slow writer.
     batches = _read_in_turn(table, _filter(folders, wanted))
     try:
         with file.open("xb") as out:

@@ -68,6 +68,7 @@ def run_sql(
         WrongQuery: With DataFusion's message and the existing tables.
         TableError: A file of a table cannot be read.
     """
+    # COPY would write files, also under EXPLAIN ANALYZE.
     if not READS.match(sql):
         raise WrongQuery(sql, "it does not start with SELECT, WITH, VALUES or DESCRIBE, or EXPLAIN of these", tables)
     builder = QueryBuilder()
@@ -82,6 +83,7 @@ def run_sql(
             step = f"lockstep repair STREAM lists missing or damaged files; tables: {', '.join(sorted(tables))}"
             raise TableError(f"the tables cannot be read: {error}", next_step=step) from error
         raise WrongQuery(sql, str(error), tables) from error
+    # DataFusion's own text types are unknown to other libraries.
     fields = [pa.field(field.name, PLAIN.get(field.type, field.type)) for field in rows.schema]
     return rows.cast(pa.schema(fields))
 
@@ -393,12 +395,10 @@ def _opened(folder: Path, as_of: AsOf) -> DeltaTable:
 def find_version_at(table: Path, moment: datetime) -> int:
     """The newest version of a table at a time, by the clock of its writer; before its creation version 0, without rows.
 
-    Not by Delta's own search: it takes the oldest entry for that of any earlier time, and fails where housekeeping has
-    deleted entries after those that a savepoint keeps.
-
     Raises:
         LockstepError: The entries of that time are deleted.
     """
+    # Not by Delta's search: it takes the oldest entry for that of any earlier time.
     versions = delta_log.list_versions(table)
     after = bisect_right(versions, moment, key=lambda version: _find_time(table, version))
     if after == 0 and versions[:1] == [0]:

@@ -198,6 +198,7 @@ def _newest_entry(folders: StreamFolders, table: Path, agreed: _Agreement) -> Ch
     planned = Check(name, Condition.REPAIRABLE.value, problem, step)
     if not agreed.covers(planned):
         return planned
+    # Moved, never deleted: an operator can put it back.
     copy = torn_entry.move_out_of_log(table, version, folders.control / SET_ASIDE)
     return Check(name, Condition.REPAIRED.value, f"{problem}: set aside as {copy}", "start the stream")
 

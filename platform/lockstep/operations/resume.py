@@ -265,6 +265,7 @@ def _commit(
     refuse = partial(find_open_findings, topics=topics)
     why_who = f"{decision.why} ({decision.who})"
     claimed = output.commit(commit_claim(before.epoch, output.table_id, refuse, cause="resume")).head
+    # The last batch of the halted run may be missing in the ledger, which is read next.
     side_tables.SideLogs(folders).catch_up(claimed)
     rows = make_accepted_rows(_stamp(claimed, decision), ledger.read_positions(folders, claimed), decision)
     resumption = Resumption(batch=claimed.batch + 1, at=time.time(), cause=why_who)
@@ -305,6 +306,7 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
             if not any(each.topic_id in ids and each.batch <= before.batch for each in head.halted_topics):
                 return head  # also if a topic was halted again: its cause was not fixed
     finally:
+        # The run must not carry it out later: the operator is told that nothing was changed.
         unanswered = forget_resume_request(folders.control, before.epoch, request)
     if head.epoch != before.epoch or not is_writer_alive(folders.control, before.epoch):
         why = "the run has ended, or sends no heartbeats"

@@ -135,12 +135,10 @@ def _create_entry(path: Path, content: bytes) -> None:
 
 
 def _rank(name: str) -> int:
-    """When an object is copied: a reader finds a table by its checkpoint or its first entry.
-
-    First entries of the other tables are first: nothing of a faster start is overwritten.
-    """
+    """When an object is copied: a reader finds a table by its checkpoint or its first entry."""
     folder, _, file = name.rpartition("/")
     if folder != f"table/{LOG}":
+        # Of other tables first: a faster start would create them, and nothing of it is overwritten.
         return -1 if name.endswith(f"{LOG}/{FIRST_ENTRY}") else 0
     if file == FIRST_ENTRY:  # last: with it the table exists
         return 3

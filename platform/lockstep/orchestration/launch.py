@@ -135,7 +135,9 @@ def start_stream(
         tags = make_start_request_tags(record_start_request(folders, cause, check.desired_version))
     with DagsterInstance.get() as instance:
         run_id = find_start_on_its_way(stream, folders, instance) or str(uuid.uuid4())
+        # Heartbeats before the launch, so that the supervisor starts no second run.
         with run_heartbeat(folders.control, run_id):
+            # Else a start by the supervisor or by another command is awaited.
             if instance.get_run_by_id(run_id) is None:
                 start_job(stream, job, run_id, tags, folder)  # 3
             say(f"{stream.name}: run {run_id} is launched; waiting until it writes")
@@ -262,6 +264,7 @@ def _check_queue(stream: str, instance: DagsterInstance, run_id: str, waited: fl
     queue = instance.get_concurrency_config().run_queue_config
     slots = -1 if queue is None else queue.max_concurrent_runs
     of_streams = RunsFilter(statuses=IN_PROGRESS_RUN_STATUSES, tags=NEVER_TOO_LONG)
+    # Streams do not end, so that a slot never becomes free.
     if 0 <= slots <= instance.get_runs_count(of_streams):
         reason = (
             f"run {run_id} waits in Dagster's queue: streams hold each of the {slots} slots of max_concurrent_runs, "

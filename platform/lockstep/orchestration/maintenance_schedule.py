@@ -57,6 +57,7 @@ def make_maintenance_schedule(
 
     def evaluate(context: ScheduleEvaluationContext) -> RunRequest | SkipReason:
         of_job = RunsFilter(job_name=job.name, statuses=statuses)
+        # Runs that wait would pile up behind a daemon that was away.
         if waiting := context.instance.get_run_ids(of_job, limit=1):
             where = "waits or is in progress" if is_alone else "still waits in Dagster's queue"
             return SkipReason(f"run {waiting[0][:8]} of {job.name} {where}")

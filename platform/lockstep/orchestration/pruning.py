@@ -225,6 +225,7 @@ def _prune_events(instance: DagsterInstance, storage: SqlEventLogStorage, scope:
     runs = [RUNLESS_RUN_ID, *unfinished]
     table = SqlEventLogStorageTable
     ours = table.c.asset_key.in_(_written(scope.assets))
+    # Other code locations of the same Dagster are not touched.
     is_old = and_(ours, table.c.run_id.in_(runs), table.c.timestamp < _plain(before))
     kind = (table.c.asset_key, table.c.dagster_event_type, table.c.partition)
     old = [_all_but_newest(table, kind, ours, is_old), *_of_gone_topics(instance, storage, scope, is_old)]
@@ -298,6 +299,7 @@ def _delete(connect: Connect, table: Table, old: Ids) -> int:
     tags = AssetEventTagsTable
     with connect() as connection:
         old_ids = list(connection.scalars(old))
+    # Short transactions: other processes wait for SQLite's lock.
     for first in range(0, len(old_ids), AT_ONCE):
         ids = old_ids[first : first + AT_ONCE]
         with connect() as connection:

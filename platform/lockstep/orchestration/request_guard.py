@@ -105,10 +105,12 @@ def find_refusal(request: WebRequest, origins: frozenset[str]) -> Refusal | None
         request: The request.
         origins: Declared origins in addition to loopback (`web.origins` of the settings).
     """
+    # Of two values Dagster and this guard might read different ones.
     if name := request.find_repeated():
         return Refusal(MALFORMED, f"header {name} is there twice", "send it once")
     host = request.find("host").lower()
     is_loopback = is_loopback_name(host)
+    # A name of an attacker may lead to this machine (DNS rebinding).
     if not is_loopback and host not in list_hosts(origins):
         step = "use the address 127.0.0.1, or add the origin of the proxy to web.origins of the settings"
         return Refusal(MISDIRECTED, f"header Host = {_show(host)} is no name of this web server", step)
@@ -134,6 +136,7 @@ def _find_foreign(request: WebRequest, own: frozenset[str]) -> Refusal | None:
 
 def _find_unsafe(request: WebRequest) -> Refusal | None:
     """Why a form, a link or a text of a script could be such a request; None if none of them could."""
+    # A link or an image of any page sends a GET.
     if request.method in {"GET", "HEAD"}:
         step = "send queries by POST as application/json"
         if request.is_of_graphql:
@@ -143,6 +146,7 @@ def _find_unsafe(request: WebRequest) -> Refusal | None:
         kind = request.find("content-type").partition(";")[0].strip().lower()
         step = "send application/json"
         problem = f"header Content-Type = {_show(request.find('content-type'))}"
+        # JSON needs a preflight, which a form of another site cannot pass.
         if kind != "application/json":
             return Refusal(TYPE, problem, step)
         return None

@@ -75,10 +75,8 @@ def _wrap(method: str, tag: str, find_id: Callable[[Any], str]) -> None:
 
 
 def find_user(run: DagsterRun, tag: str = USER_TAG) -> str:
-    """The user who launched a run, or terminated it; empty if unknown.
-
-    The tag starts with the id of its run: a re-execution copies the tags of its original.
-    """
+    """The user who launched a run, or terminated it; empty if unknown."""
     tags: Mapping[str, str] = run.tags
+    # With the id of its run: a re-execution copies the tags of its original.
     of_run, _, user = tags.get(tag, "").partition(" ")
     return user if of_run == run.run_id[:8] else ""

@@ -219,6 +219,7 @@ def _waiting(observation: SensorObservation, cursor: RestartCursor, now: float, 
 def _pause(cursor: RestartCursor, added: tuple[str, ...]) -> float:
     again = _digest(added) == cursor.asked
     if again:
+        # Topics that appear and vanish would otherwise restart the stream each time.
         return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX)
     return PAUSE_SECONDS
 
@@ -251,6 +252,7 @@ def _supervised(observation: SensorObservation, before: RestartCursor, still_sec
 def _adopting(observation: SensorObservation, cursor: RestartCursor, now: float) -> str:
     """Reason to leave new topics to the writer; empty if it does not adopt any, or has not read them for long."""
     seconds = cursor.new_at + ADOPT_SECONDS - now
+    # A writer that adopts topics has a minute for it before it is replaced.
     adopts = (
         observation.adopts
         and observation.pulse is not None

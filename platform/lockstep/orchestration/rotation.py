@@ -56,6 +56,7 @@ def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstan
     last = read_heartbeat(folders.control, head.epoch)
     if head.desired is not Desired.RUNNING or last is None or last.phase is not Phase.WRITING or not last.never_ending:
         return SkipReason(f"no never-ending run of {stream.name} writes ({head.desired.value}: {head.reason})")
+    # A second successor would fence the first.
     if find_starting_runs([stream], settings.table_root, instance):
         return SkipReason("a run is on its way")
     record = None
@@ -64,6 +65,7 @@ def rotate_stream(stream: AnyStream, settings: Settings, instance: DagsterInstan
     if record is None:
         return SkipReason("the run that writes is none of this Dagster: there is nothing to rotate")
     age = time.time() - (record.start_time or record.create_timestamp.timestamp())
+    # A younger run was started for another reason.
     if age < ROTATION_AGE_MIN.total_seconds():
         return SkipReason(f"run {last.run_id} is {format_duration(age)} old")
     return RunRequest(

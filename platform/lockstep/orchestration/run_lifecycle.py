@@ -149,6 +149,7 @@ def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionCont
     folders = StreamFolders(stream.name, root)
     if not is_never_ending_run_alive(folders):
         return None
+    # It would replace that run and then end, and has nothing to add: downstream assets continue.
     note = f"a never-ending run keeps {stream.name} up to date; this run left the table alone"
     context.log.info("%s (to hand over to a new one, launch the job %s)", note, name_stream_job(stream))
     context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: SKIPPED})

@@ -80,11 +80,13 @@ def poll_streams(
     cursor, warning = SharedCursor.read(context.cursor)
     if warning:
         context.log.warning(warning)
+    # Dagster abandons a tick of 60 seconds, and with it all cursors.
     until = time.monotonic() + seconds_max
     first = ""
     starts = 0
     results = dict[str, SensorResult | SkipReason]()
     for stream in _order(streams, cursor.first):
+        # Streams for which no time or no start is left are the first of the next tick.
         if first or starts >= starts_max or (results and time.monotonic() >= until):
             first = first or stream.name
             results[stream.name] = SkipReason("waits for the next tick")

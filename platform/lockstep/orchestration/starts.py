@@ -36,6 +36,7 @@ def find_starting_runs(streams: Iterable[AnyStream], root: Path, instance: Dagst
     jobs = {name_stream_job(stream): stream.name for stream in streams}
     young = RunsFilter(
         statuses=[*NOT_WORKING_YET, DagsterRunStatus.STARTED],
+        # An older run may be dead without Dagster's knowledge.
         created_after=datetime.now(UTC) - timedelta(minutes=START_MINUTES_MAX),
     )
     starting: dict[str, str] = {}
@@ -43,6 +44,7 @@ def find_starting_runs(streams: Iterable[AnyStream], root: Path, instance: Dagst
         stream = jobs.get(run.job_name)
         if stream is None or stream in starting:
             continue
+        # A started run that has claimed the table works, and takes no core for its start any more.
         if run.status is not DagsterRunStatus.STARTED or not _has_claimed(
             run.run_id, StreamFolders(stream, root).control
         ):

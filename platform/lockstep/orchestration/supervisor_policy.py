@@ -325,6 +325,7 @@ class StartSlots:
         """
         self._slots = slots
         self._others = frozenset(others)
+        # The cursor of another boot tells nothing: until it is polled, a stream may be due.
         unpolled = SupervisorCursor(due=True, has_written=True)
         self._cursors = dict[str, SupervisorCursor]()
         for name, cursor in cursors.items():
@@ -384,12 +385,11 @@ def _start(observation: SupervisorObservation, seen: SupervisorCursor, now: floa
 
 
 def _counted(observation: SupervisorObservation, before: SupervisorCursor, now: float, boot: str) -> SupervisorCursor:
-    """The cursor after this poll. With the clock of another boot, which may be of another machine, counting restarts.
-
-    If the system has no id of its boots, a clock that went back shows one.
-    """
+    """The cursor after this poll; with the clock of another boot, even of another machine, counting restarts."""
+    # Without an id of boots, a clock that went back shows one.
     rebooted = boot != before.boot or now < before.looked_at
     old: Mapping[str, HeartbeatObservation] = {} if rebooted else before.signs
+    # Polls closer together count as one: a counter that stands still for so short a time proves nothing.
     counts = rebooted or now - before.looked_at >= POLL_SECONDS_MIN
     signs = dict[str, HeartbeatObservation]()
     for name, counter in _counters(observation).items():

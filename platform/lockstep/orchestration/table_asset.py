@@ -330,6 +330,7 @@ def find_request_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
         head = try_read_head(folders)
     except TableError:
         return {}  # the run fails with it
+    # So a stop after the request prevails over its retries.
     version = 0 if head is None else head.desired_version
     return {DESIRED_VERSION_TAG: str(version)}
 

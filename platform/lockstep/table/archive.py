@@ -170,6 +170,7 @@ def read_blocks(
     """
     if head.archive is None or not delta_log.has_log(folders.archive):
         return {}
+    # An erasure removes messages, so batches before it can be read and not be folded again.
     erased = 0 if head.erasure is None else head.erasure.batch
     ranges_of: dict[TopicIdPartition, list[tuple[int, int, int]]] = {key: [] for key in wanted}
     first = max(_read_last_dropped(folders), erased) + 1
@@ -214,9 +215,6 @@ _END_COLUMNS = ["batch", "topic_id", "partition", "archived_until", "retired", "
 def read_archived_ends(folders: StreamFolders, head: Head) -> dict[TopicIdPartition, ArchivedEnd]:
     """The end of the archive in each partition, also of those that have no position since a rewind.
 
-    A rewind does not remove messages from the archive, so the ledger files of undone batches are read, too, apart from
-    batches whose messages retention has dropped.
-
     Args:
         folders: Folders of the stream.
         head: Its head.
@@ -230,6 +228,7 @@ def read_archived_ends(folders: StreamFolders, head: Head) -> dict[TopicIdPartit
     now = {key: ArchivedEnd(row.archived_until, row.is_gone) for key, row in positions.items()}
     if head.generation == FIRST_GENERATION:  # nothing was ever undone
         return now
+    # A rewind leaves the messages of undone batches in the archive: their ledger rows count here, too.
     first = _read_last_dropped(folders) + 1
     parts = ledger.iterate_columns(
         folders.ledger, _END_COLUMNS, first_batch=first, last_batch=head.batch, without=head.valid_batches
@@ -264,6 +263,7 @@ def _find_ends(rows: pa.Table) -> Iterator[tuple[TopicIdPartition, int, Archived
     has_ended: Any = pc.field("ending").is_valid() | pc.field("gone_since").is_valid()
     is_gone: Any = pc.field("retired") & has_ended
     place = ["topic_id", "partition"]
+    # Of several batches of a partition the last decides whether its topic is gone.
     gone = rows.filter(is_gone).group_by(place).aggregate([("batch", "max")])
     gone_at = set(zip(*gone.select([*place, "batch_max"]).to_pydict().values(), strict=True))
     ends = rows.group_by(place).aggregate([("batch", "max"), ("archived_until", "max")])

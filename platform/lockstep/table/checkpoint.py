@@ -32,6 +32,7 @@ def write_checkpoint_if_due(table: Path, version: int) -> bool:
         table: Folder of the table.
         version: A newly committed version; only one in `CHECKPOINT_ENTRIES_MIN` is checked.
     """
+    # A check costs as many requests as there are entries.
     if version % CHECKPOINT_ENTRIES_MIN or not is_due(table, version):
         return False
     write_checkpoint(table)

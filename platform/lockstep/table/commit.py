@@ -222,6 +222,7 @@ def _check_files(table: Path, adds: tuple[DataFile, ...], needs: Mapping[Path, i
             raise _bad_file(table / file.path, "is missing")
         if status.size != file.size:
             raise _bad_file(table / file.path, f"has {status.size} bytes, not {file.size}")
+        # Files whose names contain their batch are not cleaned up while it can be committed.
         if read_written_by(file.path) is None and time.time() - status.modified_at > OLDEST_FILE_SECONDS:
             raise _bad_file(table / file.path, "is older than half the retention, a vacuum may delete it")
     for (path, size), status in zip(needs.items(), statuses[len(adds) :], strict=True):
@@ -367,6 +368,7 @@ def _find_policies(head: Head, deployed: Deployed) -> tuple[PolicyChange, ...]:
     """The policies up to now, and a new one from the next batch on; a policy without a batch is left out."""
     if deployed.policy is None:
         return head.policies
+    # A policy without a batch is left out: its runs have written nothing.
     policies = tuple(change for change in head.policies if change.first_batch <= head.batch)
     if policies and (policies[-1].policy, policies[-1].integrity) == (deployed.policy, deployed.integrity):
         return policies
@@ -476,6 +478,7 @@ def raise_rewind_floor(generation: int, batch: int) -> Proposal:
     """Raise the oldest batch that a rewind may go back to; by any process, within the same generation."""
 
     def next_head(base: Base) -> Head:
+        # The batches of another generation may be others.
         if base.head.generation != generation:
             raise TableError(
                 f"generation {generation} has become {base.head.generation}",

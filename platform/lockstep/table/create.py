@@ -64,6 +64,7 @@ def open_tables(
     """
     refuse_incoming(folders)
     if is_first := not delta_log.has_log(folders.table):
+        # Side tables of a stream deleted in part would pass for those of the new table.
         _refuse_remains(folders)
     head = Head(stream=folders.stream, cluster_id=cluster_id, version=HEAD_VERSION)
     metadata = {delta_log.KIND: commit_kinds.CREATE.name, delta_log.HEAD: head.encode()}

@@ -37,6 +37,7 @@ class _Encoded(dict[Decimal | None, bytes]):
         except ArithmeticError as error:
             raise ValueError(f"{type(error).__name__}: the number does not fit") from None
         encoded = int(number.scaleb(self._scale, self._exact)).to_bytes(BYTES, "little", signed=True)
+        # Emptied as a whole: prices that repeat soon are in it again, and no order of use is kept.
         if len(self) > NUMBERS_MAX:
             self.clear()
             self[None] = bytes(BYTES)

@@ -306,7 +306,7 @@ def find_replaced_rows(table: Path, versions: Sequence[int]) -> int | None:
 
 def read_head(table: Path, version: int) -> Head | None:
     """The head as of a version: that of its entry, or of the one before where others described the table since."""
-    while (entry := read_entry(table, version)) is not None and entry.kind is None:
+    while (entry := read_entry(table, version)) is not None and entry.kind is None:  # a description by others
         version -= 1
     return None if entry is None else entry.head
 
@@ -317,6 +317,7 @@ def read_table_metadata(table: Path, version: int) -> bytes:
     Raises:
         DeltaError: The log does not go back to it.
     """
+    # delta-rs forms the action again: the entry that wrote it may have been cleaned up.
     handle = open_delta_table(table, version=version)
     return msgspec.json.encode({"metaData": make_table_metadata(handle, handle.schema())})
 
@@ -337,11 +338,8 @@ def make_table_metadata(table: DeltaTable, schema: Schema) -> Mapping[str, objec
 
 
 def find_top_version(table: Path) -> int | None:
-    """The newest version that has an entry or a log checkpoint; None without any. Lists the log once.
-
-    A checkpoint without its entry counts: if the version before it passed for the newest, its version would be written
-    a second time.
-    """
+    """The newest version that has an entry or a log checkpoint; None without any. Lists the log once."""
+    # A checkpoint without its entry counts, too: otherwise its version would be written a second time.
     names = (name for name in _list_names(table) if _ENTRY.fullmatch(name) or _CHECKPOINT.match(name))
     return max((int(name[:20]) for name in names), default=None)
 
@@ -556,6 +554,7 @@ def append_entry(
             written = _write(table, entry, token, create)  # 2
         except (DeltaError, OSError) as error:
             written = read_entry(table, entry.version)  # 3
+            # The entry may still become visible: only `next_entry` can tell a late success.
             if written is None and not (finds_late and attempt < UNANSWERED_MAX):
                 raise _make_failure(table, entry.version, error) from error
             if written is None or written.token != token:
@@ -574,16 +573,14 @@ def _write(table: Path, entry: NextEntry, token: str, create: CreateEntry) -> Lo
         content = encode_entry(entry, ours)
         create(make_entry_path(table, entry.version), content)
         return decode_entry(entry.version, content)
+    # Without retries: delta-rs would commit on a later version, which `next_entry` has not checked.
     numbers = [Transaction(name, number) for name, number in entry.transactions.items()]
     entry.alter(CommitProperties(custom_metadata=ours, max_commit_retries=0, app_transactions=numbers))
     return read_entry(table, entry.version)
 
 
 def encode_entry(entry: NextEntry, metadata: Mapping[str, str]) -> bytes:
-    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"), `txn` actions last.
-
-    It has no newline at its end, so that every prefix of it is recognized as a torn entry.
-    """
+    """An entry that adds and removes files, one action a line (Delta's protocol, "Actions"), `txn` actions last."""
     now_ms = time.time_ns() // 1_000_000
     changes_data = entry.kind.changes_data
     info = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
@@ -659,6 +656,7 @@ def find_head_since(table: Path, since: float, *, entries_max: int = LOG_ENTRIES
     """
     versions = list_versions(table)
     first = bisect_left(versions, since, key=lambda version: _find_time(table, version))
+    # The limit on entries holds at any retention.
     first = max(first, len(versions) - entries_max)
     for version in versions[first:]:
         entry = read_entry(table, version)
@@ -678,6 +676,7 @@ def _find_time(table: Path, version: int) -> float:
 def find_head_of_batch(table: Path, batch: int) -> Head | None:
     """The head of the commit of a batch; None if the log no longer contains it."""
     versions = list_versions(table)
+    # A small read per step: the cost hardly grows with the length of the log.
     position = bisect_left(versions, batch, key=lambda version: _batch(table, version))
     if position == len(versions):
         return None
@@ -695,6 +694,7 @@ def find_head_at(table: Path, at: datetime) -> Head | None:
     """
     versions = list_versions(table)
     after = bisect_right(versions, at, key=lambda version: _written_at(table, version))
+    # Of a savepoint below the floor one entry is kept: the head may have changed between it and the next.
     if not after or versions[after : after + 1] not in ([], [versions[after - 1] + 1]):
         return None
     return read_head(table, versions[after - 1])

@@ -42,6 +42,7 @@ def find_reserved_changes(entry: bytes, before: bytes) -> str:
     """
     try:
         actions = [next(iter(line)) for line in decode_json_lines(entry, dict[str, msgspec.Raw])]
+        # An entry with any other action changes rows, files or the protocol.
         if sorted(actions) not in (["commitInfo", "metaData"], ["metaData"]):
             return "it changes more than the description of the table"
         earlier = _read_metadata(before)

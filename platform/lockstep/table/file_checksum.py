@@ -31,6 +31,7 @@ def read_verified(path: Path, stream: str) -> bytes:
     except FileNotFoundError:
         raise _damaged(path, "is missing", stream) from None
     seal = _SEALED.search(path.name)
+    # Parquet's checksums are of pages only: a flipped byte in the footer is read as another value.
     if seal is not None and zlib.crc32(content) != int(seal[1], 16):
         raise _damaged(path, "is not as it was written", stream)
     return content

@@ -185,6 +185,7 @@ def make_position_path(root: Path, name: FollowerName) -> Path:
 def write_position(root: Path, position: FollowerPosition) -> None:
     """Replace the position of a follower, whole or not at all."""
     path = make_position_path(root, position.follower)
+    # Whole or not at all: a kill leaves the earlier position, and the next run writes it again.
     find_storage(path).replace(path, msgspec.json.encode(position))
 
 

@@ -74,10 +74,8 @@ DESCRIBING = frozenset({"SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 
 
 def _find_reserved_changes(table: Path, first: int, last: int) -> Iterator[tuple[int, str]]:
-    """Versions with the changes that others may not make, up to the first with one; see `find_reserved_changes`.
-
-    Only the metadata before the first is read from the table: a catalogue may have described it a thousand times.
-    """
+    """Versions with the changes that others may not make, up to the first with one; see `find_reserved_changes`."""
+    # Once: a catalogue may have described the table a thousand times.
     description = delta_log.read_table_metadata(table, first - 1)
     for version in range(first, last + 1):
         try:
@@ -114,6 +112,7 @@ def find_foreign_versions(table: Path, newest: int) -> list[int]:
     found: list[int] = []
     for version in range(newest, 0, -1):
         entry = delta_log.read_entry(table, version)
+        # Each commit of ours checks the one below it, so foreign ones stay on top.
         if entry is None or entry.kind is not None:
             break
         found.append(version)

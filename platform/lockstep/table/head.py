@@ -514,9 +514,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
                 next_step="run the release that wrote it, or a newer release",
             ) from error
         _check_features(head)
+        # `encode` finds them again, from the fields that are set.
         head = msgspec.structs.replace(head, features={})
         if head.version >= HEAD_VERSION:
             return head
+        # Version 1 recorded `running` for any run: no supervisor may start such a stream unasked.
         desired = Desired.BOUNDED if head.desired is Desired.RUNNING else head.desired
         return msgspec.structs.replace(head, desired=desired, version=HEAD_VERSION)
 

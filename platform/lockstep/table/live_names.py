@@ -37,15 +37,14 @@ class LiveNames:
     def find_missing(self, paths: Collection[str], version: int) -> list[str]:
         """Those of the paths that are no longer live, at `version` or later.
 
-        Later is as good for a compare-and-swap: a commit that lands right after `version` proves that there was nothing
-        later.
-
         Raises:
             TableReplaced: Versions that were read are gone.
         """
+        # Only entries since the last read: to read all files before each attempt loses every race with a writer.
         if self._version is None or not self._follow(self._version, version):
             refresh(self._handle, self._table)
             self._live = set(map(str, pa.table(self._handle.get_add_actions()).column("path").to_pylist()))
+            # Later is as good: a commit that lands right after `version` proves that nothing was later.
             self._version = self._handle.version()
         return sorted(set(paths) - self._live)
 

@@ -56,7 +56,7 @@ class LogTail:
             self.entry = entry
         if newest is None:
             self._pass_deleted_entries()
-        elif self.entry is None or newest.size != self.entry.size:
+        elif self.entry is None or newest.size != self.entry.size:  # it was torn, or is replaced from a copy
             self.entry = delta_log.read_entry(self.table, self.version)
 
     def advance(self, entry: LogEntry) -> None:

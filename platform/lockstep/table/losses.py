@@ -78,6 +78,7 @@ def rewind_losses(now: LostStates, then: LostStates) -> LostStates:
     earlier batch was made after another rewind, and counts for none of them.
     """
     rewound = msgspec.structs.replace(now, total=then.total, open=LossTotal(), first_batch=0, last_batch=0)
+    # An acceptance covers all losses up to its batch; one of a part of them is of after another rewind.
     if then.last_batch <= now.accepted_batch:
         return rewound
     return msgspec.structs.replace(rewound, open=then.open, first_batch=then.first_batch, last_batch=then.last_batch)

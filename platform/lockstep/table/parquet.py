@@ -93,6 +93,7 @@ class WrittenColumns:
 @lru_cache(maxsize=64)
 def find_written_columns(schema: pa.Schema) -> WrittenColumns:
     """The column options for a file of this schema."""
+    # Spark skips row groups by Parquet's statistics, in which no NaN shows: floats have none.
     leaves = [leaf for leaf in _leaves(schema) if not _watched(leaf.kind)]
     strings = [".".join(leaf.path) for leaf in leaves if pa.types.is_string(leaf.kind)]
     numbers = [leaf for leaf in leaves if pa.types.is_integer(leaf.kind) or pa.types.is_timestamp(leaf.kind)]
@@ -166,6 +167,7 @@ class ColumnStatistics:
         """Track written rows."""
         for leaf in self._leaves:
             values = leaf.values(rows)
+            # Parquet's count of nulls in a list or a map is of its elements.
             self._nulls[leaf.path] += values.null_count
             if pa.types.is_floating(leaf.kind):
                 self._floats(leaf.path, values)
@@ -174,6 +176,7 @@ class ColumnStatistics:
         if values.null_count == len(values):
             return
         found: Any = pc.min_max(values).as_py()  # ignores NaN next to a number
+        # For Spark a NaN is above every number.
         highest = math.nan if _has_nan(values) else found["max"]
         self._minima[path] = min(self._minima.get(path, math.nan), found["min"], key=_nan_last)
         self._maxima[path] = max(self._maxima.get(path, -math.inf), highest, key=_nan_last)
@@ -232,6 +235,7 @@ def compute_file_statistics(
     for leaf in _leaves(schema):
         bounds = _bounds(leaf, chunks, seen)
         if leaf.path[0] in hidden and bounds.minimum is not None:
+            # Bounds that every filter matches, and that tell no value: a missing bound hides the file from deltalake.
             bounds = Bounds(bounds.nulls, "", _ABOVE_ALL_TEXT)
         _put(statistics["minValues"], leaf.path, bounds.minimum)
         _put(statistics["maxValues"], leaf.path, bounds.maximum)
@@ -288,6 +292,7 @@ def _cut_maximum(text: str) -> str:
 
 def _timestamps(least_us: int, greatest_us: int) -> tuple[str | None, str | None]:
     """Bounds in milliseconds; none if a date is outside the years 1 to 9999."""
+    # Delta's form has milliseconds: a maximum that is rounded down would hide its rows.
     rounded_up_us = -(-greatest_us // 1000) * 1000
     highest_us = min(rounded_up_us, max(_LATEST_US, greatest_us))
     try:
@@ -430,11 +435,7 @@ class DataFile(msgspec.Struct, frozen=True):
 
 
 class DataFileWriter:
-    """Writes one Parquet file. The name ends in a uuid generated here and is created exclusively.
-
-    A name of epoch, batch and attempt would not be unique: attempts restart with each Spark job,
-    so a worker assumed dead could overwrite a committed file.
-    """
+    """Writes one Parquet file. The name ends in a uuid generated here and is created exclusively."""
 
     def __init__(  # noqa: PLR0913  # the options of a file
         self,
@@ -468,6 +469,7 @@ class DataFileWriter:
         folder = f"commit_hour={commit_hour}/" if commit_hour is not None else ""
         self._commit_hour = commit_hour
         self._schema = decode_schema(schema)
+        # A uuid: attempts restart with each job, so a worker assumed dead could overwrite a committed file.
         self._path = f"{folder}{prefix}-{uuid.uuid4().hex}.parquet"
         self._file = find_storage(table).open_pending(table / self._path)
         self._sink = _SummedSink(self._file.sink)

@@ -99,6 +99,7 @@ def make_position_columns(position: Position) -> dict[str, Any]:
         or position.ending is not None
         or position.gone_since_us is not None
     ):
+        # Few positions have any of these columns: the others cost no second dict.
         columns |= _make_rare_columns(position)
     return columns
 
@@ -200,6 +201,7 @@ def advance_positions(
         position = reached.get(key, 0)
         if key in after:
             raise TableError(f"the batch has two positions of {_describe_place(row)}", next_step=_GONE_BACK)
+        # Rewinds start a generation, and re-created topics, resets and imports have new keys.
         if not position <= row.start <= row.until:
             moved = f"from {position} to {row.start}, and the batch ends at {row.until}"
             raise TableError(f"the position of {_describe_place(row)} would go {moved}", next_step=_GONE_BACK)

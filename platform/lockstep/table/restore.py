@@ -60,8 +60,10 @@ def find_restored(planned: Restoration, base: int) -> RestoredFiles:
     gone = [file for path, file in now.items() if path not in then]
     if back and not gone:  # `commit_restored` commits a mark, which is removed by the next attempt
         raise _OnlyReturns
+    # At the base: others may have described the columns since.
     handle = delta_log.open_delta_table(planned.table, version=base)
     schema = _find_schema(planned, handle.schema())
+    # A commit that only removes files is retention to a stream reader: it adds a file without rows, too.
     if gone and not (back or planned.adds_more):
         back.append(write_mark(planned.table, schema, planned.commit_hour, planned.written_by).action())
     table_metadata = None

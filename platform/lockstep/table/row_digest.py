@@ -152,6 +152,7 @@ def _texts(values: pa.Array[Any]) -> U64:
     encoded: Any = values
     if not pa.types.is_dictionary(values.type):
         encoded = values.dictionary_encode()  # each distinct text is hashed once
+    # The null is behind the texts, at the place that null codes are filled with.
     hashes = np.append(_hash_texts(encoded.dictionary), _NULL)
     places: npt.NDArray[np.int32] = encoded.indices.fill_null(len(hashes) - 1).to_numpy(zero_copy_only=False)
     return hashes[places]

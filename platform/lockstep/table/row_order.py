@@ -100,6 +100,7 @@ def find_segments(rows: pa.Table, breaks: Sequence[int] = ()) -> Segments:
     Raises:
         OutOfOrder: Inside a segment a row does not follow the previous row.
     """
+    # Topic and partition as one number: changes of partition are found without comparing texts.
     topics: Any = rows.column("_topic_id").combine_chunks().dictionary_encode()
     codes = _integers(topics.indices) << _PARTITION_BITS | _integers(rows.column("_partition"))
     offsets = _integers(rows.column("_emit_offset"))

@@ -62,6 +62,7 @@ def find_schema_changes(
         problem = _problem(name, present, asked, defaulted)
         if problem:
             wrong.append(problem)
+    # A missing provenance column cannot be added: the old rows would have none.
     older = sorted(name for name in asked.keys() - present.keys() if name.startswith("_"))
     if older:
         raise TableError(
@@ -80,6 +81,7 @@ def find_schema_changes(
     loosened = list[str]()
     for name, field in asked.items():
         if name not in present:
+            # Older rows show null in it, even if the type declares a default.
             added.append(Field(name, field.type, nullable=True))
         elif field.nullable and not present[name].nullable:
             loosened.append(name)

@@ -117,6 +117,7 @@ def merge_rows(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     thousands, to cast, to write and to compare.
     """
     merged = list[pa.Table]()
+    # Together: a chunk of a few rows costs as much to cast, write and compare as one of thousands.
     for _, alike in groupby(tables, key=lambda table: table.schema):
         for few in _batched(alike, MERGED_ROWS):
             merged.append(with_columns(pa.concat_tables(few).combine_chunks(), schema))

@@ -60,6 +60,7 @@ class SideLog:
             newest = tail.find_number(transactions.BATCH)
             if newest == batch:
                 return None
+            # The writer commits no batch before the side tables have the previous one.
             if newest != after:
                 raise _apart(self._side, newest, batch)
             _check(self._side, files)

@@ -84,6 +84,7 @@ def move_out_of_log(table: Path, version: int, folder: Path) -> Path:
     storage.make_folder(folder)
     target = folder / f"{table.name}-{version:020d}-{uuid.uuid4().hex[:8]}.json"
     entry = delta_log.make_entry_path(table, version)
+    # First: checksums of a version without an entry make the log unreadable to delta-rs.
     for checksum in (entry.with_suffix(".crc"), *storage.find_files(entry.parent, f".{version:020d}.*crc")):
         storage.delete(checksum)
     checkpoints = list[Path]()

@@ -42,6 +42,7 @@ class WrittenBy(msgspec.Struct, frozen=True):
         """
         if self.epoch != head.epoch:
             return self.epoch < head.epoch
+        # The promotion that wrote it did not start this generation, or another attempt committed its batch.
         return self.generation != head.generation or self.batch <= head.batch
 
 

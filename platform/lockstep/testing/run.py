@@ -216,6 +216,7 @@ class _Pass(Generic[S, R]):
             StateNotOfItsType: A state cannot be stored.
         """
         first = cls(made, notes, log, without)
+        # As a run does: the range is folded again without the message that failed.
         while isinstance(failed := first.fold.outcome, MessageFailed):
             first = cls(made, notes, log, first.without.with_failed(failed))
         last = first

@@ -102,6 +102,7 @@ class BatchReplay:
             self._compare(row, session, state)
         self._touched = {}
         self._snapshots = set()
+        # The current rows are in memory: without room for more, only the end is compared.
         if self._budget.left < 0:
             self._stop()
 

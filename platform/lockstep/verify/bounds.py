@@ -72,6 +72,7 @@ class FileBounds:
         for name, value, is_greatest in limits:
             stated = _find_said(said, name)
             low, high = (value, stated) if is_greatest else (stated, value)
+            # Wider bounds than the rows need only cost time; narrower bounds make readers miss rows.
             if stated is not None and _is_above(low, high):
                 yield f"{name} {stated}, by the log", str(value)
 

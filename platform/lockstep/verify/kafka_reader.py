@@ -92,6 +92,7 @@ class KafkaTopicLog:
             ids = {name: f"name:{name}" for name in descriptions}
         else:
             ids = {name: str(topic.topic_id) for name, topic in descriptions.items()}
+        # Brokers without topic ids return one id for all: re-created topics would not be noticed.
         if len(set(ids.values())) < len(ids) or _NO_ID in ids.values():
             raise KafkaError(
                 "the brokers have no topic ids: the proof cannot tell topics apart",

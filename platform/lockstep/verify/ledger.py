@@ -295,6 +295,7 @@ class StoredRanges(Sequence[LedgerRange]):
         if number == 0 or self._find(number - 1) or self._find(number + 1):
             first = number - number % BLOCK_ROWS
             until = first + BLOCK_ROWS
+        # A few blocks: an object of each range is 4 kB, and a month has half a million batches.
         self._blocks = [*self._blocks[-BLOCKS_KEPT + 1 :], (first, [*map(_range, self.rows.read(first, until))])]
         return cast("LedgerRange", self._find(number))
 
@@ -422,6 +423,7 @@ def find_first_provable(ranges: StoredRanges, first_kept: int) -> int:
     """
     start, until, catching_up = (ranges.rows.read_numbers(name) for name in ("start", "until", "catching_up"))
     is_plain = (catching_up == 0) & ((start == until) | (start >= first_kept))  # the others are few: up to the first
+    # From the end: of a log that was cut and grew again, only what follows is as it was read.
     for number in np.flatnonzero(~is_plain)[::-1].tolist():
         if not _is_kept(ranges[number], first_kept):
             return int(number) + 1
@@ -436,6 +438,7 @@ def find_first_repeatable(ranges: StoredRanges, unknown_up_to: int) -> int:
     """
     batch, quarantined = (ranges.rows.read_numbers(name) for name in ("batch", "quarantined"))
     unknown = np.flatnonzero((batch <= unknown_up_to) & (quarantined > 0))
+    # A message may have killed each worker that decoded it: the proof must not decode it, either.
     if len(unknown):
         return int(unknown[-1]) + 1
     return 0
@@ -452,6 +455,7 @@ def find_first_with_state(
     inherited = count_up_to(ranges, inherited_up_to)
     if first == 0 and not inherited:
         return 0
+    # Housekeeping keeps the state in force at the rewind floor, and all later states.
     return max(first, inherited, count_up_to(ranges, rewind_floor))
 
 

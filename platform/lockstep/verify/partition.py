@@ -187,6 +187,7 @@ class PartitionProof:
         if self._ranges[self._next].is_loss:
             self.lost += 1
         else:
+            # Of unproven holes: the sessions of before them are suspended from the next message on.
             while self._suspend_at and self._suspend_at[0] <= offset:
                 self._suspend_before(self._suspend_at.pop(0))
             timestamp_ms = message.timestamp()[1]
@@ -396,6 +397,7 @@ class PartitionProof:
         parts = self._parts
         emitted = parts.folding.applying.emitted
         parts.replay.note(emitted)
+        # Rows emitted at `until` may follow: timers emit at the end of a range.
         later = emitted.since(emitted.emitted_before(until))
         parts.replay.drop(len(emitted.rows))
         parts.folding.applying.emitted = later

@@ -102,6 +102,7 @@ class RowSpool:
         order: Any = [(name, "ascending") for name in (*PLACE_COLUMNS, *self._order)]
         (rows,) = pa.concat_tables(tables).sort_by(order).combine_chunks().to_batches()
         path = str(self._scratch / f"{self._name}-{len(self._files)}.arrow")
+        # Uncompressed, and mapped when it is read: any rows of a partition can be read again at no cost.
         with pa.ipc.new_file(path, rows.schema) as writer:
             for index, run in enumerate(_split(rows)):
                 writer.write_batch(run)

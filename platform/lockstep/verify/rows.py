@@ -174,6 +174,7 @@ class TableRows:
         for start, until in _runs(batch):
             run = batch.slice(start, until - start)
             writer, index = writers[file]
+            # A run of one partition is one record batch, which the fold of that partition finds without a search.
             writer.write_batch(run)
             writers[file] = (writer, index + 1)
             self._note(run, file, index, hour)

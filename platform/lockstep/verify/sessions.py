@@ -133,9 +133,6 @@ class ReplaySessions:
     ) -> None:
         """Apply one message of a snapshot of several.
 
-        The rows of a ready fold are the difference that the snapshot makes as a whole, at the message that completes
-        it.
-
         Args:
             message: Its envelope, its body and its record.
             before: The state before the snapshot.
@@ -153,6 +150,7 @@ class ReplaySessions:
         else:
             rows = self._added(entry, body, record)
         if completes and difference is not None:
+            # The snapshot as a whole makes the difference, at the message that completes it.
             rows = difference.list_rows(before, entry.state, body)
             self._refuse_unfit(rows, envelope, record)
         self._applied(message, at, rows, SNAPSHOT)
@@ -252,6 +250,7 @@ class ReplaySessions:
         """Restore the state of a session that a failed message may have changed."""
         if entry.saved is None:
             return
+        # The engine folds the range again instead: both must have the same result.
         entry.state = self._declared.recovered(entry.saved)
         for body, record in entry.since:
             for _ in self._declared.on_update_unchecked(entry.state, body, record):
@@ -343,12 +342,10 @@ class ReplaySessions:
             raise make_unfit_value("a row that its table cannot hold")
 
     def _refuse_state(self, state: object, record: Record) -> None:
-        """Treat a state without a valid deadline, or that cannot be stored, as an error, if the stream did so.
-
-        In other cases the stream did not have to store it: a later message of the batch made it storable.
-        """
+        """Treat a state without a valid deadline, or that cannot be stored, as an error, if the stream did so."""
         if self._aside.may_hold(record.offset):
             read_deadline(self._declared, state)
+        # Otherwise a later message of the batch made the state storable, and the stream did not notice.
         if self._aside.quarantine.is_unstorable(record.offset) and not self._declared.is_storable(state):
             raise Violation("a state that can be stored", "another one", NOT_STORABLE)
 

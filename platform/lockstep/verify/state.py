@@ -337,6 +337,7 @@ class StoredState:
         try:
             self.follow(row)
         except StateError as error:
+            # Housekeeping and promotions delete states: the sessions are compared with the next one that is there.
             if not whole and self._may_be_absent(row.batch):
                 self._at = None
                 return

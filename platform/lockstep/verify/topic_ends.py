@@ -45,6 +45,7 @@ def describe_end(chain: LedgerChain) -> str:
 def _check(chain: LedgerChain, row: LedgerRange, violations: Violations) -> None:
     age = row.last_end_age_seconds
     end = row.last_end
+    # A second reading of the writer's rule, with which it shares no code.
     is_at_end = end is not None and (end == row.until or (row.catching_up and end < row.until))
     if is_at_end and age is not None and 0 <= age <= AGE_SECONDS_MAX:
         return

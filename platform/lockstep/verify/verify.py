@@ -324,16 +324,14 @@ def check_places(
     head: Head,
     violations: Violations,
 ) -> None:
-    """Compare the topics of the ledger with those of the rows; find partitions that a start would not find.
-
-    A start reads the ledger from the newest batch on that has a row of each partition.
-    """
+    """Compare the topics of the ledger with those of the rows; find partitions that a start would not find."""
     for key, chain in chains.items():
         named = places.get(key, chain.place).topic
         if named != chain.place.topic:
             expected = f"topic {named}, as the table has"
             violations.add(ViolationKind.TOPIC_DIFFERS, chain.place, None, expected, chain.place.topic)
         last = chain.ranges[-1]
+        # A start reads the ledger from the newest batch on that has a row of each partition.
         full = head.full_ledger_batch
         if last.batch < full and not last.is_forgotten:
             expected = f"a row in batch {full}, which has all positions, or later"
@@ -568,6 +566,7 @@ class _Proving:
                 continue
             why = f"the topic is {gone}: order and counts only"
             self._not_again(chain, _join_notes(why, describe_end(chain)))
+        # In groups: each partition that is read has states, rows and buffers in memory.
         for at in range(0, len(readable), TOGETHER_MAX):
             self._floor.refresh()
             self._prove_group(readable[at : at + TOGETHER_MAX], kafka)
@@ -820,7 +819,7 @@ class _Proving:
 
 
 def _find_last_dropped(head: Head) -> int:
-    """The last batch whose rows the table need not have: taken over from another table, or dropped by retention."""
+    """The last batch whose rows the table need not have: inherited from another table, or dropped by retention."""
     taken_over = FIRST_BATCH if head.taken_over is not None else 0
     if head.retention is None:
         return taken_over

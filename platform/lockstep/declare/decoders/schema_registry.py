@@ -147,6 +147,7 @@ class Framed:
             registered = self._ask(schema_id)
             if registered is not None:
                 return registered
+            # Random bytes would fill the worker's memory.
             if len(self._unknown) >= UNKNOWN_IDS_MAX:
                 self._unknown.clear()
             self._unknown[schema_id] = time.monotonic()

@@ -257,6 +257,7 @@ def _syncs(draft: Path) -> Diagnosis:
             file.flush()
             os.fsync(file.fileno())
             took.append(time.monotonic() - began)
+    # The median: one slow sync of a busy disk is not its speed.
     median = statistics.median(took)
     figure = f"4 KiB are synced in {median * 1000:.2f} ms (median of {SYNCS})"
     if median > SYNC_SECONDS_WARN:

@@ -197,6 +197,7 @@ def read_overview(
     Tables of no declared stream follow, as far as their heads tell.
     """
     handles = [StreamHandle(stream, settings) for stream in sorted(streams, key=lambda stream: stream.name)]
+    # Threads: a status mostly waits for a heartbeat and for Kafka.
     with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="status") as pool:
         of_root = DeclaredFollowers(
             tuple(each.stream for each in handles), tuple(derived), settings.table_root, settings.target_file_bytes

@@ -186,6 +186,7 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         TableError: The archive or the ledger of a stream with an archive is damaged.
     """
     if isinstance(stream.topics.start, Latest):
+        # Of a stream that starts at the end of its topics, a first batch would have no messages.
         stream = replace(stream, topics=replace(stream.topics, start=FirstSnapshot()))
     pinned = find_newest_versions(stream, StreamFolders(stream.name, settings.table_root))
     with TemporaryDirectory(prefix="lockstep-try-") as folder:
@@ -367,6 +368,7 @@ def _report(
     unsorted = chain.from_iterable(result.ranges for result in results)
     ranges = sorted(unsorted, key=lambda result: result.range.position.topic)
     messages = sum(each.counts.messages for each in ranges)
+    # Each class judges the same messages, so that they can be compared.
     declared = _compare(stream.integrity, read)
     start = stream.integrity.session_start
     compared = [_compare(replace(each, session_start=start), read) for each in _list_candidates(read)]

@@ -63,6 +63,7 @@ def find_undeclared_tables(declared: Collection[str], root: Path) -> tuple[Undec
     Costs a listing of the root, and a head for each folder that is not declared.
     """
     names = [name for name in sorted(find_storage(root).list_names(root)) if name not in declared]
+    # Threads: most of the time is spent on seeing whether the counter of a writer moves.
     with ThreadPoolExecutor(max_workers=TABLES_AT_ONCE, thread_name_prefix="undeclared") as pool:
         tables = pool.map(lambda name: find_undeclared_table(name, root), names)
         return tuple(table for table in tables if table is not None)

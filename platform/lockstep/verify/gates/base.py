@@ -161,6 +161,7 @@ def make_ruling(rules: GateRules, memory: Memory, envelope: Envelope, record: Re
     if is_multipart_open(memory):
         parts = memory["p"]
         inner = memory["g"]
+    # Each part counts as a snapshot to the class, and is buffered until the message that completes it.
     ruling = rules.rule(inner, _as_snapshot(envelope), record)
     cause = _unfit(parts, envelope, ruling)
     if cause is not None and not rules.tolerates_all:
