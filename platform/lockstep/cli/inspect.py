@@ -436,7 +436,7 @@ def _overview(found: tuple[StreamOverview, ...]) -> RenderableType:
     table = make_grid(("stream", "desired", "writer", "lag", "freshness", "headroom"), rows)
     alarms = list[RenderableType]()
     undeclared = list[RenderableType]()
-    followers = dict[tuple[str, str], FollowerStatus]()  # a follower of several streams is shown once
+    followers: dict[tuple[str, str], FollowerStatus] = {}  # a follower of several streams is shown once
     for overview in found:
         alarms += _alarms(overview.alarms, overview.unknown, overview.stream)
         for follower in overview.followers:

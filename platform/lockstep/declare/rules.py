@@ -678,7 +678,7 @@ def check_rules(rules: Sequence[Rule], row_type: type[msgspec.Struct]) -> None:
     """
     from lockstep.model.table_schema import make_row_columns  # loads pyarrow, which `import lockstep` does not
 
-    columns = dict[str, Column]()
+    columns: dict[str, Column] = {}
     if rules:
         columns = {column.name: column for column in make_row_columns(row_type)}
     for rule in rules:

@@ -41,7 +41,7 @@ def make_assets(
     streams = tuple(streams)
     derived = tuple(derived)
     upstream = find_lookup_assets(streams, derived, settings.table_root)
-    assets = list[AssetsDefinition | AssetSpec]()
+    assets: list[AssetsDefinition | AssetSpec] = []
     for stream in streams:
         assets += make_stream_assets(stream, settings, owners=owners, lookups=upstream[stream.name])
     assets += make_derived_assets(derived, settings, owners=owners)
