@@ -254,7 +254,7 @@ class ReplayTimers:
         if entry is None or not self.arms:
             return
         at_us = find_event_time(envelope, record)
-        if self.moment.is_implausible(at_us):  # a time far ahead would keep the session for ever
+        if self.moment.is_implausible(at_us):  # a time far ahead would keep the session open
             at_us = self.moment.at_us
         entry.seen_us = max(entry.seen_us, at_us)
         entry.at = record.offset
