@@ -306,7 +306,7 @@ def _ask_writer(folders: StreamFolders, output: OutputLog, before: Head, decisio
             if not any(each.topic_id in ids and each.batch <= before.batch for each in head.halted_topics):
                 return head  # also if a topic was halted again: its cause was not fixed
     finally:
-        # The run must not find the request later: the operator is told that nothing was changed.
+        # The run must not find the request later: the command reports that nothing was changed.
         unanswered = forget_resume_request(folders.control, before.epoch, request)
     if head.epoch != before.epoch or not is_writer_alive(folders.control, before.epoch):
         why = "the run has ended, or sends no heartbeats"
