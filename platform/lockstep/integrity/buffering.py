@@ -76,7 +76,9 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
         if not self._is_after(number, state.number):
             return state, Verdict(Judgement.LATE, "stale", f"above {state.number}", str(number))
         after, verdict = self._evidence.check(state.evidence, envelope, record)
-        return (after if verdict.judgement is Judgement.ACCEPT else state), verdict
+        if verdict.judgement is not Judgement.ACCEPT:
+            return state, verdict
+        return after, verdict  # from here on the state is that of the evidence: no later update is covered
 
     @override
     def migrate_state(self, state: GateState) -> M | SnapshotAwaited | SnapshotApplied[M] | None:
@@ -89,7 +91,9 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
 
     @override
     def buffered_offsets(self, state: M | SnapshotAwaited | SnapshotApplied[M] | None) -> tuple[int, ...]:
-        return _offsets(state.updates) if isinstance(state, SnapshotAwaited) else ()
+        if not isinstance(state, SnapshotAwaited):
+            return ()
+        return _offsets(state.updates)
 
     def _check_evidence(
         self, state: M | SnapshotAwaited | SnapshotApplied[M] | None, envelope: Envelope, record: Record
@@ -99,7 +103,9 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
             return self._check_snapshot(cast("SnapshotApplied[M]", state), envelope, record)
         inner = None if type(state) is SnapshotAwaited else state
         after, verdict = self._evidence.check(inner, envelope, record)
-        return (after if verdict.judgement is Judgement.ACCEPT else state), verdict
+        if verdict.judgement is not Judgement.ACCEPT:
+            return state, verdict
+        return after, verdict
 
     def _check_snapshot(
         self, state: SnapshotApplied[M], envelope: Envelope, record: Record
@@ -109,8 +115,9 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict
         number = _number(envelope)
-        is_numbered = envelope.kind is Kind.SNAPSHOT and number is not None
-        return (SnapshotApplied(cast("int", number), after) if is_numbered else after), verdict
+        if envelope.kind is Kind.SNAPSHOT and number is not None:
+            return SnapshotApplied(number, after), verdict
+        return after, verdict
 
     def _begin(
         self, state: M | SnapshotAwaited | SnapshotApplied[M] | None, envelope: Envelope, record: Record, number: int
@@ -120,14 +127,18 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
         if verdict.judgement is not Judgement.ACCEPT:
             return state, verdict
         waiting = state.updates if isinstance(state, SnapshotAwaited) else []
-        stale = [each for each in waiting if not self._is_after(each.number, number)]
-        applied = [each for each in waiting if each not in stale]
-        for each in applied:
-            after, verdict = self._evidence.check(after, _make_envelope(each, envelope), record)
+        stale = [update for update in waiting if not self._is_after(update.number, number)]
+        applied = [update for update in waiting if update not in stale]
+        for update in applied:
+            after, verdict = self._evidence.check(after, _make_envelope(update, envelope), record)
             if verdict.judgement is not Judgement.ACCEPT:
                 return state, verdict
-        outcome = Verdict(Judgement.ACCEPT, stale=_offsets(stale), after=_offsets(applied)) if waiting else ACCEPT
-        return after if applied else SnapshotApplied(number, after), outcome
+        outcome = ACCEPT
+        if waiting:
+            outcome = Verdict(Judgement.ACCEPT, stale=_offsets(stale), after=_offsets(applied))
+        if applied:
+            return after, outcome
+        return SnapshotApplied(number, after), outcome  # the next update may still be covered by the snapshot
 
     def _is_after(self, number: int, other: int) -> bool:
         return unwrap_sequence(number, other, self._wraps_at) > other
@@ -138,7 +149,8 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
         waiting = [] if state is None else state.updates
         link = envelope.link or Link(number)
         early = EarlyUpdate(record.offset, number, link.first, link.previous)
-        if (refused := self._refused(waiting, early)) is not None:
+        refused = self._refused(waiting, early)
+        if refused is not None:
             return state, refused
         verdict = Verdict(Judgement.BUFFER, "buffered", "a snapshot first", str(number))
         return SnapshotAwaited([*waiting, early]), verdict
@@ -146,11 +158,14 @@ class BufferingUntilSnapshot(Gate[M | SnapshotAwaited | SnapshotApplied[M]], Gen
     def _refused(self, waiting: list[EarlyUpdate], early: EarlyUpdate) -> Verdict | None:
         """Why an update cannot be buffered behind the others; gaps between them show with the snapshot."""
         number = early.number
-        if any(each is not None and abs(each) > LARGEST for each in (number, early.first, early.previous)):
-            return report_violation("number out of range", "a number of 64 bits", number)
-        if (refused := check_range(number, self._wraps_at)) is not None:
+        for stored in (number, early.first, early.previous):
+            if stored is not None and abs(stored) > LARGEST:
+                return report_violation("number out of range", "a number of 64 bits", number)
+        refused = check_range(number, self._wraps_at)
+        if refused is not None:
             return refused
         if waiting and self._wraps_at is not None:
+            # Of numbers that wrap around, more than half a round ahead is behind.
             ahead = (number - waiting[0].number) % self._wraps_at
             half = self._wraps_at // 2
             if ahead >= half:
@@ -172,20 +187,20 @@ def drop_buffer(state: GateState) -> GateState:
         case SnapshotApplied():
             return state.evidence
         case ActiveSession() | OpenSnapshot():
-            kept = drop_buffer(state.inner)
-            return _replace_inner(state, state.inner, kept, "inner")
+            return _replace_inner(state, state.inner, drop_buffer(state.inner), "inner")
         case Deduplicated():
-            kept = drop_buffer(state.evidence)
-            return _replace_inner(state, state.evidence, kept, "evidence")
+            return _replace_inner(state, state.evidence, drop_buffer(state.evidence), "evidence")
         case _:
             return state
 
 
-def _replace_inner(state: S, inner: GateState, kept: GateState, field: str) -> S | None:
+def _replace_inner(state: S, inner: GateState, reduced: GateState, field: str) -> S | None:
     """A state around its reduced inner state; None if nothing of the inner state is left."""
-    if kept is inner:
+    if reduced is inner:
         return state
-    return None if kept is None else msgspec.structs.replace(state, **{field: kept})
+    if reduced is None:
+        return None
+    return msgspec.structs.replace(state, **{field: reduced})
 
 
 def _number(envelope: Envelope) -> int | None:
@@ -200,4 +215,4 @@ def _make_envelope(early: EarlyUpdate, snapshot: Envelope) -> Envelope:
 
 
 def _offsets(waiting: list[EarlyUpdate]) -> tuple[int, ...]:
-    return tuple(each.offset for each in waiting)
+    return tuple(update.offset for update in waiting)

@@ -52,18 +52,20 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
         self, parts: OpenSnapshot[M], envelope: Envelope, record: Record
     ) -> tuple[M | OpenSnapshot[M] | None, Verdict]:
         """A message of a session whose snapshot is open, or is opened by it."""
-        before = parts if parts.offsets else parts.inner
+        unchanged = parts if parts.offsets else parts.inner
         is_part = envelope.kind is Kind.SNAPSHOT_PART
-        goes_on = is_part and not envelope.restarts_sequence and len(parts.offsets) < PARTS_MAX
-        # A gate may change the memory in its state in place. A message that may be refused gets a copy of it.
-        known = parts.inner if goes_on else deepcopy(parts.inner)
-        inner, verdict = self._inner.check(known, _as_snapshot(envelope), record)
+        continues = is_part and not envelope.restarts_sequence and len(parts.offsets) < PARTS_MAX
+        inner_state = parts.inner
+        if not continues:
+            # A gate may change the memory in its state in place. A message that may be refused gets a copy of it.
+            inner_state = deepcopy(parts.inner)
+        inner, verdict = self._inner.check(inner_state, _as_snapshot(envelope), record)
         freed: tuple[int, ...] = ()
         if (refused := _refused(parts, envelope, verdict)) is not None:
             if not self._tolerates_all:
-                return before, refused
+                return unchanged, refused
             freed = tuple(parts.offsets)
-            parts = OpenSnapshot([], parts.inner)
+            parts = OpenSnapshot([], parts.inner)  # the incomplete snapshot is given up, and the message starts anew
             verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
         if envelope.kind is Kind.END or (freed and envelope.kind is Kind.UPDATE):
             return inner, verdict
@@ -77,7 +79,9 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
         if not isinstance(state, OpenSnapshot):
             return self._inner.migrate_state(state)
         inner = self._inner.migrate_state(state.inner)
-        return None if inner is None else OpenSnapshot(state.offsets, inner)
+        if inner is None:
+            return None
+        return OpenSnapshot(state.offsets, inner)
 
     def buffered_offsets(self, state: M | OpenSnapshot[M] | None) -> tuple[int, ...]:
         """See `Gate.buffered_offsets`: messages that the inner gate buffered before the snapshot are included."""
@@ -88,7 +92,9 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
 
     def due_us(self, state: M | OpenSnapshot[M] | None) -> int | None:
         """See `Gate.due_us`: an open snapshot has no deadline."""
-        return None if isinstance(state, OpenSnapshot) else self._inner.due_us(state)
+        if isinstance(state, OpenSnapshot):
+            return None
+        return self._inner.due_us(state)
 
     @override
     def release_due(
@@ -101,8 +107,8 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
 
 def _refused(parts: OpenSnapshot[Any], envelope: Envelope, verdict: Verdict) -> Verdict | None:
     """Why a message cannot be part of the open snapshot; None when it can."""
-    if parts.offsets and (found := _find_interruption(envelope, verdict)):
-        return report_violation("snapshot not complete", "the rest of the snapshot", found)
+    if parts.offsets and (interruption := _find_interruption(envelope, verdict)):
+        return report_violation("snapshot not complete", "the rest of the snapshot", interruption)
     if verdict.judgement is Judgement.BUFFER or verdict.after or verdict.before or verdict.stale:
         return report_violation("snapshot out of order", "its messages one after the other", verdict.found)
     if verdict.judgement is not Judgement.ACCEPT:
@@ -118,9 +124,12 @@ def _find_interruption(envelope: Envelope, verdict: Verdict) -> str:
         return "another one that begins"
     if envelope.kind is Kind.END:
         return "the end of the session"
-    is_left_out = envelope.kind in _OF_SNAPSHOT and verdict.judgement in _LEFT_OUT
-    return f"a message of it left out: {verdict.cause}" if is_left_out else ""
+    if envelope.kind in _OF_SNAPSHOT and verdict.judgement in _LEFT_OUT:
+        return f"a message of it left out: {verdict.cause}"
+    return ""
 
 
 def _as_snapshot(envelope: Envelope) -> Envelope:
-    return msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT) if envelope.kind is Kind.SNAPSHOT_PART else envelope
+    if envelope.kind is not Kind.SNAPSHOT_PART:
+        return envelope
+    return msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT)

@@ -62,9 +62,9 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
         self, state: ActiveSession[M] | SuspensionMark | None, envelope: Envelope, record: Record
     ) -> tuple[ActiveSession[M] | SuspensionMark | None, Verdict]:
         """See `Gate.check`. The state is also kept with the verdicts suspend and quarantine."""
-        before = (
-            max(self.suspended_from, self._skipped.get(envelope.session, 0)) if self._skipped else self.suspended_from
-        )
+        before = self.suspended_from
+        if self._skipped:  # nearly always empty: every message runs through here
+            before = max(before, self._skipped.get(envelope.session, 0))
         # A mark is a suspension at any offset; of an active session, the offset of its start decides.
         suspended = state is not None and (type(state) is SuspensionMark or state.began_at < before)
         at_first = self._opens_at_first and envelope.kind is Kind.UPDATE and (state is None or suspended)
@@ -73,9 +73,11 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
         if suspended or record.offset < before or (state is None and self._skipped.get(envelope.session)):
             return self._waiting(state, envelope, before, suspended=suspended)
         active = state if isinstance(state, ActiveSession) else None
-        inner, verdict = self._inner.check(None if active is None else active.inner, envelope, record)
+        inner_state = None if active is None else active.inner
+        inner, verdict = self._inner.check(inner_state, envelope, record)
         if verdict.judgement in _KEPT:
-            return ActiveSession(record.offset if active is None else active.began_at, inner), verdict
+            began_at = record.offset if active is None else active.began_at
+            return ActiveSession(began_at, inner), verdict
         if active is None and self.suspended_from and verdict.judgement is Judgement.VIOLATION:
             # It may have started before: suspended like the others.
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
@@ -87,11 +89,15 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
 
     @override
     def buffered_offsets(self, state: ActiveSession[M] | SuspensionMark | None) -> tuple[int, ...]:
-        return self._inner.buffered_offsets(state.inner) if isinstance(state, ActiveSession) else ()
+        if not isinstance(state, ActiveSession):
+            return ()
+        return self._inner.buffered_offsets(state.inner)
 
     def due_us(self, state: ActiveSession[M] | SuspensionMark | None) -> int | None:
         """See `Gate.due_us`; called only for sessions that are not suspended."""
-        return self._inner.due_us(state.inner) if isinstance(state, ActiveSession) else None
+        if not isinstance(state, ActiveSession):
+            return None
+        return self._inner.due_us(state.inner)
 
     @override
     def release_due(
@@ -112,7 +118,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
         is_broken = _is_broken(known)
         stays_broken = _stays_broken(envelope, broken=is_broken)
         if isinstance(known, SuspensionMark) and is_broken is stays_broken:
-            return known, outcome
+            return known, outcome  # nothing changes: its buffered messages were freed by the first message
         outcome = msgspec.structs.replace(outcome, judgement=Judgement.SUSPEND, freed=self.buffered_offsets(known))
         return _mark(known, before, broken=stays_broken), outcome
 
@@ -121,24 +127,26 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
     ) -> tuple[ActiveSession[M] | SuspensionMark | None, Verdict]:
         """A snapshot restarts its session, unless the class forbids even that and the stream halts."""
         if known is not None and suspended and not envelope.restarts_sequence and _is_broken(known):
+            # It may complete the snapshot that was open when the session was suspended.
             since = known.since if isinstance(known, SuspensionMark) else record.offset
             return self._waiting(known, envelope, since, suspended=True)
-        before = known.inner if isinstance(known, ActiveSession) and not suspended else None
-        inner, verdict = self._inner.check(before, envelope, record)
+        current = known.inner if isinstance(known, ActiveSession) and not suspended else None
+        inner, verdict = self._inner.check(current, envelope, record)
         if verdict.judgement in _KEPT:
-            outcome = self._end_suspension(known, verdict, envelope, record) if suspended else verdict
-            return ActiveSession(record.offset, inner), outcome
-        if before is None or not self._tolerates_violations or verdict.judgement in _DROPPED:
+            if suspended:
+                verdict = self._end_suspension(known, verdict, envelope, record)
+            return ActiveSession(record.offset, inner), verdict
+        if current is None or not self._tolerates_violations or verdict.judgement in _DROPPED:
             return self._refused(known, verdict, envelope, record)
-        if _is_open(before) and not envelope.restarts_sequence:
+        if _is_open(current) and not envelope.restarts_sequence:
             return self._refused(known, verdict, envelope, record)
+        # The snapshot contradicts the session: it restarts it, as if the session were unknown.
         inner, fresh = self._inner.check(None, envelope, record)
         if fresh.judgement not in _KEPT:
             return self._refused(known, fresh, envelope, record)
-        freed = self._inner.buffered_offsets(before)
-        return ActiveSession(record.offset, inner), msgspec.structs.replace(
-            verdict, judgement=fresh.judgement, freed=freed
-        )
+        freed = self._inner.buffered_offsets(current)
+        outcome = msgspec.structs.replace(verdict, judgement=fresh.judgement, freed=freed)
+        return ActiveSession(record.offset, inner), outcome
 
     def _end_suspension(
         self, known: ActiveSession[M] | SuspensionMark | None, verdict: Verdict, envelope: Envelope, record: Record
@@ -159,7 +167,7 @@ class SuspensionGate(Gate[ActiveSession[M] | SuspensionMark], Generic[M]):
             return known, verdict
         if verdict.judgement is Judgement.VIOLATION and not self._tolerates_violations:
             return known, verdict
-        if known is None:
+        if known is None:  # no state that could be suspended
             return None, msgspec.structs.replace(verdict, judgement=Judgement.QUARANTINE)
         outcome = msgspec.structs.replace(verdict, judgement=Judgement.SUSPEND, freed=self.buffered_offsets(known))
         broken = _stays_broken(envelope, broken=_is_broken(known))
@@ -192,20 +200,24 @@ def migrate_gate_state(state: GateState, suspended_from: int, *, suspends: bool,
         return None
     if suspends:
         return _migrate_session(state, suspended_from, inner)
-    if isinstance(state, SuspensionMark):
+    if isinstance(state, SuspensionMark) or find_begin(state) < suspended_from:
         return None
-    if isinstance(state, ActiveSession):
-        return None if state.began_at < suspended_from else cast("GateState", inner.migrate_state(state.inner))
-    return None if suspended_from > 0 else cast("GateState", inner.migrate_state(state))
+    inner_state = state.inner if isinstance(state, ActiveSession) else state
+    return cast("GateState", inner.migrate_state(inner_state))
 
 
 def _migrate_session(state: GateState, suspended_from: int, inner: Gate[M]) -> ActiveSession[M] | SuspensionMark | None:
     """A stored state as that of a class that suspends."""
     if state is None or isinstance(state, SuspensionMark):
         return state
-    began_at = state.began_at if isinstance(state, ActiveSession) else 0
-    kept = inner.migrate_state(state.inner if isinstance(state, ActiveSession) else state)
-    return SuspensionMark(began_at, suspended_from) if kept is None else ActiveSession(began_at, kept)
+    began_at = 0  # a session of a stream that used to halt is as old as its partition
+    if isinstance(state, ActiveSession):
+        began_at = state.began_at
+        state = state.inner
+    migrated = inner.migrate_state(state)
+    if migrated is None:  # unusable by the current class: the next snapshot restarts the session
+        return SuspensionMark(began_at, suspended_from)
+    return ActiveSession(began_at, migrated)
 
 
 def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> SuspensionMark | None:
@@ -224,7 +236,7 @@ def mark_suspended(state: GateState, since: int, *, broken: bool = False) -> Sus
 
 
 def _mark(known: ActiveSession[Any] | SuspensionMark, since: int, *, broken: bool) -> SuspensionMark:
-    if isinstance(known, SuspensionMark):
+    if isinstance(known, SuspensionMark):  # keeps its first lost offset
         return msgspec.structs.replace(known, is_broken=broken)
     return SuspensionMark(known.began_at, since, broken)
 
@@ -251,7 +263,9 @@ def mark_lost(state: GateState) -> GateState:
 
 def is_snapshot_open(state: GateState) -> bool:
     """Whether a snapshot of several messages of a session is incomplete, and the session is not suspended."""
-    return isinstance(state.inner if isinstance(state, ActiveSession) else state, OpenSnapshot)
+    if isinstance(state, ActiveSession):
+        return _is_open(state.inner)
+    return _is_open(state)
 
 
 def _is_open(state: object) -> bool:
@@ -272,13 +286,17 @@ def list_skips_without_snapshot(
     skipped: Iterable[SuspendedSession], gate_of: Callable[[str], GateState]
 ) -> tuple[SuspendedSession, ...]:
     """The skipped sessions that no snapshot has restarted yet, by their gate state."""
-    return tuple(each for each in skipped if each.before and not _begun(gate_of(each.session), each.before))
+    waiting = list[SuspendedSession]()
+    for session in skipped:
+        if session.before and not _has_restarted(gate_of(session.session), session.before):
+            waiting.append(session)
+    return tuple(waiting)
 
 
 def list_unread_skips(skipped: Iterable[SuspendedSession], reached: int) -> tuple[SuspendedSession, ...]:
     """The same for a class without snapshots (`SkipGate`): sessions whose given-up messages are not all read yet."""
-    return tuple(each for each in skipped if each.before > reached)
+    return tuple(session for session in skipped if session.before > reached)
 
 
-def _begun(state: GateState, before: int) -> bool:
+def _has_restarted(state: GateState, before: int) -> bool:
     return isinstance(state, ActiveSession) and state.began_at >= before

@@ -144,7 +144,8 @@ def read_patiently(
 ) -> Iterator[MessageRun | UnreadableRange]:
     """`read_ranges` by a new client that also logs its progress while it returns no message."""
     progress = FetchProgress()
-    response = max(RESPONSE_BYTES, int(configuration.get("message.max.bytes", 0)))  # else the client refuses it
+    # The client refuses a fetch limit below its limit of a message.
+    response = max(RESPONSE_BYTES, int(configuration.get("message.max.bytes", 0)))
     shown = {**configuration, "debug": "msg,fetch", "fetch.max.bytes": response}
     consumer = RangeConsumer(shown, progress, log_level=DEBUG)
     try:
@@ -169,11 +170,10 @@ class _Reading:
         self._progress = progress or FetchSteps()
         self._next = [item.start for item in ranges]
         self._taken = [0] * len(ranges)
-        self._open = {
-            TopicNamePartition(item.topic, item.partition): index
-            for index, item in enumerate(ranges)
-            if item.start < item.until
-        }
+        self._open = dict[TopicNamePartition, int]()
+        for index, item in enumerate(ranges):
+            if item.start < item.until:
+                self._open[TopicNamePartition(item.topic, item.partition)] = index
         self._awaited = set(self._open.values())
         self._finished: list[TopicPartition] = []
 
@@ -181,31 +181,32 @@ class _Reading:
         """All runs until every range is done or Kafka stays silent."""
         if not self._open:
             return
+        # All ranges at the same time: one after another, each assignment would wait for a separate fetch.
         self._consumer.assign([_assigned(self._ranges[index]) for index in self._awaited])
         silent_since = time.monotonic()
-        left = self._count_left()
+        missing = self._count_missing()
         steps = 0
         while self._awaited:
-            # A poll for more than is left would wait for messages beyond the ranges.
-            yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, left), POLL_SECONDS))
+            # A poll for more than is missing would wait for messages beyond the ranges.
+            yield from self._sorted(self._consumer.consume(min(MESSAGES_A_CALL, missing), POLL_SECONDS))
             if self._progress.steps:
                 yield from self._pass_over()
             self._stop_fetching()
-            before = left
-            left = self._count_left()
+            missing_before = missing
+            missing = self._count_missing()
             steps_before = steps
             steps = self._progress.steps
             # Progress beyond a range must not reset the timeout of the ranges still awaited.
-            if left < before or steps > steps_before:
+            if missing < missing_before or steps > steps_before:
                 silent_since = time.monotonic()
                 self._consumer.clear_log()
             elif time.monotonic() - silent_since > (patience := self._patience_seconds()):
-                why = self._consumer.explain_silence()
-                yield from self._give_up(
-                    f"nothing was heard of the partition for {patience:g} seconds{why and f': {why}'}"
-                )
+                reason = f"nothing was heard of the partition for {patience:g} seconds"
+                if explanation := self._consumer.explain_silence():
+                    reason += f": {explanation}"
+                yield from self._give_up(reason)
                 return
-        if self._open:
+        if self._open:  # messages beyond the ranges, only if they are fetched already
             yield from self._sorted(self._consumer.consume(MESSAGES_A_CALL, 0.0))
 
     def _patience_seconds(self) -> float:
@@ -221,7 +222,7 @@ class _Reading:
             if passed is not None and passed >= item.until:
                 yield from self._end(index, passed)
 
-    def _count_left(self) -> int:
+    def _count_missing(self) -> int:
         """Number of offsets of the awaited ranges that are not read yet."""
         return sum(self._ranges[index].until - self._next[index] for index in self._awaited)
 
@@ -230,21 +231,21 @@ class _Reading:
 
         The client returns fetched messages partition by partition, so nearly always all are of one.
         """
-        place = _same_place(messages)
-        if place is None:
+        partition = _same_partition(messages)
+        if partition is None:
             yield from self._mixed(messages)
-        elif place in self._open:
-            yield self._run(self._open[place], messages)
+        elif partition in self._open:
+            yield self._run(self._open[partition], messages)
 
     def _mixed(self, messages: list[Message]) -> Iterator[MessageRun | UnreadableRange]:
         by_range: dict[int, list[Message]] = {}
         events: list[tuple[int, Message]] = []
         failed: set[int] = set()
-        known = self._open
+        open_ranges = self._open
         # Mapped methods: this loop sees every message, and a bound call costs twice as much.
         places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         for place, error, message in zip(places, map(Message.error, messages), messages, strict=True):
-            index = known.get(place)  # type: ignore[call-overload]  # a plain tuple costs less, for every message
+            index = open_ranges.get(place)  # type: ignore[call-overload]  # a plain tuple costs less, for every message
             if index is None or index in failed:
                 continue  # over-fetched after its range was done, or behind what could not be read
             if error is not None:
@@ -255,8 +256,8 @@ class _Reading:
                 by_range[index].append(message)
             else:
                 by_range[index] = [message]
-        for index, found in by_range.items():
-            yield self._run(index, found)
+        for index, run in by_range.items():
+            yield self._run(index, run)
         for index, event in events:
             yield from self._event(index, event)
 
@@ -264,8 +265,8 @@ class _Reading:
         error = event.error()
         if error is None or not self._is_open(index):
             return
-        at_end = error.code() in (ClientError._PARTITION_EOF, *_CORRUPT)  # noqa: SLF001  # the client's name
-        if at_end and index in self._awaited:
+        is_at_end = error.code() in (ClientError._PARTITION_EOF, *_CORRUPT)  # noqa: SLF001  # the client's name
+        if is_at_end and index in self._awaited:
             yield from self._end(index, int(event.offset() or 0))
         if _ends_range(error) and self._is_open(index):
             was_awaited = index in self._awaited  # else it has all that it must have
@@ -277,11 +278,12 @@ class _Reading:
         self._taken[index] += len(messages)
         start = self._next[index]
         limit = self._ranges[index].limit
-        past = _offset(messages[-1]) >= limit - 1
-        if past:
+        last = _offset(messages[-1])
+        is_past = last >= limit - 1
+        reached = limit if is_past else last + 1
+        if is_past:
             messages = _before(messages, limit)
-        gaps = _gaps(messages, start, limit if past else None)
-        reached = limit if past else _offset(messages[-1]) + 1
+        gaps = _gaps(messages, start, reached)
         self._advance(index, reached)
         return MessageRun(index=index, messages=messages, gaps=gaps, reached=reached)
 
@@ -306,10 +308,10 @@ class _Reading:
         return TopicNamePartition(item.topic, item.partition) in self._open
 
     def _finish(self, index: int) -> None:
-        done = self._ranges[index]
-        del self._open[TopicNamePartition(done.topic, done.partition)]
+        finished = self._ranges[index]
+        del self._open[TopicNamePartition(finished.topic, finished.partition)]
         self._awaited.discard(index)
-        self._finished.append(TopicPartition(done.topic, done.partition))
+        self._finished.append(TopicPartition(finished.topic, finished.partition))
 
     def _stop_fetching(self) -> None:
         """Drop finished ranges from the assignment, all of a poll at once: each call waits for the client's thread."""
@@ -337,7 +339,7 @@ def _ends_range(error: ClientError) -> bool:
     return error.code() in _CORRUPT or not error.retriable()
 
 
-def _same_place(messages: list[Message]) -> TopicNamePartition | None:
+def _same_partition(messages: list[Message]) -> TopicNamePartition | None:
     """Topic and partition of messages that are all of one, without an event among them; else None."""
     topics = list(map(Message.topic, messages))
     partitions = list(map(Message.partition, messages))
@@ -362,15 +364,15 @@ def _offset(message: Message) -> int:
 
 def _before(messages: list[Message], until: int) -> list[Message]:
     """Drop messages fetched past the end of the range."""
-    keep = len(messages)
-    while keep and _offset(messages[keep - 1]) >= until:
-        keep -= 1
-    return messages[:keep] if keep < len(messages) else messages
+    count = len(messages)
+    while count and _offset(messages[count - 1]) >= until:
+        count -= 1
+    return messages[:count] if count < len(messages) else messages
 
 
-def _gaps(messages: list[Message], start: int, until: int | None) -> list[tuple[int, int]]:
-    """Offsets without a message between `start`, the messages, and `until` if it is reached."""
-    end = until if until is not None else _offset(messages[-1]) + 1
+def _gaps(messages: list[Message], start: int, end: int) -> list[tuple[int, int]]:
+    """Offsets without a message between `start`, the messages, and `end`."""
+    # Offsets of a partition only rise: as many messages as offsets leave no gap.
     if end - start == len(messages):
         return []
     gaps = []
@@ -453,8 +455,8 @@ class FetchLog(FetchSteps):
             super().log(level, form, *arguments)
             return
         line = form % arguments
-        if (found := _ENQUEUED.search(line)) is not None:
-            self.fetches.append(Fetch(int(found["records"]), int(found["last"]), int(found["control"])))
+        if (fetched := _ENQUEUED.search(line)) is not None:
+            self.fetches.append(Fetch(int(fetched["records"]), int(fetched["last"]), int(fetched["control"])))
             self.steps += self.fetches[-1].records > 0
         self.unknown_versions += _UNKNOWN_VERSION in line
 
@@ -472,7 +474,7 @@ class FetchProgress(FetchSteps):
     def __init__(self) -> None:
         super().__init__()
         self._fetching: dict[TopicNamePartition, int] = {}
-        self._found: dict[TopicNamePartition, int] = {}
+        self._enqueued: dict[TopicNamePartition, int] = {}
 
     def log(self, level: int, form: str, *arguments: object) -> None:
         """A log line; those at the debug level describe fetches."""
@@ -480,18 +482,21 @@ class FetchProgress(FetchSteps):
             super().log(level, form, *arguments)
             return
         line = form % arguments
-        if (asked := _FETCHING.search(line)) is not None:
-            place = TopicNamePartition(asked["topic"], int(asked["partition"]))
-            offset = int(asked["offset"])
+        if (requested := _FETCHING.search(line)) is not None:
+            place = TopicNamePartition(requested["topic"], int(requested["partition"]))
+            offset = int(requested["offset"])
             self.steps += self._fetching.get(place) != offset
             self._fetching[place] = offset
-        elif (found := _ENQUEUED.search(line)) is not None:
-            place = TopicNamePartition(found["topic"], int(found["partition"]))
-            self._found[place] = self._found.get(place, 0) + int(found["records"]) - int(found["control"])
+        elif (fetched := _ENQUEUED.search(line)) is not None:
+            place = TopicNamePartition(fetched["topic"], int(fetched["partition"]))
+            messages = int(fetched["records"]) - int(fetched["control"])  # no application gets control records
+            self._enqueued[place] = self._enqueued.get(place, 0) + messages
 
     def find_passed(self, place: TopicNamePartition, taken: int) -> int | None:
         """See `FetchSteps.find_passed`."""
-        return self._fetching.get(place) if self._found.get(place, 0) == taken else None
+        if self._enqueued.get(place, 0) != taken:
+            return None  # messages before that offset still wait in the client's queue
+        return self._fetching.get(place)
 
 
 class _Prober:
@@ -500,10 +505,11 @@ class _Prober:
     def __init__(self, configuration: Configuration, tuning: Tuning) -> None:
         self._log = FetchLog()
         self._tuning = tuning
+        # "read_uncommitted" returns the messages of aborted transactions; "msg" logs each fetch with its records.
         shows_all = {"isolation.level": "read_uncommitted", "debug": "msg"}
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
-    def look(self, whole: Range) -> tuple[list[tuple[int, int]], list[Fetch]] | UnreadableRange:
+    def read(self, whole: Range) -> tuple[list[tuple[int, int]], list[Fetch]] | UnreadableRange:
         """[start, until) of offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
         seen: list[tuple[int, int]] = []
@@ -543,8 +549,10 @@ def explain_missing_offsets(
         The gaps; or why the log could not be read: that proves nothing.
     """
     explained: list[Hole] | UnreadableRange = []
-    for _ in range(tuning.explain_attempts if gaps else 0):
-        whole = Range(topic, partition, gaps[0][0], gaps[-1][1], patient=patient)
+    if not gaps:
+        return explained
+    whole = Range(topic, partition, gaps[0][0], gaps[-1][1], patient=patient)
+    for _ in range(tuning.explain_attempts):
         explained = _explained(configuration, whole, gaps, tuning)
         if not isinstance(explained, UnreadableRange):
             break
@@ -554,43 +562,43 @@ def explain_missing_offsets(
 def find_whole_spans(fetches: Iterable[Fetch], start: int) -> Iterator[tuple[int, int]]:
     """[start, until) of the offsets that all contain a record, by consecutive fetches from `start` on."""
     for fetch in fetches:
-        if fetch.last >= start:
-            if fetch.records == fetch.last + 1 - start:
+        if fetch.last >= start:  # else a second fetch of the same offsets
+            if fetch.records == fetch.last + 1 - start:  # a record for each offset: none is removed
                 yield start, fetch.last + 1
             start = fetch.last + 1
 
 
 def add_offsets(spans: list[tuple[int, int]], offsets: Iterable[int]) -> None:
     """Add rising offsets to the spans [start, until) of consecutive ones, in place."""
-    for at in offsets:
-        if spans and spans[-1][1] == at:
-            spans[-1] = (spans[-1][0], at + 1)
+    for offset in offsets:
+        if spans and spans[-1][1] == offset:
+            spans[-1] = (spans[-1][0], offset + 1)
         else:
-            spans.append((at, at + 1))
+            spans.append((offset, offset + 1))
 
 
 def mark_proven(holes: Iterable[Hole], spans: Sequence[tuple[int, int]], cause: str) -> Iterator[Hole]:
-    """The holes, of which the unproven parts inside of the spans have a cause; all in offset order."""
+    """Replace the unproven parts of holes inside `spans` by proven ones, in offset order."""
     index = 0
     for hole in holes:
         if hole.cause != UNPROVEN:
             yield hole
             continue
-        at = hole.start
-        while index < len(spans) and spans[index][1] <= at:
+        offset = hole.start
+        while index < len(spans) and spans[index][1] <= offset:
             index += 1
         while index < len(spans) and spans[index][0] < hole.until:
-            start = max(at, spans[index][0])
+            start = max(offset, spans[index][0])
             until = min(hole.until, spans[index][1])
-            if at < start:
-                yield Hole(start=at, until=start, cause=UNPROVEN)
+            if offset < start:
+                yield Hole(start=offset, until=start, cause=UNPROVEN)
             yield Hole(start=start, until=until, cause=cause)
-            at = until
+            offset = until
             if spans[index][1] > hole.until:
                 break  # the next hole may start inside the span
             index += 1
-        if at < hole.until:
-            yield Hole(start=at, until=hole.until, cause=UNPROVEN)
+        if offset < hole.until:
+            yield Hole(start=offset, until=hole.until, cause=UNPROVEN)
 
 
 def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: Tuning) -> list[Hole] | UnreadableRange:
@@ -598,19 +606,20 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: T
     holes = [Hole(start=start, until=until, cause=UNPROVEN) for start, until in gaps]
     prober = _Prober(configuration, tuning)
     try:
-        looked = prober.look(whole)  # 1
+        answer = prober.read(whole)  # 1
     finally:
         prober.close()
-    if isinstance(looked, UnreadableRange):
-        return looked
-    seen, fetches = looked
+    if isinstance(answer, UnreadableRange):
+        return answer
+    seen, fetches = answer
     holes = list(mark_proven(holes, seen, "aborted"))
     # An offset with a record but no message is a marker.
     holes = list(mark_proven(holes, list(find_whole_spans(fetches, whole.start)), "marker"))
     markers = _by_batches(configuration, whole, holes, tuning)  # 2
     if isinstance(markers, UnreadableRange):
         return markers
-    return list(_join(mark_proven(holes, markers, "marker"), frozenset(start for start, _ in gaps)))  # 3
+    starts = frozenset(start for start, _ in gaps)
+    return list(_join(mark_proven(holes, markers, "marker"), starts))  # 3
 
 
 def _by_batches(
@@ -624,17 +633,18 @@ def _by_batches(
     prober = _Prober({**configuration, **ONE_BATCH}, tuning)
     try:
         for hole in unproven:
-            looked = prober.look(msgspec.structs.replace(whole, start=hole.start, until=hole.until))
-            if isinstance(looked, UnreadableRange):
-                return looked
-            markers |= {fetch.last for fetch in looked[1] if fetch.records == fetch.control == 1}
+            answer = prober.read(msgspec.structs.replace(whole, start=hole.start, until=hole.until))
+            if isinstance(answer, UnreadableRange):
+                return answer
+            # Of a batch with more records, none tells which offset the control record has.
+            markers |= {fetch.last for fetch in answer[1] if fetch.records == fetch.control == 1}
     finally:
         prober.close()
-    return [(at, at + 1) for at in sorted(markers)]
+    return [(offset, offset + 1) for offset in sorted(markers)]
 
 
 def _join(holes: Iterable[Hole], apart: frozenset[int]) -> Iterator[Hole]:
-    """The holes; one that follows another of the same cause at once joins it, unless its start is `apart`."""
+    """Merge adjacent holes of one cause, except at a start in `apart`."""
     last: Hole | None = None
     for hole in holes:
         if last is not None and last.until == hole.start and last.cause == hole.cause and hole.start not in apart:
@@ -647,7 +657,7 @@ def _join(holes: Iterable[Hole], apart: frozenset[int]) -> Iterator[Hole]:
         yield last
 
 
-LOOKS = 2
+ATTEMPTS = 2
 """Failures of the first offset, before anything is called corrupt."""
 STEPS_MAX = 64
 """Offsets tried one by one, so that nothing readable is passed over; then with increasing steps."""
@@ -669,8 +679,8 @@ class Corrupt(msgspec.Struct, frozen=True):
     """A fetch from the offset returns a record batch that cannot be parsed."""
 
 
-Look = Callable[[int], Readable | Corrupt | None]
-"""What a fetch from an offset returns; None without an answer from Kafka."""
+Probe = Callable[[int], Readable | Corrupt | None]
+"""The result of a fetch from an offset; None without an answer from Kafka."""
 
 
 def find_next_readable(configuration: Configuration, corrupt: Range, tuning: Tuning = DEFAULT_TUNING) -> int | None:
@@ -680,41 +690,42 @@ def find_next_readable(configuration: Configuration, corrupt: Range, tuning: Tun
     """
     probe = _Probe(configuration, corrupt.topic, corrupt.partition, tuning.silence_seconds_max)
     try:
-        return find_first_readable(probe.look, corrupt.start, corrupt.until)
+        return find_first_readable(probe.fetch, corrupt.start, corrupt.until)
     finally:
         probe.close()
 
 
-def find_first_readable(look: Look, start: int, until: int) -> int | None:
-    """See `find_next_readable`. Pure except for `look`."""
+def find_first_readable(probe: Probe, start: int, until: int) -> int | None:
+    """See `find_next_readable`. Pure except for `probe`."""
     failing = start
-    for offset in (*[start] * LOOKS, *range(start + 1, min(until, start + STEPS_MAX))):
-        found = look(offset)
-        if found is None:
+    # The start more than once: a batch that was corrupted in transit reads well the next time.
+    for offset in (*[start] * ATTEMPTS, *range(start + 1, min(until, start + STEPS_MAX))):
+        answer = probe(offset)
+        if answer is None:
             return None
-        if isinstance(found, Readable):
-            return start if offset == start else min(found.offset, until)
+        if isinstance(answer, Readable):
+            return start if offset == start else min(answer.offset, until)
         failing = offset
     step = STEPS_MAX
     while failing + step < until:
-        found = look(failing + step)
-        if found is None:
+        answer = probe(failing + step)
+        if answer is None:
             return None
-        if isinstance(found, Readable):
-            return _boundary(look, failing, failing + step, min(found.offset, until))
+        if isinstance(answer, Readable):
+            return _boundary(probe, failing, failing + step, min(answer.offset, until))
         failing = failing + step
         step = 2 * step
-    return _boundary(look, failing, until, until)
+    return _boundary(probe, failing, until, until)
 
 
-def _boundary(look: Look, failing: int, fine: int, end: int) -> int | None:
+def _boundary(probe: Probe, failing: int, fine: int, end: int) -> int | None:
     """The first readable offset between `failing` and `fine`, whose fetch starts at `end`."""
     while fine - failing > 1:
         middle = (failing + fine) // 2
-        match look(middle):
-            case Readable(found):
+        match probe(middle):
+            case Readable(offset):
                 fine = middle
-                end = min(found, end)
+                end = min(offset, end)
             case Corrupt():
                 failing = middle
             case None:
@@ -732,15 +743,15 @@ class _Probe:
         self._partition = partition
         self._seconds_max = seconds_max
 
-    def look(self, offset: int) -> Readable | Corrupt | None:
-        """See `Look`. A broker's unknown error is evidence only if it reads the start of the same log."""
-        found = self._fetch(offset)
-        if not isinstance(found, ClientError):
-            return found
-        if found.code() == ClientError.UNKNOWN:
+    def fetch(self, offset: int) -> Readable | Corrupt | None:
+        """See `Probe`. A broker's unknown error is evidence only if it reads the start of the same log."""
+        answer = self._fetch(offset)
+        if not isinstance(answer, ClientError):
+            return answer
+        if answer.code() == ClientError.UNKNOWN:
             start = self._fetch(OFFSET_BEGINNING)
             return Corrupt() if isinstance(start, Readable) and start.offset < offset else None
-        return Corrupt() if found.code() in _CORRUPT else None
+        return Corrupt() if answer.code() in _CORRUPT else None
 
     def _fetch(self, offset: int) -> Readable | Corrupt | ClientError | None:
         """The client skips a batch of an unknown version without an event if the batch starts before the offset."""

@@ -63,7 +63,7 @@ class ArchiveBuffer:
     def add(self, messages: Sequence[Message]) -> None:
         """Add the next messages, in order of offsets."""
         if messages and cast("int", messages[0].offset()) < self.start:
-            messages = [each for each in messages if cast("int", each.offset()) >= self.start]
+            messages = [message for message in messages if cast("int", message.offset()) >= self.start]
         if not messages:
             return
         batch = encode_messages(messages)
@@ -79,10 +79,10 @@ class ArchiveBuffer:
 
     def finish(self, until: int) -> pa.Table:
         """The messages before an offset, by which the range ends."""
-        found = pa.Table.from_batches(self._batches, MESSAGE_SCHEMA)
-        if found.num_rows and found["offset"][-1].as_py() >= until:
-            return found.filter(pc.field("offset") < until)
-        return found
+        messages = pa.Table.from_batches(self._batches, MESSAGE_SCHEMA)
+        if messages.num_rows and messages["offset"][-1].as_py() >= until:  # seldom: a filter copies all of them
+            return messages.filter(pc.field("offset") < until)
+        return messages
 
 
 def encode_messages(messages: Sequence[Message]) -> pa.RecordBatch:
@@ -114,14 +114,14 @@ def _make_numbers(numbers: Sequence[int | None]) -> pa.Array[Any]:
 def _make_headers(messages: Sequence[Message]) -> pa.Array[Any]:
     kind = cast("pa.ListType[Any]", MESSAGE_SCHEMA.field("headers").type)
     try:
-        found = list(map(_ask_headers, messages))
+        headers = list(map(_ask_headers, messages))
     except (SystemError, UnicodeDecodeError):  # of one of them the client library reads no header
-        found = [list(read_headers(message)) for message in messages]
-    if not any(found):
+        headers = [list(read_headers(message)) for message in messages]
+    if not any(headers):  # nearly always: made from buffers, without an empty list a message
         offsets: Any = pa.array(np.zeros(len(messages) + 1, np.int32))
         empty: Any = pa.ListArray
         return cast("pa.Array[Any]", empty.from_arrays(offsets, pa.array([], kind.value_type), type=kind))
-    return pa.array([list(map(_to_mapping, each or ())) for each in found], kind)
+    return pa.array([list(map(_to_mapping, of_message or ())) for of_message in headers], kind)
 
 
 def _to_mapping(header: tuple[str, bytes | None]) -> dict[str, object]:
@@ -151,8 +151,8 @@ def make_rows(
     if not holes:
         return rows
     empty: dict[str, object] = {"timestamp_ms": None, "timestamp_type": 0, "headers": []}
-    listed = [empty | {"offset": each.start, "until": each.until, "cause": each.cause} for each in holes]
-    gaps = pa.Table.from_pylist(listed, schema=SCHEMA)
+    hole_rows = [empty | {"offset": hole.start, "until": hole.until, "cause": hole.cause} for hole in holes]
+    gaps = pa.Table.from_pylist(hole_rows, schema=SCHEMA)
     for name, values in _repeat_place(position, batch, len(holes)).items():
         gaps = gaps.set_column(SCHEMA.get_field_index(name), SCHEMA.field(name), values)
     return pa.concat_tables([rows, gaps]).sort_by("offset")
@@ -169,10 +169,11 @@ def _repeat_place(position: Position, batch: int, count: int) -> dict[str, Any]:
 
 def take_holes(holes: Sequence[Hole], start: int, until: int) -> list[Hole]:
     """The holes within offsets [start, until), in order. Pure."""
-    inside = (hole for hole in holes if hole.start < until and hole.until > start)
-    return [
-        msgspec.structs.replace(hole, start=max(hole.start, start), until=min(hole.until, until)) for hole in inside
-    ]
+    inside = list[Hole]()
+    for hole in holes:
+        if hole.start < until and hole.until > start:
+            inside.append(msgspec.structs.replace(hole, start=max(hole.start, start), until=min(hole.until, until)))
+    return inside
 
 
 def find_sessions(
@@ -192,12 +193,13 @@ def find_sessions(
         return pa.nulls(messages.num_rows, pa.string())
     sessions = _take_sessions(messages["offset"].to_numpy(), rows)
     if sessions.null_count:
-        listed: list[str | None] = sessions.to_pylist()
-        for at, message in enumerate(list_messages(messages)):
-            if listed[at] is None:
+        names: list[str | None] = sessions.to_pylist()
+        for place, message in enumerate(list_messages(messages)):
+            if names[place] is None:
                 record = Record(position.topic, position.topic_id, position.partition, message.offset(), message)
-                listed[at] = find_session(compiled, record)
-        sessions = pa.array(listed, pa.string())
+                names[place] = find_session(compiled, record)
+        sessions = pa.array(names, pa.string())
+    # Without a key the comparison is null: not the key.
     is_key = pc.coalesce(pc.equal(sessions.cast(pa.binary()), messages["key"].combine_chunks()), pa.scalar(value=False))
     return cast("pa.Array[Any]", pc.if_else(is_key, pa.scalar(None, pa.string()), sessions))
 
@@ -207,9 +209,10 @@ def _take_sessions(offsets: npt.NDArray[np.int64], rows: Sequence[pa.RecordBatch
     if not rows:
         return pa.nulls(len(offsets), pa.string())
     emitted, first = np.unique(np.concatenate([batch["_offset"].to_numpy() for batch in rows]), return_index=True)
-    held: Any = pa.chunked_array([batch["_session"] for batch in rows], pa.string()).combine_chunks()
+    sessions: Any = pa.chunked_array([batch["_session"] for batch in rows], pa.string()).combine_chunks()
+    # An offset after the last emitted one would be a place past the end.
     places = np.minimum(np.searchsorted(emitted, offsets), len(emitted) - 1)
-    return held.take(pa.array(first[places], mask=emitted[places] != offsets))
+    return sessions.take(pa.array(first[places], mask=emitted[places] != offsets))
 
 
 class RangeToArchive(NamedTuple):
@@ -277,7 +280,9 @@ class ArchiveSource:
                 others.append(index)
             else:
                 yield from self._read_archived(index, item)
-        for run in self.kafka.read([ranges[index] for index in others]) if others else ():
+        if not others:
+            return
+        for run in self.kafka.read([ranges[index] for index in others]):
             yield _with_index(run, others[run.index])
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:
@@ -288,15 +293,20 @@ class ArchiveSource:
         """See `MessageSource.readable_again`."""
         if self._find(corrupt) is None:
             return self.kafka.readable_again(corrupt)
-        holes = self._holes.get(TopicNamePartition(corrupt.topic, corrupt.partition), [])
-        return next((hole.until for hole in holes if hole.start == corrupt.start), None)
+        for hole in self._holes.get(TopicNamePartition(corrupt.topic, corrupt.partition), []):
+            if hole.start == corrupt.start:
+                return hole.until
+        return None
 
     def explain(self, planned: PlannedRange, gaps: Sequence[tuple[int, int]]) -> list[Hole] | UnreadableRange:
         """See `MessageSource.explain`."""
         if planned.archived is None:
             return self.kafka.explain(planned, gaps)
         holes = self._holes.get(TopicNamePartition(planned.position.topic, planned.position.partition), [])
-        return list(chain.from_iterable(take_holes(holes, start, until) for start, until in gaps))
+        explained = list[Hole]()
+        for start, until in gaps:
+            explained += take_holes(holes, start, until)
+        return explained
 
     def _find(self, item: Range) -> WantedMessages | None:
         return self.planned[TopicNamePartition(item.topic, item.partition)].archived
@@ -304,12 +314,15 @@ class ArchiveSource:
     def _read_archived(self, index: int, item: Range) -> Iterator[MessageRun | UnreadableRange]:
         """A range as the archive has it: record batches that were corrupt in Kafka are judged again as such."""
         wanted = msgspec.structs.replace(cast("WantedMessages", self._find(item)), start=item.start, until=item.until)
-        known = self._holes[TopicNamePartition(item.topic, item.partition)] = []
-        for run in read_messages(wanted) if item.start < item.until else ():
-            known += run.holes
+        holes = list[Hole]()
+        self._holes[TopicNamePartition(item.topic, item.partition)] = holes
+        if item.start >= item.until:
+            return
+        for run in read_messages(wanted):
+            holes += run.holes
             corrupt = next((hole for hole in run.holes if hole.cause == CORRUPT), None)
             until = run.until if corrupt is None else corrupt.start
-            messages = [each for each in run.messages if each.offset() < until]
+            messages = [message for message in run.messages if message.offset() < until]
             gaps = [(hole.start, hole.until) for hole in run.holes if hole.start < until]
             if messages or gaps:
                 yield MessageRun(index, cast("list[Any]", messages), gaps, until)

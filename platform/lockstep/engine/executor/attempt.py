@@ -53,10 +53,12 @@ class Attempt(msgspec.Struct, frozen=True):
             StateNotOfItsType: The messages are not to blame.
         """
         key = error.partition
-        known = self.unstorable.get(key or TopicIdPartition("", 0), frozenset[str]())
-        if key is None or error.sessions <= known:
+        if key is None:
             raise error
-        return msgspec.structs.replace(self, unstorable={**self.unstorable, key: known | error.sessions})
+        checked = self.unstorable.get(key, frozenset[str]())
+        if error.sessions <= checked:  # checked after each message already: the fold left another type
+            raise error
+        return msgspec.structs.replace(self, unstorable={**self.unstorable, key: checked | error.sessions})
 
     def after_limit(self, error: BaseException) -> Attempt:
         """The next attempt reads less, without the extension if that panicked.
@@ -81,8 +83,9 @@ class Attempt(msgspec.Struct, frozen=True):
         if (ends := self._end_before(error) or self._halve_messages()) is not None:  # 2, 3
             return msgspec.structs.replace(narrower, ends=ends)
         if len(self.ranges) > 1:
-            kept = self.ranges[self.turn % 2 :: 2]
-            return msgspec.structs.replace(narrower, ranges=kept, turn=self.turn // 2)  # 4
+            # The other half in the next batch: the same ranges must not be left out for ever.
+            half = self.ranges[self.turn % 2 :: 2]
+            return msgspec.structs.replace(narrower, ranges=half, turn=self.turn // 2)  # 4
         if limit is LimitKind.PANIC and not self.judges_panics:
             return msgspec.structs.replace(self, judges_panics=True)  # 5
         raise EngineLimit(limit, describe_error(error), alone=_describe_place(self.ranges[0])) from error
@@ -93,16 +96,20 @@ class Attempt(msgspec.Struct, frozen=True):
             return None
         starts = {item.position.key: item.position.next_offset for item in self.ranges}
         offset = error.offset or 0
-        return {**self.ends, error.key: offset} if offset > starts[error.key] else None
+        if offset <= starts[error.key]:
+            return None
+        return {**self.ends, error.key: offset}
 
     def _halve_messages(self) -> Mapping[TopicIdPartition, int] | None:
         """The ends with half of the messages of each range; None if none has more than one."""
         counts = {item.position.key: self.find_end(item) - item.position.next_offset for item in self.ranges}
         if max(counts.values(), default=0) <= 1:
             return None
-        return {
-            item.position.key: item.position.next_offset + (counts[item.position.key] + 1) // 2 for item in self.ranges
-        }
+        ends = dict[TopicIdPartition, int]()
+        for item in self.ranges:
+            key = item.position.key
+            ends[key] = item.position.next_offset + (counts[key] + 1) // 2  # rounded up: progress of one message
+        return ends
 
 
 def _describe_place(planned: PlannedRange) -> str:

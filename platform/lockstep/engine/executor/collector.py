@@ -57,7 +57,7 @@ class CollectorSchedule:
     @contextmanager
     def pause(self) -> Iterator[None]:
         """No collection in this context; afterwards a full collection if it is due."""
-        gc.freeze()
+        gc.freeze()  # the collector does not visit frozen objects
         gc.disable()
         bytes_now = self._read_memory()
         if self._bytes_then is None:  # the collection after the previous task is over
@@ -72,7 +72,7 @@ class CollectorSchedule:
                 gc.unfreeze()
             else:
                 gc.freeze()
-            if not is_serving():
+            if not is_serving():  # in a worker PySpark collects once the result is sent
                 gc.collect()
                 gc.freeze()
                 gc.enable()

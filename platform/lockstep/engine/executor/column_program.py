@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 from msgspec import UNSET, UnsetType
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from lockstep.declare.decoders.base import Decode, list_members
 from lockstep.declare.decoders.plain import Json
@@ -83,21 +83,23 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
     kind = type(transform)
     names = compile_fields(type(transform))
     places = transform.fields
-    taken = any(getattr(kind, hook) is not getattr(ColumnFold, hook) for hook in ("envelope", "on_update"))
-    if taken or len(names.updates) != 1 or places.sequence is None:
+    is_overridden = kind.envelope is not ColumnFold.envelope or kind.on_update is not ColumnFold.on_update
+    if is_overridden or len(names.updates) != 1 or places.sequence is None:
         return None
     update = names.updates[0]
     change = find_row_type(update, places.rows)
-    types = {each.name: each.type for each in fields(update)}
-    columns = None if change is None else _find_columns(names, change)
-    plain = (types.get(places.session or "", str), types[places.sequence], types.get(places.event_time_us or "", int))
-    if change is None or columns is None or plain != (str, int, int) or not _are_plain(update, change, names):
+    types = {item.name: item.type for item in fields(update)}
+    roles = (types.get(places.session or "", str), types[places.sequence], types.get(places.event_time_us or "", int))
+    if change is None or roles != (str, int, int):
+        return None
+    columns = _find_columns(names, change)
+    if columns is None or not _are_plain(update, change, names):
         return None
     twin = make_twin(update, {places.rows: list[make_twin(change, {})]})  # type: ignore[misc]  # made at run time
-    others = [each for each in list_members(stream.types.message) if each is not update]
     message: Any = twin
-    for each in others:
-        message |= each
+    for member in list_members(stream.types.message):
+        if member is not update:
+            message |= member
     return ColumnProgram(
         decode=decoder.build(message),
         update=twin,
@@ -118,14 +120,7 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
 
 def make_twin(struct: type[msgspec.Struct], replaced: dict[str, Any]) -> type[msgspec.Struct]:
     """A type that is decoded alike from JSON, with a value that JSON lacks for an omitted field: None, or NaN."""
-    twin: list[tuple[str, Any, Any]] = []
-    for each in fields(struct):
-        default = msgspec.field(default_factory=each.default_factory) if each.default is msgspec.NODEFAULT else None
-        if each.default is not msgspec.NODEFAULT:
-            default = each.default if each.default is not UNSET else math.nan if _is_float(each.type) else None
-        elif each.default_factory is msgspec.NODEFAULT:
-            default = msgspec.field()
-        twin.append((each.name, replaced.get(each.name, each.type), default))
+    twin = [(item.name, replaced.get(item.name, item.type), _make_default(item)) for item in fields(struct)]
     declared = struct.__struct_config__
     return msgspec.defstruct(
         struct.__name__,
@@ -136,8 +131,19 @@ def make_twin(struct: type[msgspec.Struct], replaced: dict[str, Any]) -> type[ms
         tag=declared.tag,
         tag_field=declared.tag_field,
         forbid_unknown_fields=declared.forbid_unknown_fields,
-        rename={each.name: each.encode_name for each in fields(struct)},
+        rename={item.name: item.encode_name for item in fields(struct)},
     )
+
+
+def _make_default(item: FieldInfo) -> Any:
+    """The default of a field in a twin."""
+    if item.default is UNSET:  # JSON has no NaN, and arrays of floats take it without a mask
+        return math.nan if _is_float(item.type) else None
+    if item.default is not msgspec.NODEFAULT:
+        return item.default
+    if item.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=item.default_factory)
+    return msgspec.field()
 
 
 def _is_nan(default: object) -> bool:
@@ -160,17 +166,18 @@ def _are_plain(update: type[msgspec.Struct], change: type[msgspec.Struct], names
 
 def _find_columns(names: ColumnNames, change: type[msgspec.Struct]) -> tuple[tuple[type, int], ...] | None:
     """Type and place of each column; None if one is not plain."""
-    changed = {each.name: each.type for each in fields(change)}
-    of_value = {each.name: each.type for each in fields(names.value)}
-    defaults = {each.name: each.default for each in fields(change)}
+    changed = {item.name: item.type for item in fields(change)}
+    of_value = {item.name: item.type for item in fields(names.value)}
+    defaults = {item.name: item.default for item in fields(change)}
     if changed[names.key] not in {str, int}:
         return None
     for name in names.columns:
         kind = of_value[name]
         if kind not in ARROW or changed[name] not in {kind, kind | UnsetType} or _is_nan(defaults[name]):
             return None
-    kinds = [changed[names.key], *(2 * [of_value[name] for name in names.columns])]
-    for at, column in zip(names.source, make_row_columns(names.row), strict=True):
-        if column.type.kind is ColumnKind.ENUM or column.type.arrow != ARROW[kinds[at]]:
+    values = [of_value[name] for name in names.columns]
+    kinds = [changed[names.key], *values, *values]  # the key; the columns after a change; those before it
+    for source, column in zip(names.source, make_row_columns(names.row), strict=True):
+        if column.type.kind is ColumnKind.ENUM or column.type.arrow != ARROW[kinds[source]]:
             return None
     return tuple((of_value[name], change.__struct_fields__.index(name)) for name in names.columns)

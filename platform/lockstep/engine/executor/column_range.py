@@ -91,10 +91,12 @@ class ColumnRange:
     def find_entries(self, names: Sequence[str]) -> list[SessionEntry[object]] | None:
         """The states of sessions; None if a session has not started."""
         entries = self.state.entries
-        found = [entries.get(session) or self.sessions.load(session) for session in names]
-        if any(entry is None or type(entry.gate) is not int for entry in found) or not entries.keys() >= set(names):
-            return None  # not started; or one session evicted another
-        return cast("list[SessionEntry[object]]", found)
+        loaded = [entries.get(session) or self.sessions.load(session) for session in names]
+        if any(entry is None or type(entry.gate) is not int for entry in loaded):  # not started
+            return None
+        if not entries.keys() >= set(names):  # one session evicted another
+            return None
+        return cast("list[SessionEntry[object]]", loaded)
 
     def find_rows(self, pairs: Sequence[Pair]) -> list[msgspec.Struct]:
         """Rows as they are in the states. Raises KeyError if a session has no such row."""
@@ -118,14 +120,15 @@ class ColumnRange:
         rows = proof.rows
         number = np.zeros(len(rows), np.int32)
         if message is not None:
-            number = (np.arange(len(message)) - (np.cumsum(rows) - rows)[message]).astype(np.int32)
+            first_row = np.cumsum(rows) - rows  # of each message
+            number = (np.arange(len(message)) - first_row[message]).astype(np.int32)
             offsets = offsets[message]
             numbers = numbers[message]
             times = None if times is None else times[message]
         size = len(number)
         offset = pa.array(offsets)
         proven = [
-            *(pa.repeat(cast("Any", each), size) for each in self._constants),
+            *(pa.repeat(cast("Any", constant), size) for constant in self._constants),
             offset,
             offset,
             pa.array(number),

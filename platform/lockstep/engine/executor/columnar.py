@@ -28,9 +28,9 @@ class ChunkFold:
     def __init__(self, of_range: ColumnRange) -> None:
         self._program = of_range.program
         self._sessions = of_range.sessions
-        make_table = of_range.program.make_table
-        self._plain: PlainChunks = NumpyChunks(of_range) if make_table is None else NativeChunks(of_range, make_table())
-        self._pause = self._next_pause = 0
+        self._plain = _make_chunks(of_range)
+        self._pause = 0
+        self._next_pause = 0
         self.folded = 0
         of_range.state.write_back = self.write_back
 
@@ -49,7 +49,9 @@ class ChunkFold:
                 self._next_pause = 0
                 self.folded += 1
                 return True
-            self._pause, self._next_pause = self._next_pause, min(self._program.pause_max, 2 * self._next_pause or 1)
+            # Chunks that are not plain are seldom alone, and each attempt costs: twice as long a pause each time.
+            self._pause = self._next_pause
+            self._next_pause = min(self._program.pause_max, 2 * self._next_pause or 1)
         else:
             self._pause = max(0, self._pause - 1)
         self.write_back()
@@ -58,3 +60,10 @@ class ChunkFold:
     def _is_numbered(self) -> bool:
         gate = self._sessions.gate
         return type(gate) is Numbers and gate.wraps_at is None
+
+
+def _make_chunks(of_range: ColumnRange) -> PlainChunks:
+    make_table = of_range.program.make_table
+    if make_table is None:
+        return NumpyChunks(of_range)
+    return NativeChunks(of_range, make_table())

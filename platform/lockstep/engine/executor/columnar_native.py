@@ -50,9 +50,13 @@ class NativeChunks(PlainChunks):
         program = self._range.program
         try:
             entries = self._read(messages)
-            newest = None if entries is None else table.follow([cast("int", each.gate) for each in entries], LARGEST)
+            if entries is None:
+                return False
+            newest = table.follow([cast("int", entry.gate) for entry in entries], LARGEST)
+            if newest is None:  # the numbers of a session are not consecutive
+                return False
             times = None if program.event_time_us is None else np.frombuffer(table.times(), np.int64)
-            if entries is None or newest is None or not (times is None or has_readable_times(times)):
+            if times is not None and not has_readable_times(times):
                 return False
             if missing := table.missing():
                 table.add([astuple(row) for row in self._range.find_rows(missing)])
@@ -60,18 +64,22 @@ class NativeChunks(PlainChunks):
             return False
         self._range.emission.flush()  # its error does not concern this chunk, which has changed nothing yet
         try:
-            made, counts = table.change(program.source, BATCH_BYTES_MAX)
+            encoded, counts = table.change(program.source, BATCH_BYTES_MAX)
         except NOT_PLAIN:
             return False
         rows = np.frombuffer(counts, np.int64)
         size = int(rows.sum())
-        *columns, sessions = [make_array(kind, size, buffers) for kind, buffers in zip(self._types, made, strict=True)]
+        arrays = [make_array(kind, size, buffers) for kind, buffers in zip(self._types, encoded, strict=True)]
+        *columns, sessions = arrays
+        message = None  # each message has one row
+        if size != len(rows) or not rows.all():
+            message = np.repeat(np.arange(len(rows)), rows)
         proof = ChunkProvenance(
             offsets=find_offsets(messages),
             numbers=np.frombuffer(table.sequences(), np.int64),
             times=times,
             sessions=sessions,
-            message=None if size == len(rows) and rows.all() else np.repeat(np.arange(len(rows)), rows),
+            message=message,
             rows=rows,
         )
         self._range.append(self._range.build(columns, proof), proof, entries, newest)
@@ -80,7 +88,9 @@ class NativeChunks(PlainChunks):
     def _read(self, messages: Sequence[Message]) -> list[SessionEntry[object]] | None:
         """Read messages into the table. Returns the states of their sessions; None if a message is not plain."""
         kind = type(messages[0])
-        keys = None if self._range.program.session is not None else list(map(kind.key, messages))
+        keys: list[bytes | None] | None = None
+        if self._range.program.session is None:
+            keys = list(map(kind.key, messages))
         names = self._table.read(list(map(kind.value, messages)), keys)
         if names is None or self._range.emission.emitted_at(cast("int", messages[0].offset())):
             return None  # or its offset has rows before its own

@@ -77,8 +77,9 @@ class StringCodes(dict[str | None, int]):
         """The strings of codes. Raises ValueError if any string is not valid text (lone surrogates)."""
         if len(self.texts) > DICTIONARY_MAX:
             return pa.array(list(map(self.texts.__getitem__, codes.tolist())), pa.string())
-        if (known := len(self._arrow)) < len(self.texts):
-            self._arrow = pa.concat_arrays([self._arrow, pa.array(self.texts[known:], pa.string())])
+        encoded = len(self._arrow)
+        if encoded < len(self.texts):
+            self._arrow = pa.concat_arrays([self._arrow, pa.array(self.texts[encoded:], pa.string())])
         return self._arrow.take(cast("Any", pa.array(codes)))
 
 
@@ -101,13 +102,13 @@ class TouchedRows:
 
     def find(self, sessions: Sequence[str], keys: Sequence[object]) -> Places:
         """The places of rows. Raises KeyError if a session has no such row."""
-        known = self._places
-        try:
-            places = [known[session][key] for session, key in zip(sessions, keys, strict=True)]
+        by_session = self._places
+        try:  # nearly all chunks touch rows of earlier chunks only: no second pass that searches missing ones
+            places = [by_session[session][key] for session, key in zip(sessions, keys, strict=True)]
         except KeyError:
             rows = dict.fromkeys(zip(sessions, keys, strict=True))
-            self._load([(session, key) for session, key in rows if key not in known[session]])
-            places = [known[session][key] for session, key in zip(sessions, keys, strict=True)]
+            self._load([(session, key) for session, key in rows if key not in by_session[session]])
+            places = [by_session[session][key] for session, key in zip(sessions, keys, strict=True)]
         return pack(places)
 
     def put(self, places: Places, words: Words) -> None:
@@ -152,25 +153,27 @@ class TouchedRows:
     def _values(self, kind: type, words: Words) -> list[object]:
         if kind is str:
             return list(map(self.codes.texts.__getitem__, words.tolist()))
-        return cast("list[object]", (words.view(np.float64) if kind is float else words.astype(kind)).tolist())
+        values = words.view(np.float64) if kind is float else words.astype(kind)
+        return cast("list[object]", values.tolist())
 
     def _load(self, missing: list[Pair]) -> None:
         columns = list(zip(*map(astuple, self._range.find_rows(missing)), strict=True))
-        if any({*map(type, column)} != {kind} for kind, column in zip(self._kinds, columns, strict=True)):
-            raise TypeError("the fold left values of other types in a state: Arrow would convert them")
+        for kind, column in zip(self._kinds, columns, strict=True):
+            if set(map(type, column)) != {kind}:
+                raise TypeError("the fold left values of other types in a state: Arrow would convert them")
         first = len(self._pairs)
         until = len(self._pairs) + len(missing)
         words = [self.make_words(kind, column)[0] for kind, column in zip(self._kinds, columns, strict=True)]
         self._reserve(until)
-        for n, column in enumerate(words):
-            self.words[first:until, n] = column
+        for n, column_words in enumerate(words):
+            self.words[first:until, n] = column_words
         self._is_dirty[first:until] = False
         for place, (session, key) in enumerate(missing, first):
             self._places[session][key] = place
         self._pairs += missing
 
     def _reserve(self, rows: int) -> None:
-        if rows > len(self.words):
+        if rows > len(self.words):  # doubled: many chunks with a few new rows each copy the matrix rarely
             more = max(rows, 2 * len(self.words)) - len(self.words)
             self.words = np.concatenate([self.words, np.empty((more, len(self._kinds)), np.int64)])
             self._is_dirty = np.concatenate([self._is_dirty, np.empty(more, np.bool_)])
@@ -234,7 +237,7 @@ def find_starts(of: npt.NDArray[Any]) -> Flags:
     return starts
 
 
-def apply_changes(places: Places, values: Words, present: Flags, known: Words) -> _Changed | None:
+def apply_changes(places: Places, values: Words, present: Flags, current: Words) -> _Changed | None:
     """Change rows one after the other: a line of `values` each, where `present`.
 
     All first changes of a row together, then all second changes, and so on: few rows change twice in a chunk.
@@ -243,28 +246,29 @@ def apply_changes(places: Places, values: Words, present: Flags, known: Words) -
         places: For each change the row.
         values: For each change the new words.
         present: Which of these are new.
-        known: The words of all rows before.
+        current: The words of all rows before the changes.
 
     Returns:
         None if a row changes so often that one change after the other costs less.
     """
     order = places.astype(np.int32).argsort(kind="stable")
     starts = find_starts(places[order])
-    before = known[places]
-    after = np.where(present, values, before)
+    previous = current[places]
+    after = np.where(present, values, previous)
     if not starts.all():
-        at = np.arange(len(order))
-        turns = at - np.maximum.accumulate(np.where(starts, at, 0))
-        if (last := int(turns.max())) > TURNS_MAX:
+        indices = np.arange(len(order))
+        turns = indices - np.maximum.accumulate(np.where(starts, indices, 0))
+        last = int(turns.max())
+        if last > TURNS_MAX:
             return None
         later = np.flatnonzero(turns)
         later = later[turns[later].argsort(kind="stable")]
         until = np.searchsorted(turns[later], np.arange(1, last + 2)).tolist()
         for first, end in pairwise(until):
             change = order[later[first:end]]
-            base = before[change] = after[order[later[first:end] - 1]]
+            base = previous[change] = after[order[later[first:end] - 1]]
             after[change] = np.where(present[change], values[change], base)
-    return _Changed(after, before, places)
+    return _Changed(after, previous, places)
 
 
 class NumpyChunks(PlainChunks):
@@ -283,8 +287,10 @@ class NumpyChunks(PlainChunks):
     def fold(self, messages: Sequence[Message]) -> bool:
         try:
             updates = self._decode(messages)  # 1
-            sessions = None if updates is None else self._check(updates)  # 2
-            if updates is None or sessions is None:
+            if updates is None:
+                return False
+            sessions = self._check(updates)  # 2
+            if sessions is None:
                 return False
             changes = list(chain.from_iterable(updates.rows))
             if not changes:
@@ -294,7 +300,7 @@ class NumpyChunks(PlainChunks):
             if changed is None:
                 return False
             batch, proof = self._encode(updates, sessions, columns[self._program.key], changed)  # 5
-        except NOT_PLAIN:
+        except NOT_PLAIN:  # nothing is changed yet: the plain loop folds these messages and names the reason
             return False
         self._range.append(batch, proof, sessions.entries, sessions.newest)  # 6
         self._rows.put(changed.places, changed.after)
@@ -308,10 +314,10 @@ class NumpyChunks(PlainChunks):
         if max(map(len, cast("list[bytes]", values))) > program.message_bytes_max:
             return None
         bodies = list(map(program.decode, cast("list[bytes]", values)))
-        if set(map(type, bodies)) != {program.update} or self._range.emission.emitted_at(
-            cast("int", messages[0].offset())
-        ):
-            return None  # or its offset has rows before its own
+        if set(map(type, bodies)) != {program.update}:
+            return None
+        if self._range.emission.emitted_at(cast("int", messages[0].offset())):
+            return None  # rows at this offset before its own: a timer's
         if program.session is None:
             keys = list(map(kind.key, messages))
             if None in keys:
@@ -319,9 +325,11 @@ class NumpyChunks(PlainChunks):
             sessions = [key.decode() for key in cast("list[bytes]", keys)]
         else:
             sessions = list(map(program.session, bodies))
-        times = None if program.event_time_us is None else pack(list(map(program.event_time_us, bodies)))
-        if times is not None and not has_readable_times(times):
-            return None
+        times: Words | None = None
+        if program.event_time_us is not None:
+            times = pack(list(map(program.event_time_us, bodies)))
+            if not has_readable_times(times):
+                return None
         rows = list(map(program.rows, bodies))
         sizes = list(map(len, rows))
         return _Updates(
@@ -336,27 +344,32 @@ class NumpyChunks(PlainChunks):
     def _check(self, updates: _Updates) -> _Sessions | None:
         """The sessions, if each has started and its numbers are consecutive."""
         places = {session: place for place, session in enumerate(dict.fromkeys(updates.sessions))}
-        known = self._range.find_entries(list(places))
-        if known is None:
+        entries = self._range.find_entries(list(places))
+        if entries is None:
             return None
         of = np.fromiter(map(places.__getitem__, updates.sessions), np.int32, len(updates.sessions))
-        order = of.astype(np.int16).argsort(kind="stable") if len(places) < 2**15 else of.argsort(kind="stable")
+        # NumPy sorts 16 bits by radix, in linear time.
+        sortable = of.astype(np.int16) if len(places) < 2**15 else of
+        order = sortable.argsort(kind="stable")
         numbers = updates.numbers[order]
         starts = find_starts(of[order])
-        before = np.empty_like(numbers)
-        before[1:] = numbers[:-1]
-        before[starts] = pack([cast("int", entry.gate) for entry in known])
-        if before.max() == LARGEST or not np.array_equal(numbers, before + 1):
+        previous = np.empty_like(numbers)
+        previous[1:] = numbers[:-1]
+        previous[starts] = pack([cast("int", entry.gate) for entry in entries])
+        # The sum below would wrap around at the largest number.
+        if previous.max() == LARGEST or not np.array_equal(numbers, previous + 1):
             return None
         ends = np.append(starts[1:], True)  # the last message is the last of its session
-        return _Sessions(known, list(places), of, numbers[ends].tolist())
+        return _Sessions(entries, list(places), of, numbers[ends].tolist())
 
     def _change(self, updates: _Updates, columns: Sequence[Sequence[Any]]) -> _Changed | None:
         """The rows after and before each change."""
         program = self._program
         sessions = updates.sessions
         if updates.sizes is not None:
-            sessions = [session for session, size in zip(sessions, updates.sizes, strict=True) for _ in range(size)]
+            sessions = []
+            for session, size in zip(updates.sessions, updates.sizes, strict=True):
+                sessions += [session] * size
         places = self._rows.find(sessions, columns[program.key])
         values = np.empty((len(places), len(program.columns)), np.int64)
         present = np.ones(values.shape, np.bool_)
@@ -365,7 +378,9 @@ class NumpyChunks(PlainChunks):
             if is_set is not None:
                 present[:, n] = is_set
         changed = apply_changes(places, values, present, self._rows.words)
-        return changed if changed is None or program.emits_unchanged or self._is_comparable(changed) else None
+        if changed is None or program.emits_unchanged or self._is_comparable(changed):
+            return changed
+        return None
 
     def _is_comparable(self, changed: _Changed) -> bool:
         """Whether equal values are equal words: not with NaN, nor with -0.0."""
@@ -381,23 +396,29 @@ class NumpyChunks(PlainChunks):
         """The record batch, and the provenance of its rows."""
         program = self._program
         after = changed.after
-        before = changed.before
+        previous = changed.before
         key = self._key(keys)
-        message = None if updates.sizes is None else np.repeat(np.arange(len(updates.sizes)), updates.sizes)
-        if not program.emits_unchanged and not (kept := (after != before).any(axis=1)).all():
-            after = after[kept]
-            before = before[kept]
-            key = key.filter(cast("Any", pa.array(kept)))
-            message = np.flatnonzero(kept) if message is None else message[kept]
+        message = None  # the place of each row's message; None: one row a message
+        if updates.sizes is not None:
+            message = np.repeat(np.arange(len(updates.sizes)), updates.sizes)
+        if not program.emits_unchanged and not (is_changed := (after != previous).any(axis=1)).all():
+            after = after[is_changed]
+            previous = previous[is_changed]
+            key = key.filter(cast("Any", pa.array(is_changed)))
+            message = np.flatnonzero(is_changed) if message is None else message[is_changed]
+        # Arrow takes each column as one buffer without a copy.
         after = np.ascontiguousarray(after.T)
-        before = np.ascontiguousarray(before.T)
+        previous = np.ascontiguousarray(previous.T)
         kinds = [kind for kind, _ in program.columns]
         width = len(program.columns)
         columns: list[pa.Array[Any]] = []
-        for at in program.source:
-            n = (at - 1) % width
-            words = after if at <= width else before
-            columns.append(key if at == 0 else self._rows.make_arrow(kinds[n], words[n]))
+        for source in program.source:  # 0: the key; then the columns after the change; then those before it
+            if source == 0:
+                columns.append(key)
+                continue
+            n = (source - 1) % width
+            words = after if source <= width else previous
+            columns.append(self._rows.make_arrow(kinds[n], words[n]))
         rows = np.ones(len(updates.rows), np.int64)
         if message is not None:
             rows = np.bincount(message, minlength=len(updates.rows))
@@ -407,4 +428,6 @@ class NumpyChunks(PlainChunks):
         return self._range.build(columns, proof), proof
 
     def _key(self, keys: Sequence[object]) -> pa.Array[Any]:
-        return pa.array(pack(cast("Any", keys))) if isinstance(keys[0], int) else pa.array(keys, pa.string())
+        if isinstance(keys[0], int):
+            return pa.array(pack(cast("Any", keys)))
+        return pa.array(keys, pa.string())

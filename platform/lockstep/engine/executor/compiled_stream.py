@@ -117,18 +117,24 @@ class CompiledStream(msgspec.Struct, frozen=True):
 
     def without_extension(self) -> CompiledStream:
         """The same stream without `lockstep-native`."""
-        columns = None if self.columns is None else msgspec.structs.replace(self.columns, make_table=None)
+        columns = self.columns
+        if columns is not None:
+            columns = msgspec.structs.replace(columns, make_table=None)
         rows = RowsBuilder(self.row_type, native=False)
         return msgspec.structs.replace(self, rows=rows, columns=columns, plain_updates=None)
 
     def decode_again(self, source: KafkaMessage) -> object:
         """The message of a record that was decoded before."""
         value = source.value()
-        return None if value is None else self.decode_with_headers(value, source)
+        if value is None:
+            return None
+        return self.decode_with_headers(value, source)
 
     def decode_with_headers(self, value: bytes, source: KafkaMessage) -> object:
         """The message of a value, with the headers of its record if the decoder reads them."""
-        return self.decode(value, read_headers(source)) if self.reads_headers else self.decode(value)
+        if self.reads_headers:
+            return self.decode(value, read_headers(source))
+        return self.decode(value)
 
     @property
     def is_timed(self) -> bool:
@@ -157,15 +163,19 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
     rows = RowsBuilder(types.row)
     copies = may_share_objects(types.state, types.row)
     hooks = find_hooks(transform, rules, copies_rows=copies)
+    envelope = transform.envelope
+    if stream.lookups:  # a hook that decides on order or time must not depend on the version of a table
+        hooks = _refuse_lookups(hooks)
+        envelope = without_lookups(envelope)
     decode = build_decode(stream.decoder, registry, types.message)
     on_update = copy_rows(check_rows(rules, transform.on_update), copies=copies)
     return CompiledStream(
         decode=decode,
-        envelope=without_lookups(transform.envelope) if stream.lookups else transform.envelope,
+        envelope=envelope,
         on_snapshot=copy_first_rows(check_first_rows(rules, transform.on_snapshot), copies=copies),
         on_update=on_update,
         gate_for=stream.integrity.gate_for,
-        hooks=_refuse_lookups(hooks) if stream.lookups else hooks,
+        hooks=hooks,
         event_time=stream.event_time,
         integrity=stream.integrity,
         state=StateSchema(types.stored, find_migration(transform), stream.integrity.buffer),
@@ -184,12 +194,14 @@ def compile_stream(stream: Stream[object, object, msgspec.Struct], registry: Reg
 
 def _has_key_sessions(transform: type[Transform[Any, Any, Any]]) -> bool:
     """Whether the declaration tells that the session is the key."""
-    declared = None if is_overridden(transform, "envelope") else transform.envelope_fields
+    if is_overridden(transform, "envelope"):
+        return False
+    declared = transform.envelope_fields
     return declared is not None and declared.session is None
 
 
 def _refuse_lookups(hooks: Hooks) -> Hooks:
-    """The hooks, of which those that compute times read no lookup."""
+    """Let the hooks that compute times read no lookup."""
     timing = {name: getattr(hooks, name) for name in ("watermark", "deadline", "pending")}
     refused = {name: without_lookups(hook) for name, hook in timing.items() if hook is not None}
     return msgspec.structs.replace(hooks, **refused)

@@ -64,7 +64,9 @@ class EventTimers:
         self._watermark = compiled.hooks.watermark
         self._deadline = compiled.hooks.deadline
         idle = compiled.event_time.session_idle
-        self._idle_us = None if idle is None else to_microseconds(idle)
+        self._idle_us: int | None = None
+        if idle is not None:
+            self._idle_us = to_microseconds(idle)
         self._arms = compiled.arms_timers
         self._reserved = state.reserved
         self._agenda = TimerQueue(state.reserved) if self._arms else None
@@ -78,10 +80,10 @@ class EventTimers:
         """
         if self._watermark is None:
             self.time.advance(find_event_time(envelope, record))
-        elif (said := self._watermark(message, record)) is not None:
-            if type(said) is not int:
-                raise TypeError(f"watermark gave {said!r}: microseconds since 1970 (UTC) as an int, or None")
-            self.time.advance(said)
+        elif (watermark_us := self._watermark(message, record)) is not None:
+            if type(watermark_us) is not int:  # bool would pass isinstance
+                raise TypeError(f"watermark gave {watermark_us!r}: microseconds since 1970 (UTC) as an int, or None")
+            self.time.advance(watermark_us)
         return self.is_due
 
     @property
@@ -104,9 +106,10 @@ class EventTimers:
         """Record a message of a session and the session's next deadline."""
         if self._arms:
             clock = self.clock(session)
-            happened_us = find_event_time(envelope, record)
-            heard_us = self.time.watermark_us if self.time.is_implausible(happened_us) else happened_us
-            clock.seen_us = max(clock.seen_us, heard_us)
+            seen_us = find_event_time(envelope, record)
+            if self.time.is_implausible(seen_us):  # a time far ahead would keep the session from becoming idle
+                seen_us = self.time.watermark_us
+            clock.seen_us = max(clock.seen_us, seen_us)
             clock.offset = record.offset
             self._arm(session, clock, self.due_us(session, entry, gate))
 
@@ -126,8 +129,10 @@ class EventTimers:
 
     def due_us(self, session: str, entry: SessionEntry[object], gate: AnyGate) -> int:
         """The next deadline of a session; `NEVER` without one."""
-        released = gate.due_us(entry.gate)
-        return min(NEVER if released is None else released, self.timer_us(entry), self.idle_deadline_us(session))
+        release_us = gate.due_us(entry.gate)
+        if release_us is None:
+            release_us = NEVER
+        return min(release_us, self.timer_us(entry), self.idle_deadline_us(session))
 
     def timer_us(self, entry: SessionEntry[object]) -> int:
         """Deadline of the session's own timer; `NEVER` without one."""
@@ -152,7 +157,8 @@ class EventTimers:
         clock = self._clocks.get(session)
         if clock is None:
             stored = self._reserved.get(_key(session))
-            clock = self._clocks[session] = SessionClock() if stored is None else _CLOCKS.decode(stored)
+            clock = SessionClock() if stored is None else _CLOCKS.decode(stored)
+            self._clocks[session] = clock
         return clock
 
     def forget(self, session: str) -> None:
@@ -167,6 +173,7 @@ class EventTimers:
             self._reserved.put(_key(session), _ENCODER.encode(clock))
 
     def _arm(self, session: str, clock: SessionClock, due_us: int) -> None:
+        # Of a later deadline the earlier timer fires, finds nothing due and arms the session again.
         if self._agenda is not None and due_us < clock.armed_us:
             self._agenda.add(due_us, session)
             clock.armed_us = due_us
@@ -223,22 +230,21 @@ class DeferredEvents:
         if cause is RowCause.END:
             self._end(envelope.session, entry, body, record, at=at)
         else:
-            before = self._make_state(entry, body, envelope, record)
-            self._emit_replaced(before, entry.state, body, record)
+            replaced = self._make_state(entry, body, envelope, record)
+            self._emit_replaced(replaced, entry.state, body, record)
         return self._emission.first
 
     def _make_state(self, entry: SessionEntry[object], body: object, envelope: Envelope, record: Record) -> object:
         """Set the state of a session from a message; returns the state that it replaces."""
-        replacement = self.compiled.replacement
-        before = entry.state if replacement is None else replacement.preserve(entry.state)
-        opened = self.compiled.on_snapshot(body, record, entry.state)
-        if isinstance(opened, InitialState):
-            self._emission.emit(opened.rows)
-            opened = opened.state
-        entry.state = opened
+        replaced = self._preserved(entry.state)  # a copy, if the transform may change the table in place
+        state = self.compiled.on_snapshot(body, record, entry.state)
+        if isinstance(state, InitialState):
+            self._emission.emit(state.rows)
+            state = state.state
+        entry.state = state
         self._sessions.add(envelope.session, entry)
         self.losses.note_begun(envelope.session)
-        return before
+        return replaced
 
     def _emit_replaced(self, before: object, after: object, body: object, record: Record | None) -> None:
         """Emit the rows that differ between two tables of a ready fold."""
@@ -250,11 +256,11 @@ class DeferredEvents:
 
         The table and the state would differ until the message is released.
         """
-        before = entry.state
-        at = record.offset
+        dropped = entry.state
+        offset = record.offset
         entry.state = None
-        self._emission.begin((at, envelope.session, None, envelope.event_time_us, at), RowCause.SNAPSHOT)
-        self._emit_replaced(before, NO_ROWS, None, None)
+        self._emission.begin((offset, envelope.session, None, envelope.event_time_us, offset), RowCause.SNAPSHOT)
+        self._emit_replaced(dropped, NO_ROWS, None, None)
         self._emission.end_extra()
 
     def apply_buffered(self, session: str, offsets: Sequence[int], at: int) -> None:
@@ -284,21 +290,22 @@ class DeferredEvents:
         session = envelope.session
         if any(offset in self.without.failed_buffered for offset in parts):
             self._reject_buffered(session, entry, parts)
-            self._judge.reject(
-                Judgement.QUARANTINE, record, self._judge.finding("suspended", record.offset, session=session)
-            )
+            finding = self._judge.finding("suspended", record.offset, session=session)
+            self._judge.reject(Judgement.QUARANTINE, record, finding)
             return False
-        before = self._preserved(entry.state)
+        replaced = self._preserved(entry.state)
         for number, offset in enumerate(parts):
             self._apply_part(entry, self._take_buffered(session, offset), record.offset, opens=number == 0)
         self._emission.begin(make_origin(envelope, record.offset, record.offset), RowCause.SNAPSHOT)
         self._add_part(entry.state, body, record)
-        self._emit_replaced(before, entry.state, body, record)
+        self._emit_replaced(replaced, entry.state, body, record)  # once for all parts: no row of a part alone is true
         self._emission.end()
         return True
 
     def _preserved(self, state: object) -> object:
-        return state if self.compiled.replacement is None else self.compiled.replacement.preserve(state)
+        if self.compiled.replacement is None:
+            return state
+        return self.compiled.replacement.preserve(state)
 
     def _apply_part(self, entry: SessionEntry[object], record: Record, at: int, *, opens: bool) -> None:
         """Apply one part of a multi-part snapshot but the last."""
@@ -336,7 +343,7 @@ class DeferredEvents:
             cause: Cause of that refusal.
         """
         gate = entry.gate
-        waiting = self._sessions.gate.buffered_offsets(gate)
+        waiting = self._sessions.gate.buffered_offsets(gate)  # before the suspension replaces the gate's state
         if self._sessions.may_suspend:
             self.losses.suspend(cause, since, session, entry, mark_suspended(gate, since))
         else:
@@ -361,12 +368,12 @@ class DeferredEvents:
         due = list[tuple[int, str]]()
         while due or timing.is_due:
             if not due or timing.next_us < due[0][0]:  # a fired timer may have set an earlier timer
-                for each in timing.take():
-                    heappush(due, each)
+                for timer in timing.take():
+                    heappush(due, timer)
                 continue
             deadline_us, session = heappop(due)
             entry = self._sessions.find(session)
-            if entry is None:
+            if entry is None:  # the session has ended since its timer was set
                 timing.forget(session)
                 continue
             self._fire_session(session, entry, deadline_us, at)
@@ -395,7 +402,7 @@ class DeferredEvents:
         if self._sessions.is_suspended(session, entry):  # a released message could not be applied
             timing.cancel(session)
             return
-        if releases and timing.timer_us(entry) <= deadline_us:
+        if releases and timing.timer_us(entry) <= deadline_us:  # set into the past by a released message
             self._run_timer(session, entry, timing.timer_us(entry), at)
         if timing.idle_deadline_us(session) <= deadline_us:
             self._expire_session(session, entry, timing.idle_deadline_us(session), at)
@@ -416,7 +423,7 @@ class DeferredEvents:
             self._emission.emit(on_timer(entry.state, due_us))
             self._emission.end_extra()
             self._check_storable(session)
-        if timing.timer_us(entry) <= due_us:
+        if timing.timer_us(entry) <= due_us:  # else it would fire for ever at this watermark
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
 
@@ -431,9 +438,9 @@ class DeferredEvents:
     def _end(self, session: str, entry: SessionEntry[object], body: object, record: Record | None, *, at: int) -> None:
         if entry.gate is not None and entry.state is not None:  # None: an incomplete snapshot
             self._emit_last_rows(entry, body, record, at=at)
-        held = self._sessions.gate.buffered_offsets(entry.gate)
+        buffered = self._sessions.gate.buffered_offsets(entry.gate)
         self._sessions.remove(session)
-        self.discard(session, held)
+        self.discard(session, buffered)
         if self.timing is not None:
             self.timing.forget(session)
 
@@ -454,7 +461,7 @@ class DeferredEvents:
             if record is not None or is_of_machine(error) or self._judge.judge_error(error, at) is Judgement.VIOLATION:
                 raise
             if isinstance(error, RowRejected) or not self._emission.retract():
-                raise
+                raise  # a part of the rows is encoded already and cannot be removed
             self.losses.note(END_RAISED, at, entry.state, detail=name_error("on_end", error))
             return
         if on_end is None:
@@ -487,9 +494,9 @@ class DeferredEvents:
 
     def _reject_buffered(self, session: str, entry: SessionEntry[object] | None, offsets: Sequence[int]) -> None:
         """Reject buffered messages that cannot be applied: a refused one, and those that follow it."""
-        causes = (each.cause for at in offsets if (each := self.without.failed_buffered.get(at)) is not None)
-        cause = next(causes, Fault.TRANSFORM_FAILED)
-        waiting = () if entry is None else self.suspend(session, entry, offsets[0], cause)
+        waiting: tuple[int, ...] = ()
+        if entry is not None:
+            waiting = self.suspend(session, entry, offsets[0], self._find_cause(offsets))
         for offset in offsets:
             if (refused := self.without.failed_buffered.get(offset)) is None:
                 self.discard(session, (offset,))
@@ -500,7 +507,15 @@ class DeferredEvents:
             self._judge.reject(self._judge.judge(Fault.TRANSFORM_FAILED, offset), record, refused)
         self.discard(session, [offset for offset in waiting if offset not in offsets])
 
+    def _find_cause(self, offsets: Sequence[int]) -> str:
+        """The cause of the first of the buffered messages that an earlier fold of the range refused."""
+        for offset in offsets:
+            refused = self.without.failed_buffered.get(offset)
+            if refused is not None:
+                return refused.cause
+        return Fault.TRANSFORM_FAILED  # an earlier part of the session is gone
+
     def _take_buffered(self, session: str, offset: int) -> Record:
-        where = self._position
+        position = self._position
         message = self._held.take(session, offset)
-        return Record(where.topic, where.topic_id, where.partition, offset, message)
+        return Record(position.topic, position.topic_id, position.partition, offset, message)

@@ -86,11 +86,11 @@ def list_difference(
         previous = before.get(key)
         if previous is None or is_changed(new, previous):
             yield emit(message, key, new, previous)
-        elif new is not previous:
+        elif new is not previous:  # the same value, in another spelling
             after[key] = previous
-    gone = {make_canonical_key(key): row for key, row in before.items() if key not in after}
-    for key in sorted(gone, key=_ENCODER.encode):
-        yield emit(message, key, None, gone[key])
+    removed = {make_canonical_key(key): row for key, row in before.items() if key not in after}
+    for key in sorted(removed, key=_ENCODER.encode):
+        yield emit(message, key, None, removed[key])
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -71,13 +71,13 @@ def blame_message(
     error: BaseException, worked: Record | None, applying: DeferredEvents, emission: RowBuffer, judge: VerdictHandler
 ) -> FoldStopped | MessageFailed:
     """Read an error of the user's code: a violation, or a message to leave out when the range is folded again."""
-    blame = _of_row(error, emission) if isinstance(error, RowRejected) else _of_message(worked, applying)
-    found = _as_finding(error, judge.finding("timer raised" if blame.of_timer else "transform raised", blame.offset))
-    found = replace(found, session=blame.session)
+    blame = _find_blame(error, worked, applying, emission)
+    cause = "timer raised" if blame.of_timer else "transform raised"
+    finding = replace(_as_finding(error, judge.finding(cause, blame.offset)), session=blame.session)
     if blame.of_timer or judge.judge_error(error, blame.offset) is Judgement.VIOLATION:
         source = "" if blame.at == blame.offset else f"; by the message at offset {blame.offset}"
-        return FoldStopped(replace(found, offset=blame.at, until=blame.at + 1, detail=found.detail + source))
-    return MessageFailed(found, blame.at, blame.held)
+        return FoldStopped(replace(finding, offset=blame.at, until=blame.at + 1, detail=finding.detail + source))
+    return MessageFailed(finding, blame.at, blame.held)
 
 
 def find_session(compiled: CompiledStream, record: Record) -> str | None:
@@ -88,26 +88,34 @@ def find_session(compiled: CompiledStream, record: Record) -> str | None:
         return None
 
 
+def _find_blame(
+    error: BaseException, worked: Record | None, applying: DeferredEvents, emission: RowBuffer
+) -> FailedMessage:
+    if isinstance(error, RowRejected):  # rows are encoded long after the message that emitted them
+        return _of_row(error, emission)
+    return _of_message(worked, applying)
+
+
 def _of_row(error: RowRejected, emission: RowBuffer) -> FailedMessage:
     (offset, _, session, _, _, at), of_timer = emission.proof_at(error.origin.position)
     return FailedMessage(offset, at, session, of_timer, held=offset != at)
 
 
 def _of_message(worked: Record | None, applying: DeferredEvents) -> FailedMessage:
-    at = applying.first_offset if worked is None else worked.offset
+    offset = applying.first_offset if worked is None else worked.offset
     subject = applying.subject or worked
     if applying.timer_of is not None or subject is None:
-        return FailedMessage(at, at, applying.timer_of, of_timer=True)
+        return FailedMessage(offset, offset, applying.timer_of, of_timer=True)
     session = find_session(applying.compiled, subject)
-    return FailedMessage(subject.offset, at, session, held=applying.subject is not None)
+    return FailedMessage(subject.offset, offset, session, held=applying.subject is not None)
 
 
-def _as_finding(error: BaseException, found: Finding) -> Finding:
+def _as_finding(error: BaseException, finding: Finding) -> Finding:
     if isinstance(error, Violation):
-        return replace(found, cause=error.what, expected=str(error.expected), found=str(error.found))
+        return replace(finding, cause=error.what, expected=str(error.expected), found=str(error.found))
     if isinstance(error, RowRejected):
-        found = replace(found, cause=VALUE_NOT_STORABLE)
-    return replace(found, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
+        finding = replace(finding, cause=VALUE_NOT_STORABLE)
+    return replace(finding, detail=f"{type(error).__name__}: {error}", traceback=_traceback(error))
 
 
 def _traceback(error: BaseException) -> str:
@@ -118,7 +126,9 @@ def _traceback(error: BaseException) -> str:
         return ""  # lockstep's own code raised, on a row or an envelope that it cannot process
     trace.stack[:] = of_stream
     text = "".join(trace.format()).rstrip("\n")
-    return text if len(text) <= TRACEBACK_MAX else f"...{text[-TRACEBACK_MAX:]}"
+    if len(text) <= TRACEBACK_MAX:
+        return text
+    return f"...{text[-TRACEBACK_MAX:]}"  # the end names the error and the line that raised it
 
 
 SKIP = Kind.SKIP
@@ -166,7 +176,9 @@ class RangeFold:
             room: Room for the rows; None without a bound.
         """
         self._judges_panics = judges_panics
-        self._compiled, self._position, self._state = compiled, position, state
+        self._compiled = compiled
+        self._position = position
+        self._state = state
         self._without = without or Exclusions()
         self._checks: StateChecks | None = None
         self._noted: list[str] = []
@@ -183,7 +195,8 @@ class RangeFold:
         self._timing = EventTimers(compiled, self.time, state) if compiled.is_timed else None
         self.losses = LossCounter(compiled, position, state, self.sessions)
         self._applying = DeferredEvents(compiled, position, self.sessions, self.judge, self.emission, self.losses)
-        self._applying.timing, self._applying.without = self._timing, self._without
+        self._applying.timing = self._timing
+        self._applying.without = self._without
         self._applying.checks = self._checks
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
@@ -197,19 +210,20 @@ class RangeFold:
     def _bind_loop(self) -> None:
         """Resolve the names of the loop over messages once: at 4 million messages a minute each is a minute a day."""
         compiled = self._compiled
-        where = self._position
+        position = self._position
         emission = self.emission
         self._decode = self._decode_with_headers if compiled.reads_headers else compiled.decode
         self._of_stream = (
             compiled.message_bytes_max,
-            where.topic,
-            where.topic_id,
-            where.partition,
+            position.topic,
+            position.topic_id,
+            position.partition,
             compiled.envelope,
             compiled.on_update,
         )
         rows = emission.rows
         proofs = emission.proofs
+        # The lists stay the same for the whole range: the buffer clears them in place.
         self._of_rows = rows, proofs, rows.extend, rows.append, proofs.append
 
     @property
@@ -296,7 +310,7 @@ class RangeFold:
                 self._record = updates.record
             if self.emission.is_full:
                 self.emission.flush_chunk(_offset(messages[place - 1]))
-            elif place < len(messages):
+            elif place < len(messages):  # a message that is not plain: its neighbours are seldom plain, too
                 until = place + updates.pause
                 self._fold(messages[place:until], updates.decode)
                 place = until
@@ -317,8 +331,9 @@ class RangeFold:
 
     def _suspend_up_to(self, offset: int) -> None:
         """Suspend the sessions that started before a gap below an offset."""
-        if (suspended := self._without.suspended_before(offset)) > max(0, self.sessions.suspended_from):
-            self.losses.suspend_before(suspended, Fault.HOLE)
+        gap_end = self._without.suspended_before(offset)
+        if gap_end > max(0, self.sessions.suspended_from):
+            self.losses.suspend_before(gap_end, Fault.HOLE)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run a part of the fold; an error of the user's code is a verdict, not a crash.
@@ -342,8 +357,8 @@ class RangeFold:
         if limit is LimitKind.PANIC and self._judges_panics:
             return
         if limit is not None:
-            at = self._position.next_offset if self._record is None else self._record.offset
-            raise EngineLimit(limit, describe_error(error), key=self._position.key, offset=at) from error
+            offset = self._position.next_offset if self._record is None else self._record.offset
+            raise EngineLimit(limit, describe_error(error), key=self._position.key, offset=offset) from error
         if isinstance(error, (EnvironmentProblem, StateError)) or not isinstance(error, Exception):
             raise error
 
@@ -399,8 +414,8 @@ class RangeFold:
         time_us = find_event_time(envelope, record)
         if self._compiled.integrity.is_timed or EARLIEST_US <= time_us <= LATEST_US:
             return True  # a gate that compares event times rejects it with a separate verdict
-        found = self.judge.finding(VALUE_NOT_STORABLE, record.offset, session=session)
-        self._reject(record, replace(found, detail=describe_unreadable(f"Envelope.event_time_us = {time_us}")))
+        finding = self.judge.finding(VALUE_NOT_STORABLE, record.offset, session=session)
+        self._reject(record, replace(finding, detail=describe_unreadable(f"Envelope.event_time_us = {time_us}")))
         self.judge.check_room(record)
         return False
 
@@ -437,7 +452,8 @@ class RangeFold:
         session = envelope.session
         if verdict.freed:
             self._applying.discard(session, verdict.freed)
-            entry.gate = None if entry.state is None else gate  # of a first snapshot that is given up nothing is known
+            # A first snapshot that is given up leaves an unknown session.
+            entry.gate = None if entry.state is None else gate
         if verdict.stale:
             self._applying.drop(session, verdict.stale)
         applied = self.judge.handle_remark(verdict, record, session)
@@ -486,7 +502,7 @@ class RangeFold:
     ) -> None:
         self.sessions.held.put(envelope.session, record)
         if begins:
-            self.losses.restart(record.offset, entry)
+            self.losses.restart(record.offset, entry)  # counts the loss by the old gate state
         entry.gate = gate
         if begins:  # the first message that is released makes a new state
             self._applying.drop_state(entry, envelope, record)
@@ -518,8 +534,8 @@ class RangeFold:
             self._timing.note_message(envelope.session, entry, self.sessions.gate, envelope, record)
 
     def _record_of(self, message: Message) -> Record:
-        where = self._position
-        self._record = Record(where.topic, where.topic_id, where.partition, _offset(message), message)
+        position = self._position
+        self._record = Record(position.topic, position.topic_id, position.partition, _offset(message), message)
         return self._record
 
     def _is_tombstone(self, record: Record, error: Exception) -> bool:
@@ -534,25 +550,25 @@ class RangeFold:
             self.losses.suspend_before(record.offset + 1, Fault.UNDECODABLE)
         self.judge.check_room(record)
 
-    def _leave_out(self, message: Message, found: Finding) -> None:
+    def _leave_out(self, message: Message, finding: Finding) -> None:
         """Reject a message that an earlier fold of this range could not apply."""
         record = self._record_of(message)
-        self._reject(record, found)
+        self._reject(record, finding)
         self.judge.check_room(record)
 
-    def _reject(self, record: Record, found: Finding) -> None:
+    def _reject(self, record: Record, finding: Finding) -> None:
         session = find_session(self._compiled, record)
         fault = Fault.UNDECODABLE if session is None else Fault.TRANSFORM_FAILED
-        answer = self.judge.judge(fault, record.offset)
+        judgement = self.judge.judge(fault, record.offset)
         self.counts.refused += 1
-        self.judge.reject(answer, record, found)
+        self.judge.reject(judgement, record, finding)
         if session is None:
-            if answer is Judgement.SUSPEND:
-                self.losses.suspend_before(record.offset + 1, found.cause)
+            if judgement is Judgement.SUSPEND:
+                self.losses.suspend_before(record.offset + 1, finding.cause)
             return
         entry = self.sessions.find(session)
-        if entry is not None and (answer is Judgement.SUSPEND or is_snapshot_open(entry.gate)):
-            self._applying.discard(session, self._applying.suspend(session, entry, record.offset, found.cause))
+        if entry is not None and (judgement is Judgement.SUSPEND or is_snapshot_open(entry.gate)):
+            self._applying.discard(session, self._applying.suspend(session, entry, record.offset, finding.cause))
 
 
 def decode_message(source: KafkaMessage, compiled: CompiledStream) -> object:

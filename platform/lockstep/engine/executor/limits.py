@@ -97,8 +97,21 @@ class RowsTooLarge(Exception):
 
 
 def _of_client(error: KafkaException) -> LimitKind | None:
-    lacks = error.args and error.args[0].code() == ClientError._CRIT_SYS_RESOURCE  # noqa: SLF001  # the client's name
-    return LimitKind.HANDLES if lacks else None
+    if error.args and error.args[0].code() == ClientError._CRIT_SYS_RESOURCE:  # noqa: SLF001  # the client's name
+        return LimitKind.HANDLES
+    return None
+
+
+def _of_system(error: OSError) -> LimitKind | None:
+    if error.errno is None:
+        return None
+    return _OF_ERRNO.get(error.errno)
+
+
+def _of_text(error: Exception) -> LimitKind | None:
+    if _NO_THREAD.search(str(error)):
+        return LimitKind.PROCESSES
+    return None
 
 
 _NO_THREAD: Final = re.compile("can't start new thread|Failed to launch worker thread")
@@ -108,9 +121,9 @@ _BY_KIND: Final[tuple[tuple[Any, Callable[[Any], LimitKind | None]], ...]] = (
     (MemoryError, lambda _: LimitKind.MEMORY),
     (RowsTooLarge, lambda _: LimitKind.ROW_BYTES),
     (pa.ArrowCapacityError, lambda _: LimitKind.COLUMN_BYTES),
-    (OSError, lambda error: None if error.errno is None else _OF_ERRNO.get(error.errno)),
+    (OSError, _of_system),
     (KafkaException, _of_client),
-    ((RuntimeError, pa.ArrowException), lambda error: LimitKind.PROCESSES if _NO_THREAD.search(str(error)) else None),
+    ((RuntimeError, pa.ArrowException), _of_text),
 )
 
 _TEXTS: Final[Mapping[str, LimitKind]] = {
@@ -174,8 +187,15 @@ def find_limit(error: BaseException) -> LimitKind | None:
 def _find_below(error: BaseException) -> LimitKind | None:
     """The limit behind an error of this machine, such as a local store that cannot be opened."""
     for cause in _list_causes(error):
-        limit = find_limit(cause) or next((limit for text, limit in _TEXTS.items() if text in str(cause)), None)
+        limit = find_limit(cause) or _find_in_text(str(cause))
         if limit in {LimitKind.HANDLES, LimitKind.MEMORY}:  # the others are named by the error already
+            return limit
+    return None
+
+
+def _find_in_text(text: str) -> LimitKind | None:
+    for part, limit in _TEXTS.items():
+        if part in text:
             return limit
     return None
 
@@ -197,4 +217,5 @@ def describe_error(error: BaseException) -> str:
     """An error in one line, without its next step."""
     if isinstance(error, EngineLimit):
         return error.reason
-    return f"{type(error).__name__}: {error.problem if isinstance(error, LockstepError) else error}"
+    problem = error.problem if isinstance(error, LockstepError) else error
+    return f"{type(error).__name__}: {problem}"

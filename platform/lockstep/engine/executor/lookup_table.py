@@ -6,7 +6,7 @@ milliseconds for each message whose key is not cached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
@@ -47,9 +47,9 @@ class LookupUnusable(EnvironmentProblem):
     """
 
     def __init__(self, lookup: str, table: Path, version: int | None, problem: str, next_step: str = "") -> None:
-        at = "" if version is None else f", version {version}"
+        place = to_uri(table) if version is None else f"{to_uri(table)}, version {version}"
         super().__init__(
-            f"lookup {lookup} ({to_uri(table)}{at}): {problem}",
+            f"lookup {lookup} ({place}): {problem}",
             next_step=next_step or "correct the table, or the declaration of the lookup; the batch is tried again",
         )
         self.lookup = lookup
@@ -83,8 +83,9 @@ def check_lookup_columns(lookup: Lookup[Any], table: Path, opened: DeltaTable) -
     Raises:
         LookupUnusable: Names each column that is missing or of another type, with the type found and the one wanted.
     """
-    held = {field.name: field.type for field in pa.schema(cast("pa.Schema", opened.schema().to_arrow()))}
-    wrong = [problem for column in make_columns(lookup.row) if (problem := _compare(column, held.get(column.name)))]
+    types = {field.name: field.type for field in pa.schema(cast("pa.Schema", opened.schema().to_arrow()))}
+    problems = [_compare(column, types.get(column.name)) for column in make_columns(lookup.row)]
+    wrong = [problem for problem in problems if problem]
     if wrong:
         raise LookupUnusable(lookup.name, table, opened.version(), "; ".join(wrong))
     if missing := set(opened.protocol().reader_features or ()) - SUPPORTED_READER_FEATURES - {_MAPPING}:
@@ -98,7 +99,7 @@ def check_lookup_columns(lookup: Lookup[Any], table: Path, opened: DeltaTable) -
 
 
 def _compare(column: Column, found: pa.DataType | None) -> str:
-    """The difference of a column from the declared one; empty where each of its values has the declared type."""
+    """The difference of a column from the declaration; empty if each of its values has the declared type."""
     if found is None:
         return f"there is no column {column.name} (wanted {column.type.arrow})"
     if found == column.type.arrow or _is_narrower(column.type.kind, found, column.type.arrow):
@@ -127,10 +128,10 @@ def load_lookup(lookup: Lookup[Any], table: Path, pinned: LookupVersion) -> dict
     def refuse(problem: str, next_step: str = "") -> LookupUnusable:
         return LookupUnusable(lookup.name, table, pinned.version, problem, next_step)
 
-    if (found := str(opened.metadata().id)) != pinned.table_id:
-        raise refuse(
-            f"the folder holds another table now ({found}, not {pinned.table_id})", "nothing: it is read again"
-        )
+    table_id = str(opened.metadata().id)
+    if table_id != pinned.table_id:
+        problem = f"the folder holds another table now ({table_id}, not {pinned.table_id})"
+        raise refuse(problem, "nothing: it is read again")
     try:
         rows, twice = make_row_index(_read_rows(lookup, opened), lookup.key)
     except FileNotFoundError as error:
@@ -149,15 +150,18 @@ class _WrongRows(Exception):  # not an error by itself: the caller knows the tab
 
 def _read_rows(lookup: Lookup[Any], opened: DeltaTable) -> Iterator[msgspec.Struct]:
     """The rows in no order, column by column: twice as fast as row by row, and each value is checked."""
-    kinds = {each.name: each.type for each in fields(lookup.row)}
+    kinds = {item.name: item.type for item in fields(lookup.row)}
     count = 0
     for batch in opened.to_pyarrow_dataset().to_batches(columns=list(kinds)):
         count += batch.num_rows
         if count > lookup.rows_max:
             raise _WrongRows(f"more than {lookup.rows_max} rows; raise Lookup(rows_max=...) where memory allows it")
-        keyed = batch.filter(batch[lookup.key].is_valid())
+        keyed = batch.filter(batch[lookup.key].is_valid())  # no message can refer to a row without a key
         columns = [_convert(name, keyed[name], kind) for name, kind in kinds.items()]
-        yield from map(lookup.row, *columns) if not _has_keywords(lookup.row) else _by_name(lookup.row, kinds, columns)
+        if _has_keywords(lookup.row):
+            yield from _by_name(lookup.row, kinds, columns)
+        else:
+            yield from map(lookup.row, *columns)
 
 
 def _convert(name: str, values: pa.Array[Any], kind: object) -> list[object]:
@@ -173,10 +177,10 @@ def _has_keywords(row: type[msgspec.Struct]) -> bool:
 
 
 def _by_name(
-    row: type[msgspec.Struct], names: Iterable[str], columns: Sequence[Sequence[object]]
+    row: type[msgspec.Struct], names: Collection[str], columns: Sequence[Sequence[object]]
 ) -> Iterator[msgspec.Struct]:
-    named = list(names)
-    return (row(**dict(zip(named, values, strict=True))) for values in zip(*columns, strict=True))
+    for values in zip(*columns, strict=True):
+        yield row(**dict(zip(names, values, strict=True)))
 
 
 def _first_line(error: Exception) -> str:
@@ -207,14 +211,18 @@ class LookupCache:
         Raises:
             LookupUnusable: One cannot be loaded.
         """
-        declared = {each.name: each for each in lookups}
-        wanted = zip_longest(pinned, entries)
-        return {each[0].name: self._find(declared[each[0].name], tables[each[0].name], each) for each in wanted}
+        declared = {lookup.name: lookup for lookup in lookups}
+        rows = dict[str, LookupRows]()
+        for version, entry in zip_longest(pinned, entries):  # without entries each is None
+            name = version.name
+            rows[name] = self._find(declared[name], tables[name], (version, entry))
+        return rows
 
     def _find(self, lookup: Lookup[Any], table: Path, wanted: _Loaded) -> LookupRows:
         versions = self._loaded.setdefault((table, lookup), {})
         rows = versions.pop(wanted, None)
         if rows is None:
+            # Before the new version is loaded: a worker must not have one version more in memory.
             while len(versions) >= VERSIONS_KEPT:
                 del versions[next(iter(versions))]
             rows = load_lookup(lookup, table, wanted[0])

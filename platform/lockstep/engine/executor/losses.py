@@ -69,15 +69,15 @@ class LossCounter:
 
     def count_decided(self) -> None:
         """Count the states that the driver or an operator discarded since the batch before."""
-        at = self._position.next_offset
+        start = self._position.next_offset
         cause = self.discarded_by
         if cause in LIFE_ENDS:
-            self._count_all(cause, at)
-            self.lost_before = at
+            self._count_all(cause, start)
+            self.lost_before = start
             self.discarded_by = ""
         elif cause and self._integrity.opens_at_first:
             if self.discards_suspended:
-                self._scan(cause, at, self._position.suspended_from)
+                self._scan(cause, start, self._position.suspended_from)
             self.discarded_by = ""
         if self._integrity.opens_at_first:
             self._count_skipped()
@@ -90,7 +90,7 @@ class LossCounter:
         """Suspend all sessions that started before an offset, and count the states that are lost by it."""
         if not self.discards_suspended:
             self.discarded_by = cause  # a later class may discard them
-        elif self._is_scanned:
+        elif self._is_scanned:  # only sessions that started since the scan can be active: they are known by name
             self._count_begun(cause, offset)
         else:
             self._scan(cause, offset - 1, offset)
@@ -153,7 +153,7 @@ class LossCounter:
             return
         self._sessions.enable_multipart()
 
-        def is_left(entry: Entry) -> bool:
+        def is_lost_now(entry: Entry) -> bool:
             gate = entry.gate
             if isinstance(gate, SuspensionMark):
                 return loses_states and not is_lost(gate)
@@ -163,14 +163,16 @@ class LossCounter:
             return len(self._sessions.gate.buffered_offsets(self._sessions.migrate_state(entry.gate)))
 
         try:
-            self._count_sessions(cause, offset, is_left, count_buffered)
+            self._count_sessions(cause, offset, is_lost_now, count_buffered)
         except StateError as error:  # nothing else needs this state: its damage must not stop the stream
             self._add(cause, offset, 1, None, error.problem)
 
     def _count_skipped(self) -> None:
         """Count the states of the sessions that an operator has skipped since the batch before."""
         for skipped in self._position.suspended_sessions:
-            entry = self._sessions.find(skipped.session) if skipped.session in self.uncounted_skips else None
+            if skipped.session not in self.uncounted_skips:
+                continue
+            entry = self._sessions.find(skipped.session)
             if entry is None or isinstance(entry.gate, SuspensionMark) or not self.discards_suspended:
                 continue
             if self._sessions.suspended_from <= find_begin(entry.gate) < skipped.before:
@@ -208,7 +210,9 @@ class LossCounter:
 
         sessions, messages, detail = self._state.reduce_sessions(count)
         if sessions:
-            self._add(cause, offset, sessions, messages if messages or self._pending is not None else None, detail)
+            # Without the hook nobody knows the number of messages in a state.
+            is_counted = messages > 0 or self._pending is not None
+            self._add(cause, offset, sessions, messages if is_counted else None, detail)
 
     def _count_pending(self, state: object) -> tuple[int | None, str]:
         """Messages that are lost with a state, and why they are unknown; None without the hook, or if it raises."""
@@ -235,7 +239,9 @@ class LossCounter:
             is_accepted=cause in DECISIONS or self._integrity.accepts_loss,
             detail=detail,
         )
-        self._found[cause] = self._found[cause] + loss if cause in self._found else loss
+        if cause in self._found:
+            loss = self._found[cause] + loss
+        self._found[cause] = loss
 
 
 def name_error(hook: str, error: Exception) -> str:

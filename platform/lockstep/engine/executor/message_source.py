@@ -75,7 +75,9 @@ class KafkaSource:
             return
         for run in read_ranges(_cached_consumer(msgspec.msgpack.encode(configuration)), ranges, self.tuning):
             if isinstance(run, UnreadableRange) and not run.is_corrupt:
-                _cached_consumer.cache_clear()  # it may never hear of the partition again
+                # librdkafka 2.16 ignores each leader of a re-created topic while its leader epoch is below that of
+                # the topic's predecessor: this consumer may never hear of the partition again.
+                _cached_consumer.cache_clear()
             yield run
 
     def ahead(self, beyond: Range) -> Iterator[MessageRun | UnreadableRange]:

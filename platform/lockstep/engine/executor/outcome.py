@@ -62,7 +62,7 @@ class BufferFull(msgspec.Struct, frozen=True):
 
 
 FoldOutcome = FoldCompleted | FoldStopped | MessageFailed | BufferFull
-"""What became of one fold of a range. Each has the offset that it is about; the earliest counts."""
+"""The outcome of one fold of a range. Each has the offset that it is about; the earliest counts."""
 
 
 class StopFold(Exception):

@@ -71,8 +71,10 @@ def find_plain_updates(
         on_update: Its hook, as the fold calls it.
     """
     kind = type(stream.transform)
-    declared = None if is_overridden(kind, "envelope") else kind.envelope_fields
-    if native.extension is None or declared is None or stream.decoder.reads_headers:
+    if native.extension is None or is_overridden(kind, "envelope") or stream.decoder.reads_headers:
+        return None
+    declared = kind.envelope_fields
+    if declared is None:
         return None
     return PlainUpdates(
         decode=decode,

@@ -69,12 +69,14 @@ class Exclusions(msgspec.Struct, frozen=True):
         Raises:
             AssertionError: It was left out of that fold.
         """
-        known = self.failed_buffered if failed.is_buffered else self.refused
+        excluded = self.failed_buffered if failed.is_buffered else self.refused
         offset = failed.finding.offset
-        if offset in known:
+        if offset in excluded:
             raise AssertionError(f"the fold is not deterministic: {failed.finding}")
-        more = {**known, offset: failed.finding}
-        return replace(self, failed_buffered=more) if failed.is_buffered else replace(self, refused=more)
+        extended = {**excluded, offset: failed.finding}
+        if failed.is_buffered:
+            return replace(self, failed_buffered=extended)
+        return replace(self, refused=extended)
 
     def split(self, messages: Sequence[T]) -> Iterator[Sequence[T]]:
         """Messages in order, cut so that each refused message is alone and no part spans a suspension."""
@@ -94,8 +96,9 @@ class Exclusions(msgspec.Struct, frozen=True):
     def _piece(self, message: T) -> tuple[int, int]:
         offset = message.offset() or 0
         alone = {*self.refused, *self.killing}
-        before = sum(1 for at in alone if at < offset)
-        return 2 * before + (offset in alone), self.suspended_before(offset)
+        smaller = sum(1 for excluded in alone if excluded < offset)
+        # Even between two excluded messages, odd at one of them.
+        return 2 * smaller + (offset in alone), self.suspended_before(offset)
 
 
 class QuarantineBuffer:
@@ -117,9 +120,12 @@ class QuarantineBuffer:
         self.full = False
         self._bytes = 0
 
-    def add(self, record: Record, found: Finding) -> None:
+    def add(self, record: Record, finding: Finding) -> None:
         """Quarantine a message unchanged, with its cause; under its key if its session is unknown."""
         value = record.value
+        session = finding.session
+        if session is None:
+            session = format_key(record)
         row = QuarantineRow(
             generation=0,
             batch=0,
@@ -127,13 +133,13 @@ class QuarantineBuffer:
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            session=format_key(record) if found.session is None else found.session,
-            cause=found.cause,
-            expected=found.expected,
-            found=found.found or found.detail or None,
+            session=session,
+            cause=finding.cause,
+            expected=finding.expected,
+            found=finding.found or finding.detail or None,
             timestamp=to_event_time(record.timestamp_ms * 1000),
             key=record.key,
-            value=value[:VALUE_BYTES_MAX] if value is not None else None,
+            value=None if value is None else value[:VALUE_BYTES_MAX],
             value_bytes=len(value or b""),
             headers=[Header(name, content) for name, content in read_headers(record.source)],
         )
@@ -186,14 +192,16 @@ class VerdictHandler:
 
     def judge(self, fault: Fault, offset: int) -> Judgement:
         """The class's verdict; a message that an operator has given up is quarantined in any case."""
-        given_up = offset < self._position.suspended_from
-        return Judgement.QUARANTINE if given_up else self._integrity.judge(fault)
+        if offset < self._position.suspended_from:
+            return Judgement.QUARANTINE
+        return self._integrity.judge(fault)
 
     def judge_error(self, error: BaseException, offset: int) -> Judgement:
         """The verdict on an error of the transform; a rule may halt the stream even if its class tolerates errors."""
-        given_up = offset < self._position.suspended_from
-        halts = isinstance(error, RuleViolated) and error.halts and not given_up
-        return Judgement.VIOLATION if halts else self.judge(Fault.TRANSFORM_FAILED, offset)
+        is_given_up = offset < self._position.suspended_from
+        if isinstance(error, RuleViolated) and error.halts and not is_given_up:
+            return Judgement.VIOLATION
+        return self.judge(Fault.TRANSFORM_FAILED, offset)
 
     def handle_remark(self, verdict: Verdict, record: Record, session: str) -> bool:
         """Count a message with a remark and handle it; returns whether it is applied now.
@@ -212,21 +220,21 @@ class VerdictHandler:
         elif verdict.cause and judgement in _REPEATED and not self._keeps(judgement):
             self.counts.repeats += 1
         if judgement is not Judgement.ACCEPT:
-            self.reject(judgement, record, self._found(verdict, record, session))
+            self.reject(judgement, record, self._make_finding(verdict, record, session))
         return judgement is Judgement.ACCEPT
 
-    def reject(self, judgement: Judgement, record: Record, found: Finding) -> None:
-        """What becomes of a message that is neither applied nor buffered.
+    def reject(self, judgement: Judgement, record: Record, finding: Finding) -> None:
+        """Quarantine, drop or skip a message that is neither applied nor buffered.
 
         Raises:
             StopFold: It is a violation.
         """
         match judgement:
             case Judgement.VIOLATION:
-                raise StopFold(FoldStopped(found))
+                raise StopFold(FoldStopped(finding))
             case Judgement.LATE if self._integrity.keeps_late:
                 self.counts.late += 1
-                self.late.add(record, found)
+                self.late.add(record, finding)
             case Judgement.GAP | Judgement.DUPLICATE | Judgement.LATE:
                 self.counts.dropped += 1
             case Judgement.SKIP:
@@ -234,7 +242,7 @@ class VerdictHandler:
                 self.counts.before_snapshot += 1
             case Judgement.QUARANTINE | Judgement.SUSPEND:
                 self.counts.quarantined += 1
-                self.quarantined.add(record, found)
+                self.quarantined.add(record, finding)
             case Judgement.ACCEPT | Judgement.BUFFER:
                 raise AssertionError(f"{judgement} rejects no message")
 
@@ -245,23 +253,25 @@ class VerdictHandler:
             StopFold: It is a violation.
         """
         value = record.value
-        problem = "no value (null)" if value is None else describe_decode_error(error, value)
-        cause = DecodeCause.NO_VALUE if value is None else find_decode_cause(error)
-        answer = self.judge(Fault.UNDECODABLE, record.offset)
-        given_up = record.offset < self._position.suspended_from
+        problem = "no value (null)"
+        cause = DecodeCause.NO_VALUE
+        if value is not None:
+            problem = describe_decode_error(error, value)
+            cause = find_decode_cause(error)
+        judgement = self.judge(Fault.UNDECODABLE, record.offset)
+        is_given_up = record.offset < self._position.suspended_from
         # Not a burst: messages that an operator has given up, and garbage under a class that nothing stops.
-        self.counts.refused += not given_up and not self._integrity.tolerates_all
-        found = self.finding(Fault.UNDECODABLE, record.offset, session=format_key(record))
-        self.reject(
-            answer, record, replace(found, expected="a message of the stream", found=problem, detail=str(cause))
-        )
-        return answer
+        self.counts.refused += not is_given_up and not self._integrity.tolerates_all
+        finding = self.finding(Fault.UNDECODABLE, record.offset, session=format_key(record))
+        finding = replace(finding, expected="a message of the stream", found=problem, detail=str(cause))
+        self.reject(judgement, record, finding)
+        return judgement
 
     def discard_buffered(self, record: Record, session: str) -> None:
         """Quarantine a buffered message of a session that is suspended now."""
-        found = self.finding("suspended", record.offset, session=session)
+        finding = self.finding("suspended", record.offset, session=session)
         self.counts.released += 1
-        finding = replace(found, expected="a snapshot of the session", found="a buffered message")
+        finding = replace(finding, expected="a snapshot of the session", found="a buffered message")
         self.reject(Judgement.QUARANTINE, record, finding)
 
     def dropped_late(self) -> None:
@@ -278,11 +288,13 @@ class VerdictHandler:
         """Whether a message goes to the late table."""
         return judgement is Judgement.LATE and self._integrity.keeps_late
 
-    def _found(self, verdict: Verdict, record: Record, session: str) -> Finding:
-        found = self.finding(verdict.cause, record.offset, session=session)
-        return replace(found, expected=verdict.expected, found=verdict.found)
+    def _make_finding(self, verdict: Verdict, record: Record, session: str) -> Finding:
+        finding = self.finding(verdict.cause, record.offset, session=session)
+        return replace(finding, expected=verdict.expected, found=verdict.found)
 
 
 def format_key(record: Record) -> str | None:
     """The key of a record, for display."""
-    return record.key.decode(errors="replace") if record.key is not None else None
+    if record.key is None:
+        return None
+    return record.key.decode(errors="replace")

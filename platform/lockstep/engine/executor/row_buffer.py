@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from io import BufferedWriter
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,8 @@ from lockstep.table.row_encoder import (
     RowRejected,
     RowsBuilder,
 )
+
+V = TypeVar("V")
 
 RowsOrigin = tuple[int, str, int | None, int | None, int]
 """Of rows: offset of their message, session, sequence, event time in microseconds, and the offset that was being
@@ -105,42 +107,63 @@ class RowNumbering:
         return range(first, first + rows)
 
 
-def expand_origins(position: Position, known: Chunk, rows: int, numbering: RowNumbering) -> Provenance:
+def expand_origins(position: Position, chunk: Chunk, rows: int, numbering: RowNumbering) -> Provenance:
     """Expand one entry per message to one per row; nearly always each message has one row."""
     run = PartitionRun(position.topic, position.topic_id, position.partition, rows)
-    emitted = known.emit_offsets
-    own = known.offsets == emitted
-    if own and not known.causes and set(known.rows) == {1} and not numbering.rows_at(emitted[0]):
+    emitted = chunk.emit_offsets
+    is_immediate = chunk.offsets == emitted
+    if is_immediate and not chunk.causes and set(chunk.rows) == {1} and not numbering.rows_at(emitted[0]):
         numbering.next(emitted[-1], 1)
-        return Provenance((run,), known.offsets, [0] * rows, known.sessions, known.sequences, known.event_times_us)
-    pairs = zip(emitted, known.rows, strict=True)
-    numbers = [number for offset, count in pairs for number in numbering.next(offset, count)]
-    offsets, sessions, sequences, times, emits = (_repeated(each, known.rows) for each in known[:1] + known[2:-1])
-    causes = _list_causes(known) if known.causes else None
-    return Provenance((run,), offsets, numbers, sessions, sequences, times, None if own else emits, causes)
+        return Provenance((run,), chunk.offsets, [0] * rows, chunk.sessions, chunk.sequences, chunk.event_times_us)
+    numbers = list[int]()
+    for offset, count in zip(emitted, chunk.rows, strict=True):
+        numbers += numbering.next(offset, count)
+    return Provenance(
+        (run,),
+        _repeated(chunk.offsets, chunk.rows),
+        numbers,
+        _repeated(chunk.sessions, chunk.rows),
+        _repeated(chunk.sequences, chunk.rows),
+        _repeated(chunk.event_times_us, chunk.rows),
+        None if is_immediate else _repeated(emitted, chunk.rows),
+        _list_causes(chunk),
+    )
 
 
-def _list_causes(known: Chunk) -> list[RowCause]:
-    """The cause of each row of a chunk."""
-    causes = [known.causes.get(place, RowCause.UPDATE) for place in range(len(known.rows))]
-    return _repeated(causes, known.rows)
+def _list_causes(chunk: Chunk) -> list[RowCause] | None:
+    """The cause of each row of a chunk; None if all rows are of updates."""
+    if not chunk.causes:
+        return None
+    causes = [chunk.causes.get(place, RowCause.UPDATE) for place in range(len(chunk.rows))]
+    return _repeated(causes, chunk.rows)
 
 
 def merge_provenance(parts: Sequence[Provenance]) -> Provenance:
     """The provenance of the rows of several ranges, one after the other."""
     if len(parts) == 1:
         return parts[0]
-    emits = [value for part in parts for value in part.emit_offsets or part.offsets]
     return Provenance(
-        [run for part in parts for run in part.runs],
-        [value for part in parts for value in part.offsets],
-        [value for part in parts for value in part.row_numbers],
-        [value for part in parts for value in part.sessions],
-        [value for part in parts for value in part.sequences],
-        [value for part in parts for value in part.event_times_us],
-        emits if any(part.emit_offsets is not None for part in parts) else None,
+        _join(part.runs for part in parts),
+        _join(part.offsets for part in parts),
+        _join(part.row_numbers for part in parts),
+        _join(part.sessions for part in parts),
+        _join(part.sequences for part in parts),
+        _join(part.event_times_us for part in parts),
+        _merge_emit_offsets(parts),
         _merge_causes(parts),
     )
+
+
+def _join(columns: Iterable[Iterable[V]]) -> list[V]:
+    """The values of the columns, one column after the other."""
+    return list(chain.from_iterable(columns))
+
+
+def _merge_emit_offsets(parts: Sequence[Provenance]) -> list[int] | None:
+    """The emit offsets of the rows of several ranges; None if all rows were emitted at the offset of their message."""
+    if all(part.emit_offsets is None for part in parts):
+        return None
+    return _join(part.emit_offsets or part.offsets for part in parts)
 
 
 def _merge_causes(parts: Sequence[Provenance]) -> list[RowCause] | None:
@@ -154,7 +177,11 @@ def _merge_causes(parts: Sequence[Provenance]) -> list[RowCause] | None:
 
 
 def _repeated(values: Sequence[Any], counts: Sequence[int]) -> list[Any]:
-    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+    """The value of each message, once for each of its rows."""
+    repeated = list[Any]()
+    for value, count in zip(values, counts, strict=True):
+        repeated += [value] * count
+    return repeated
 
 
 CHUNK_ROWS = BATCH_ROWS_MAX
@@ -200,17 +227,20 @@ class RowSpace:
 
     def release(self, batches: list[pa.RecordBatch], size: int) -> None:
         """Discard the record batches of a range, which have so many bytes: it is folded again."""
-        self._in_memory = [each for each in self._in_memory if each[0] is not batches]
+        # By identity: two ranges may have equal lists of record batches.
+        self._in_memory = [entry for entry in self._in_memory if entry[0] is not batches]
         self._held_bytes = sum(size for _, _, size in self._in_memory)
         self.total_bytes -= size
         batches.clear()
 
     def _spill(self) -> None:
         """Move the record batches in memory to pages of an unlinked file: nothing is left after a kill."""
+        in_memory = [batches[place] for batches, place, _ in self._in_memory]
         with Scratch(self._scratch).open_file("spill-") as (file, path):
-            moved = _written_and_mapped(file, path, [held[place] for held, place, _ in self._in_memory])
-        for (held, place, _), mapped in zip(self._in_memory, moved, strict=True):
-            held[place] = mapped
+            moved = _written_and_mapped(file, path, in_memory)
+        # Into the lists of the ranges, so that the batches in memory are freed.
+        for (batches, place, _), mapped in zip(self._in_memory, moved, strict=True):
+            batches[place] = mapped
         self._in_memory = []
         self._held_bytes = 0
 
@@ -289,8 +319,8 @@ class RowBuffer:
     def proof_at(self, position: int) -> tuple[MessageOrigin, bool]:
         """Origin of the row at an index of those not yet encoded, and whether no message emitted it."""
         ends = accumulate(rows for _, rows, *_ in self.proofs)
-        at = next(number for number, end in enumerate(ends) if position < end)
-        return self.proofs[at], at in self._extra_origins
+        place = next(number for number, end in enumerate(ends) if position < end)
+        return self.proofs[place], place in self._extra_origins
 
     def rollback_message(self) -> None:
         """Remove the rows of a message that failed."""
@@ -298,7 +328,8 @@ class RowBuffer:
 
     def begin(self, origin: RowsOrigin, cause: RowCause | None = None) -> None:
         """Start the rows of a message or a timer; the cause is noted as by `note_cause`."""
-        self._origin, self.first = origin, len(self.rows)
+        self._origin = origin
+        self.first = len(self.rows)
         if cause is not None:
             self.note_cause(cause)
 
@@ -309,13 +340,13 @@ class RowBuffer:
             RowRejected: A value of a row that was encoded does not fit its column.
             RowsTooLarge: They have more bytes than all rows of a batch may have.
         """
-        if type(emitted) is list:
+        if type(emitted) is list:  # already in memory as a whole: nothing is gained by parts
             self.rows.extend(emitted)
             return
         rows = self.rows
         append = self.rows.append
         for row in emitted:
-            if len(rows) >= CHUNK_ROWS:
+            if len(rows) >= CHUNK_ROWS:  # before the next row: a message of exactly a chunk is not split
                 self._flush_part()
             append(row)
 
@@ -366,7 +397,7 @@ class RowBuffer:
             self._causes.pop(len(self.proofs), None)
         self.flush()
         self.first = 0
-        if cause is not None:
+        if cause is not None:  # the flush has cleared the causes, and more rows of this origin follow
             self.note_cause(cause)
         if self._room is not None and self._bytes - self._emitting[1] > self._room.space.rows_bytes:
             raise RowsTooLarge(f"more than {self._room.space.rows_bytes} bytes")
@@ -418,16 +449,17 @@ class RowBuffer:
         others = self._causes or self._extra_origins or self._continued or len(self.rows) != len(proofs)
         if others or len(proofs) > BATCH_ROWS_MAX or self._numbering.rows_at(proofs[0][0]):
             return False
-        where = self._position
-        run = PartitionRun(where.topic, where.topic_id, where.partition, len(proofs))
-        made = self._builder.build_plain(self.rows, run, proofs)
-        if made is None:
+        position = self._position
+        run = PartitionRun(position.topic, position.topic_id, position.partition, len(proofs))
+        encoded = self._builder.build_plain(self.rows, run, proofs)
+        if encoded is None:
             return False
-        self._keep(made.batch, made.batch.get_total_buffer_size())
+        self._keep(encoded.batch, encoded.batch.get_total_buffer_size())
         self._numbering.next(proofs[-1][0], 1)
         self._counts.with_rows += len(proofs)
-        if made.times_us is not None:
-            self._note_bounds(made.times_us, lambda: [time for *_, time, _ in proofs if time is not None])
+        if encoded.times_us is not None:
+            # Only an implausible bound needs the single times.
+            self._note_bounds(encoded.times_us, lambda: [time for *_, time, _ in proofs if time is not None])
         self.rows.clear()
         proofs.clear()
         return True
@@ -442,14 +474,13 @@ class RowBuffer:
     def expand(self) -> Expanded:
         """The rows that are not yet encoded, with their provenance; nothing is changed."""
         chunk = self._chunk()
-        numbering = copy(self._numbering)
+        numbering = copy(self._numbering)  # takes effect only when the rows are encoded
         return Expanded(self.rows, expand_origins(self._position, chunk, len(self.rows), numbering), chunk, numbering)
 
     def build(self, parts: Sequence[Expanded]) -> pa.RecordBatch:
         """Encode rows of ranges of the same stream as one batch. Raises as `flush` does."""
-        return self._builder.build(
-            [row for part in parts for row in part.rows], merge_provenance([part.proof for part in parts])
-        )
+        rows = _join(part.rows for part in parts)
+        return self._builder.build(rows, merge_provenance([part.proof for part in parts]))
 
     def replace_encoded(self, part: Expanded, batch: pa.RecordBatch, size: int) -> None:
         """Put the batch of so many bytes into the place of the rows of which it was made."""
@@ -466,17 +497,18 @@ class RowBuffer:
 
     def _count(self, chunk: Chunk) -> None:
         """Count the messages of a chunk, which is done."""
-        without = chunk.rows.count(0)
+        without_rows = chunk.rows.count(0)
+        # An entry without a message is of a timer, or an earlier part of a message that is counted with its last part.
         messages = len(chunk.rows) - len(self._extra_origins) - self._continued
         self._continued = 0
-        self._counts.accepted_without_row += without
-        self._counts.with_rows += messages - without
+        self._counts.accepted_without_row += without_rows
+        self._counts.with_rows += messages - without_rows
         self._counts.timer_rows += len(self._extra_origins)
         self._note_times([time for time in chunk.event_times_us if time is not None])
         self.rows.clear()
         self.proofs.clear()
         self._extra_origins.clear()
-        self._causes = {}
+        self._causes = {}  # not cleared in place: the chunk refers to the old one
 
     def append_encoded(self, batch: pa.RecordBatch, last: int, rows: Numbers, times: Numbers | None) -> None:
         """Add the rows of accepted messages that are encoded already, after those not yet encoded.
@@ -491,9 +523,9 @@ class RowBuffer:
             RowRejected: A value of an earlier row does not fit its column; nothing was added.
         """
         self.flush()
-        without = len(rows) - int(np.count_nonzero(rows))
-        self._counts.accepted_without_row += without
-        self._counts.with_rows += len(rows) - without
+        without_rows = len(rows) - int(np.count_nonzero(rows))
+        self._counts.accepted_without_row += without_rows
+        self._counts.with_rows += len(rows) - without_rows
         if times is not None:
             self._note_bounds((int(times.min()), int(times.max())), times.tolist)
         self._numbering.next(last, int(rows[-1]))
@@ -517,7 +549,7 @@ class RowBuffer:
         self.event_time_us = min(low, *times), max(high, newest)
         if self._time is None:
             return
-        if self._time.is_implausible(newest):
+        if self._time.is_implausible(newest):  # a clock far ahead would make all later messages late
             newest = max((time for time in times if not self._time.is_implausible(time)), default=-1)
         self._time.advance(newest)
 
@@ -531,12 +563,13 @@ def encode_few(buffers: Iterable[RowBuffer]) -> None:
 
     If a value does not fit its column they stay as they are: the `flush` of its range finds it again.
     """
-    for group in _grouped([buffer for buffer in buffers if 0 < len(buffer.rows) <= FEW_ROWS]):
+    buffers_with_few = [buffer for buffer in buffers if 0 < len(buffer.rows) <= FEW_ROWS]
+    for group in _grouped(buffers_with_few):
         parts = [buffer.expand() for buffer in group]
         try:
             batch = group[0].build(parts)
         except (RowRejected, BatchTooLarge, *VALUE_ERRORS):
-            continue
+            continue  # nothing is changed yet: `flush` of each range raises it with the right message
         _hand_out(batch, group, parts)
 
 

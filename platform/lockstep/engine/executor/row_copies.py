@@ -20,7 +20,9 @@ RowsHook = Callable[..., Iterable[msgspec.Struct]]
 
 def copy_rows(hook: RowsHook, *, copies: bool) -> RowsHook:
     """A hook whose rows are copies; the hook itself if they share no objects with a state."""
-    return (lambda *arguments: list(map(copy_value, hook(*arguments)))) if copies else hook
+    if not copies:
+        return hook
+    return lambda *arguments: list(map(copy_value, hook(*arguments)))
 
 
 def copy_first_rows(on_snapshot: Callable[..., object], *, copies: bool) -> Callable[..., object]:

@@ -48,7 +48,7 @@ class Sessions:
         self._state = state
         self._time = time
         self.skipped = position.suspended_sessions
-        self._skipped_before = {each.session: each.before for each in position.suspended_sessions}
+        self._skipped_before = {skip.session: skip.before for skip in position.suspended_sessions}
         self._spread = False
         self._joined = position.joined_at > 0
         self.opened: set[str] = set()
@@ -105,7 +105,7 @@ class Sessions:
         self.closed.add(session)
         if self._skipped_before.get(session) and self.may_suspend:
             self._skipped_before[session] = 0
-            self.skipped = tuple(replace(each, before=self._skipped_before[each.session]) for each in self.skipped)
+            self.skipped = tuple(replace(skip, before=self._skipped_before[skip.session]) for skip in self.skipped)
             self.suspend_before(self.suspended_from)
 
     def give_up_snapshot(self, session: str, entry: SessionEntry[object]) -> None:
@@ -133,7 +133,8 @@ def check_session(session: object) -> str:
 
 def count_digests(sessions: Iterable[str]) -> tuple[bytes, ...]:
     """Digests with which the driver detects sessions in two partitions, without their names."""
-    return tuple(sorted(blake2b(_text(each), digest_size=DIGEST_BYTES).digest() for each in sessions))
+    # Sorted: the order of a set differs from process to process, and a retried task must return the same.
+    return tuple(sorted(blake2b(_text(session), digest_size=DIGEST_BYTES).digest() for session in sessions))
 
 
 def _text(session: str) -> bytes:

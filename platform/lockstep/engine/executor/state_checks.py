@@ -23,7 +23,7 @@ class StateChecks:
         self._unstorable = unstorable
         self._examines_all = examines_all
         self._pauses: dict[str, int] = {}
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
 
     def check(self, session: str) -> None:
         """Refuse the message that has just been applied to a session, if the state cannot be stored after it.
@@ -40,19 +40,22 @@ class StateChecks:
 
     def finish(self) -> None:
         """Check the states that later messages have changed since their last check. Raises as `check` does."""
-        for session in [each for each, left in self._left.items() if left < self._pauses[each]]:
+        changed = [session for session, messages in self._remaining.items() if messages < self._pauses[session]]
+        for session in changed:  # a list: `_pause` changes the dictionary
             self._pause(session, self._state.check_storable(session))
 
     def _examine(self, session: str) -> None:
-        if left := self._left.get(session, 0):
-            self._left[session] = left - 1
+        remaining = self._remaining.get(session, 0)
+        if remaining:
+            self._remaining[session] = remaining - 1
         elif self._pauses.get(session, 0):
             self._pause(session, self._state.check_storable(session))
         else:
             self._pause(session, self._check(session))
 
     def _pause(self, session: str, size: int) -> None:
-        self._pauses[session] = self._left[session] = size // BYTES_PER_MESSAGE
+        self._pauses[session] = size // BYTES_PER_MESSAGE
+        self._remaining[session] = self._pauses[session]
 
     def _check(self, session: str) -> int:
         try:

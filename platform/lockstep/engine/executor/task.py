@@ -41,6 +41,7 @@ from lockstep.engine.executor.worker_memory import MemoryWatch
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskFailure, TaskResult, TaskSpec
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.integrity.base import to_microseconds
+from lockstep.integrity.gate_states import GateState
 from lockstep.integrity.suspension import list_skips_without_snapshot, list_unread_skips
 from lockstep.integrity.verdict import Judgement
 from lockstep.kafka.reader import MessageRun, Range, UnreadableRange
@@ -58,7 +59,7 @@ from lockstep.storage import require_writable_folder
 from lockstep.table.archive import ArchivedRange, write_archive
 from lockstep.table.head import SideFile
 from lockstep.table.parquet import DataFile, write_file
-from lockstep.table.quarantine import write_quarantine
+from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.table.written_by import WrittenBy
 
 AHEAD_MESSAGES_MAX = 10_000
@@ -162,10 +163,11 @@ class RangeOpener:
         position = planned.position
         bounds = bounds or self._make_bounds(planned)
         version = make_state_version(self.generation, position)
-        opened = PartitionState.open(
-            version, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
+        state = self.stack.enter_context(
+            PartitionState.open(
+                version, durable=self.job.state, local_stores=self.local_stores, schema=self.compiled.state
+            )
         )
-        state = self.stack.enter_context(opened)
         fold = RangeFold(
             self.compiled,
             position,
@@ -175,7 +177,9 @@ class RangeOpener:
             judges_panics=self.attempt.judges_panics,
             room=RowRoom(self.space, self.space.rows_bytes * self.attempt.find_share(planned)),
         )
-        buffer = None if self.messages is None else ArchiveBuffer(position.archived_until or 0, self.messages)
+        buffer: ArchiveBuffer | None = None
+        if self.messages is not None:
+            buffer = ArchiveBuffer(position.archived_until or 0, self.messages)
         return RangeInProgress(planned, bounds, state, fold, buffer, position.next_offset)
 
     def _make_bounds(self, planned: PlannedRange) -> FoldBounds:
@@ -200,6 +204,7 @@ def read_and_fold(opener: RangeOpener, ranges: list[RangeInProgress]) -> None:
         with name_partition(work.planned.position):
             if work.planned.watermark_us is not None and work.bounds.finding is None:
                 work.fold.advance(work.planned.watermark_us)
+    # Before the folds finish, each of which would encode its few rows as a separate batch.
     encode_few(work.fold.emission for work in ranges)
     for work in ranges:
         with name_partition(work.planned.position):
@@ -222,14 +227,14 @@ def _read_runs(opener: RangeOpener, ranges: Sequence[RangeInProgress]) -> None:
     moving = [work for work in ranges if work.bounds.until > work.planned.position.next_offset]
     for run in opener.log.read([_range(work) for work in moving]):
         work = moving[run.index]
-        if work.is_full:
+        if work.is_full:  # its next messages are read again in the next batch
             continue
         if isinstance(run, UnreadableRange):
             work.unreadable = run
             continue
         is_full = _fold_run(work, run)
         waiting.note(run.messages)
-        if is_full and all(each.is_full for each in moving):
+        if is_full and all(other.is_full for other in moving):
             break
 
 
@@ -245,7 +250,8 @@ class WaitingRows:
         """Note folded messages; past the bound, encode the rows of all ranges."""
         if not 0 < len(messages) < CHUNK_ROWS:  # more of them are encoded already, but for a part of one response
             return
-        self._bytes += sum(map(len, filter(None, map(type(messages[0]).value, messages))))
+        values = map(type(messages[0]).value, messages)  # mapped: a call of each message's method costs twice as much
+        self._bytes += sum(map(len, filter(None, values)))
         if self._bytes > self._bytes_max:
             encode_few(work.fold.emission for work in self._ranges)
             for work in self._ranges:
@@ -258,10 +264,11 @@ def _fold_run(work: RangeInProgress, run: MessageRun) -> bool:
     started = time.process_time()
     with name_partition(work.planned.position):
         work.fold.fold(run.messages)
-    if isinstance(full := work.fold.outcome, BufferFull):
-        run = _end_run(run, full.offset)
+    outcome = work.fold.outcome
+    if isinstance(outcome, BufferFull):
+        run = _end_run(run, outcome.offset)
         work.is_full = True
-        work.bounds = msgspec.structs.replace(work.bounds, until=full.offset, beyond=0, trouble=full.problem)
+        work.bounds = msgspec.structs.replace(work.bounds, until=outcome.offset, beyond=0, trouble=outcome.problem)
     work.gaps += run.gaps
     work.reached = run.reached
     work.fold.counts.messages += len(run.messages)
@@ -289,11 +296,11 @@ def _note_timestamps(work: RangeInProgress, messages: Sequence[Message]) -> None
     """
     latest_ms = work.fold.time.latest_us // 1000
     times_ms = [message.timestamp()[1] for message in (*messages[::TIMESTAMPS_STEP], messages[-1])]
-    if not all(is_plausible_timestamp(each, latest_ms) for each in times_ms):
-        given_ms = [message.timestamp()[1] for message in messages]
-        times_ms = [each for each in given_ms if is_plausible_timestamp(each, latest_ms)]
-        without = given_ms.count(NO_TIMESTAMP_MS)
-        work.fold.counts.absurd_timestamps += len(given_ms) - len(times_ms) - without
+    if not all(is_plausible_timestamp(time_ms, latest_ms) for time_ms in times_ms):
+        all_ms = [message.timestamp()[1] for message in messages]
+        times_ms = [time_ms for time_ms in all_ms if is_plausible_timestamp(time_ms, latest_ms)]
+        without = all_ms.count(NO_TIMESTAMP_MS)
+        work.fold.counts.absurd_timestamps += len(all_ms) - len(times_ms) - without
     if times_ms:
         work.newest_timestamp_ms = times_ms[-1]
 
@@ -303,9 +310,12 @@ def _leader_epoch(work: RangeInProgress, run: MessageRun) -> int | None:
 
     A control record at the end may be of a newer leader than the last message; of none newer than the plan knew.
     """
-    ends_in_gap = bool(run.gaps) and run.gaps[-1][1] == run.reached
-    of_message = run.messages[-1].leader_epoch() if run.messages else work.leader_epoch
-    epochs = (of_message, work.planned.leader_epoch if ends_in_gap else None)
+    epochs = [work.leader_epoch]
+    if run.messages:
+        epochs = [run.messages[-1].leader_epoch()]
+    if run.gaps and run.gaps[-1][1] == run.reached:  # the range ends in a gap
+        epochs.append(work.planned.leader_epoch)
+    # A record without an epoch has None or -1.
     return max((epoch for epoch in epochs if epoch is not None and epoch >= 0), default=None)
 
 
@@ -357,10 +367,9 @@ def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None
             seen.until = offset + 1
     if seen.undecodable == 1:
         return finding
-    searched = (
-        f"{seen.undecodable} of {seen.messages} messages cannot be decoded; scanned up to offset {seen.looked - 1}"
-    )
-    return msgspec.structs.replace(finding, until=seen.until, detail=f"{finding.detail}; {searched}")
+    counted = f"{seen.undecodable} of {seen.messages} messages cannot be decoded"
+    detail = f"{finding.detail}; {counted}; scanned up to offset {seen.looked - 1}"
+    return msgspec.structs.replace(finding, until=seen.until, detail=detail)
 
 
 def _following(finding: Finding, work: RangeInProgress, opener: RangeOpener) -> Iterator[Message]:
@@ -394,7 +403,7 @@ def _decodes(message: Message, compiled: CompiledStream) -> bool | None:
 def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
     """Finalize a range: fold it again within narrower bounds until the result can be committed.
 
-    1. Explain every missing offset; a class that suspends does so before the records after an unexplained gap. Where
+    1. Explain every missing offset; a class that suspends does so before the records after an unexplained gap. If
        Kafka does not answer, the range ends before the first.
     2. Narrow the bounds by the outcome of each fold, until one is complete.
     3. Scan how far undecodable messages at its end go.
@@ -409,13 +418,12 @@ def finalize_range(work: RangeInProgress, opener: RangeOpener) -> RangeInProgres
         work = _fold_again(work, opener, bounds)
     while (narrower := narrow_bounds(work.bounds, _find_outcome(work, opener.compiled))) is not None:  # 2
         work = _fold_again(work, opener, narrower)
-    work.bounds = msgspec.structs.replace(
-        work.bounds,
-        finding=expand_finding(work, opener),  # 3
-        trouble=work.bounds.trouble if work.unreadable is None else work.unreadable.reason,
-    )
-    corrupt = work.unreadable is not None and work.unreadable.is_corrupt
-    return _without_corrupt(work, opener) if corrupt else work  # 4
+    finding = expand_finding(work, opener)  # 3
+    trouble = work.bounds.trouble if work.unreadable is None else work.unreadable.reason
+    work.bounds = msgspec.structs.replace(work.bounds, finding=finding, trouble=trouble)
+    if work.unreadable is None or not work.unreadable.is_corrupt:
+        return work
+    return _without_corrupt(work, opener)  # 4
 
 
 def explain_gaps(work: RangeInProgress, opener: RangeOpener) -> FoldBounds:
@@ -436,6 +444,7 @@ def _find_outcome(work: RangeInProgress, compiled: CompiledStream) -> FoldOutcom
     """The outcome of a fold, or a gap before it that nothing explains, if that is a violation."""
     outcome = work.fold.outcome
     bounds = work.bounds
+    # A gap before the outcome comes first: what the fold found after it may be a consequence.
     if compiled.integrity.judge(Fault.HOLE) is Judgement.VIOLATION:
         for hole in bounds.holes:
             if hole.cause == "unproven" and hole.start < min(bounds.until, outcome.offset):
@@ -453,20 +462,22 @@ def narrow_bounds(bounds: FoldBounds, outcome: FoldOutcome) -> FoldBounds | None
         case FoldStopped(finding):
             _check_within(bounds, finding)
             return msgspec.structs.replace(bounds, until=finding.offset, finding=finding, trouble=None)
-        case MessageFailed(finding, at, is_buffered):
+        case MessageFailed(finding, offset, is_buffered):
             _check_within(bounds, finding)
             without = bounds.without.with_failed(outcome)
-            until = at + 1 if is_buffered else finding.offset
-            is_full = len(without.failed_buffered if is_buffered else without.refused) > REFUSED_MAX
-            if not is_full or until >= bounds.until:
+            until = offset + 1 if is_buffered else finding.offset
+            failed = without.failed_buffered if is_buffered else without.refused
+            if len(failed) <= REFUSED_MAX or until >= bounds.until:
                 return msgspec.structs.replace(bounds, without=without)
             # One message may release any number of buffered ones: the range ends behind it, or would never pass it.
-            without = without if is_buffered else bounds.without
+            if not is_buffered:  # the message is beyond the new end
+                without = bounds.without
             problem = f"{REFUSED_MAX} messages that the transform cannot take"
             return msgspec.structs.replace(bounds, until=until, without=without, finding=None, trouble=problem)
         case BufferFull(until, problem):
-            ends = until < bounds.until
-            return msgspec.structs.replace(bounds, until=until, finding=None, trouble=problem) if ends else None
+            if until >= bounds.until:
+                return None
+            return msgspec.structs.replace(bounds, until=until, finding=None, trouble=problem)
 
 
 def end_bounds(bounds: FoldBounds, reached: int) -> FoldBounds:
@@ -474,7 +485,9 @@ def end_bounds(bounds: FoldBounds, reached: int) -> FoldBounds:
 
     A later batch finds the rest again.
     """
-    finding = bounds.finding if bounds.finding is not None and bounds.finding.offset <= reached else None
+    finding = bounds.finding
+    if finding is not None and finding.offset > reached:
+        finding = None
     holes = tuple(hole for hole in bounds.holes if hole.until <= reached)
     return msgspec.structs.replace(bounds, until=reached, holes=holes, finding=finding)
 
@@ -491,10 +504,10 @@ def _fold_again(work: RangeInProgress, opener: RangeOpener, bounds: FoldBounds) 
     work.fold.release()
     if work.buffer is not None:
         work.buffer.release()
-    again = opener.open(work.planned, bounds)
-    read_and_fold(opener, [again])
-    again.bounds = end_bounds(again.bounds, again.reached)
-    return again
+    refolded = opener.open(work.planned, bounds)
+    read_and_fold(opener, [refolded])
+    refolded.bounds = end_bounds(refolded.bounds, refolded.reached)
+    return refolded
 
 
 def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgress:
@@ -509,11 +522,11 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
     if end is None or end <= start:
         return work
     problem = bounds.trouble or ""
-    answer = work.fold.judge.judge(Fault.UNDECODABLE, start)
+    judgement = work.fold.judge.judge(Fault.UNDECODABLE, start)
     if start < position.suspended_from:
         end = min(end, position.suspended_from)  # no more than was given up
-    if answer is Judgement.VIOLATION:
-        found = Finding.at(
+    if judgement is Judgement.VIOLATION:
+        finding = Finding.at(
             position,
             Fault.UNDECODABLE,
             offset=start,
@@ -522,9 +535,11 @@ def _without_corrupt(work: RangeInProgress, opener: RangeOpener) -> RangeInProgr
             found="corrupt ones on the broker",
             detail=problem,
         )
-        work.bounds = msgspec.structs.replace(bounds, finding=found, trouble=None)
+        work.bounds = msgspec.structs.replace(bounds, finding=finding, trouble=None)
         return work
-    suspend_at = (*bounds.without.suspend_at, *((end,) if answer is Judgement.SUSPEND else ()))
+    suspend_at = bounds.without.suspend_at
+    if judgement is Judgement.SUSPEND:
+        suspend_at = (*suspend_at, end)
     skipping = FoldBounds(
         until=start,
         without=msgspec.structs.replace(bounds.without, suspend_at=suspend_at),
@@ -549,7 +564,8 @@ def _hole_finding(position: Position, hole: Hole) -> Finding:
 def run_tasks(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """Runs in Spark on each partition of its small job: encoded tasks in, encoded results out."""
     for encoded in tasks:
-        yield msgspec.msgpack.encode(_run_task_or_reason(job, msgspec.msgpack.decode(encoded, type=TaskSpec)))
+        task = msgspec.msgpack.decode(encoded, type=TaskSpec)
+        yield msgspec.msgpack.encode(_run_task_or_reason(job, task))
 
 
 def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailure:
@@ -569,7 +585,7 @@ def _run_task_or_reason(job: JobSpec, task: TaskSpec) -> TaskResult | TaskFailur
 def run_task(job: JobSpec, task: TaskSpec) -> TaskResult:
     """Process one bin as a worker does: the shipped declaration, over Kafka."""
     kafka = KafkaSource(job.kafka, job.tuning)
-    planned = {TopicNamePartition(each.position.topic, each.position.partition): each for each in task.ranges}
+    planned = {TopicNamePartition(item.position.topic, item.position.partition): item for item in task.ranges}
     return run_bin(job, task, compile_pickled(job.stream, job.registry), ArchiveSource(kafka, planned))
 
 
@@ -661,7 +677,9 @@ def _write_rows(
     job: JobSpec, task: TaskSpec, ranges: list[RangeInProgress], compiled: CompiledStream
 ) -> tuple[DataFile, ...]:
     """One file for the bin; none without rows."""
-    batches = [batch for work in ranges for batch in work.fold.batches]
+    batches = list[pa.RecordBatch]()
+    for work in ranges:
+        batches += work.fold.batches
     if not batches:
         return ()
     rows = pa.Table.from_batches(batches, compiled.rows.schema)
@@ -698,19 +716,24 @@ def _write_archive(
             continue
         position = work.planned.position
         read = RangeToArchive(position, work.buffer, work.bounds.holes, work.reached, work.fold.batches)
-        if (made := collect_archived(read, compiled, task.batch.number)) is not None:
-            tables.append(made[0])
-            archived[position.key] = made[1]
+        collected = collect_archived(read, compiled, task.batch.number)
+        if collected is not None:
+            rows, archived[position.key] = collected
+            tables.append(rows)
     if not tables:
         return (), {}
     return (write_archive(job.archive, pa.concat_tables(tables), label=_label(task)),), archived
 
 
-def _write_side_rows(folder: Path, task: TaskSpec, kept: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
+def _write_side_rows(folder: Path, task: TaskSpec, buffers: list[QuarantineBuffer]) -> tuple[SideFile, ...]:
     """One file of a side table for the bin; none without rows."""
     identity = {"generation": task.batch.generation, "batch": task.batch.number}
-    rows = [msgspec.structs.replace(row, **identity) for each in kept for row in each.rows]
-    return (write_quarantine(folder, rows, label=_label(task)),) if rows else ()
+    rows = list[QuarantineRow]()
+    for buffer in buffers:
+        rows += [msgspec.structs.replace(row, **identity) for row in buffer.rows]
+    if not rows:
+        return ()
+    return (write_quarantine(folder, rows, label=_label(task)),)
 
 
 def _save_states(
@@ -727,8 +750,10 @@ def _save_states(
             with name_partition(work.planned.position):
                 saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
+
             result = _make_result(work, saved.segment, writer.checksums)
             results.append(_with_archived(result, archived.get(work.planned.position.key)))
+    # After the durable file is synced: a local store must not be ahead of what another worker can restore.
     for work in ranges:
         work.state.publish_local()
     return tuple(results)
@@ -743,8 +768,11 @@ def _make_result(
     work: RangeInProgress, segment: SegmentRef | None, checksums: Mapping[SegmentRef | None, int]
 ) -> RangeResult:
     fold = work.fold
-    before = work.planned.position
+    start = work.planned.position
     low, high = fold.emission.event_time_us or (None, None)
+    # Only one partition: no session can be in two.
+    opened = () if start.is_only else count_digests(fold.sessions.opened)
+    closed = () if start.is_only else count_digests(fold.sessions.closed)
     return RangeResult(
         range=work.planned,
         reached=_advance(work, segment),
@@ -754,11 +782,11 @@ def _make_result(
         first_event_time_us=low,
         last_event_time_us=high,
         newest_timestamp_ms=work.newest_timestamp_ms,
-        state_bytes=segment.length if segment is not None and segment != before.state else 0,
+        state_bytes=segment.length if segment is not None and segment != start.state else 0,
         cpu_seconds=work.cpu_seconds,
         state_checksum=checksums.get(segment),
-        opened=() if before.is_only else count_digests(fold.sessions.opened),
-        closed=() if before.is_only else count_digests(fold.sessions.closed),
+        opened=opened,
+        closed=closed,
         accepted=tuple(fold.judge.accepted),
         losses=fold.losses.losses,
         finding=work.bounds.finding,
@@ -796,9 +824,9 @@ def _check_complete(work: RangeInProgress) -> None:
 def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
     """The position after a range; the leader epoch of an earlier record stays if none was read."""
     fold = work.fold
-    before = work.planned.position
+    start = work.planned.position
     return msgspec.structs.replace(
-        before,
+        start,
         next_offset=work.reached,
         state=segment,
         leader_epoch=_find_leader_epoch(work),
@@ -806,7 +834,7 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
         watermark_us=fold.time.known,
         rows_emitted=fold.emission.emitted_at(work.reached),
         suspended_sessions=_still_skipped(work),
-        catching_up=before.catching_up and work.reached == before.next_offset,
+        catching_up=start.catching_up and work.reached == start.next_offset,
         discarded_by=fold.losses.discarded_by,
         uncounted_skips=fold.losses.uncounted_skips,
         lost_before=fold.losses.lost_before,
@@ -817,7 +845,9 @@ def _find_leader_epoch(work: RangeInProgress) -> int | None:
     """That of the last record; none after the archive, as a log may have lost the epochs before its start."""
     if work.planned.archived is not None:
         return None
-    return work.planned.position.leader_epoch if work.leader_epoch is None else work.leader_epoch
+    if work.leader_epoch is None:  # no record was read, or none with an epoch
+        return work.planned.position.leader_epoch
+    return work.leader_epoch
 
 
 def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:
@@ -826,4 +856,8 @@ def _still_skipped(work: RangeInProgress) -> tuple[SuspendedSession, ...]:
     skipped = work.fold.sessions.skipped
     if not work.fold.sessions.may_suspend:
         return list_unread_skips(skipped, work.reached)
-    return list_skips_without_snapshot(skipped, lambda session: entries[session].gate if session in entries else None)
+
+    def find_gate(session: str) -> GateState:
+        return entries[session].gate if session in entries else None
+
+    return list_skips_without_snapshot(skipped, find_gate)

@@ -107,7 +107,9 @@ class UpdateRun:
     def read(self, messages: Sequence[Message]) -> Messages:
         """Read messages of a client library."""
         of = cast("Any", type(messages[0]))
-        keys = list(map(of.key, messages)) if self._updates.session is None else None
+        keys: list[bytes | None] | None = None
+        if self._updates.session is None:
+            keys = list(map(of.key, messages))
         return Messages(list(map(of.offset, messages)), list(map(of.value, messages)), keys, list(messages))
 
     def fold(self, messages: Messages, start: int) -> int:
@@ -131,4 +133,6 @@ class UpdateRun:
     def decode(self, value: bytes) -> object:
         """Decode a message after `fold`, which has decoded the first already."""
         body = self._loop.take_body()
-        return self._updates.decode(value) if body is None else body
+        if body is None:
+            return self._updates.decode(value)
+        return body

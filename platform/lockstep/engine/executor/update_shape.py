@@ -72,8 +72,12 @@ def find_table(
         names: The names of the columns.
         bytes_max: Larger messages are undecodable.
     """
-    shape = None if extension is None else _find_shape(update, row, places, names, bytes_max)
-    return None if extension is None or shape is None else partial(extension.ColumnTable, shape)
+    if extension is None:
+        return None
+    shape = _find_shape(update, row, places, names, bytes_max)
+    if shape is None:
+        return None
+    return partial(extension.ColumnTable, shape)
 
 
 def _find_shape(
@@ -120,22 +124,25 @@ def _list_fields(
         left_out: Those that may be left out, and are UNSET then.
         rows: The one that holds rows.
     """
-    found: list[FieldShape] = []
-    for each in fields(struct):
-        kind = "str" if each.name == rows else _find_kind(each.type)  # the type of rows is not checked
-        is_defaulted = each.name in required or (each.name in left_out and each.default is not UNSET)
-        if kind is None or (is_defaulted and not each.required):
+    shapes: list[FieldShape] = []
+    for item in fields(struct):
+        kind = "str" if item.name == rows else _find_kind(item.type)  # the type of rows is not checked
+        is_defaulted = item.name in required or (item.name in left_out and item.default is not UNSET)
+        if kind is None or (is_defaulted and not item.required):
             return None
-        found.append((each.encode_name, kind, each.required))
-    return None if len(found) >= FIELDS_MAX else found  # one more is the tag
+        shapes.append((item.encode_name, kind, item.required))
+    if len(shapes) >= FIELDS_MAX:  # one more is the tag
+        return None
+    return shapes
 
 
 def _find_kind(declared: Any) -> str | None:
     """The type of a column; None if a field has another type."""
     kinds = [kind for kind in list_members(declared) if kind is not UnsetType]
-    names = {kind.__name__ for kind in kinds if isinstance(kind, type) and kind in (str, int, float, bool)}
-    return names.pop() if len(kinds) == len(names) == 1 else None
+    if len(kinds) != 1 or kinds[0] not in (str, int, float, bool):
+        return None
+    return kinds[0].__name__
 
 
 def _encoded_names(struct: type[msgspec.Struct]) -> dict[str, str]:
-    return {each.name: each.encode_name for each in fields(struct)}
+    return {item.name: item.encode_name for item in fields(struct)}

@@ -84,8 +84,8 @@ class MemoryWatch:
             if self._exceeded or read_memory_bytes() > limit // 2:
                 end_after_task()
             if self._exceeded:  # Python makes the errors of the watch without arguments
-                found = f"its Python worker had {self._exceeded // 1_000_000} MB"
-                raise WorkerMemoryExceeded(f"{found}, more than spark.worker_memory_mb = {limit // 1_000_000}")
+                worker = f"its Python worker had {self._exceeded // 1_000_000} MB"
+                raise WorkerMemoryExceeded(f"{worker}, more than spark.worker_memory_mb = {limit // 1_000_000}")
 
     def _begin(self, limit: int) -> None:
         if self._thread is None:
@@ -110,6 +110,7 @@ class MemoryWatch:
             self._has_task.wait()
             time.sleep(POLL_SECONDS)
             memory = read_memory_bytes()
+            # Under the lock: no error may be raised in a thread whose task has ended.
             with self._lock:
                 if self._task_thread is None or memory <= self._limit:
                     continue
