@@ -281,11 +281,18 @@ class IntegrityClass(Declaration):
         """
         at_first = self.opens_at_first
         takes_unknown = at_first or self.passes_unknown_sessions or self.waits_for_snapshot
-        gate = JoinedLog(self.gate(time), skips=not takes_unknown) if joined else self.gate(time)
-        gate = OpeningAtFirst(gate) if at_first and not self.passes_unknown_sessions else gate
-        gate = MultipartGate(gate, tolerates_all=self.tolerates_all) if spread else gate
+        # From the inside to the outside: each gate judges before those in it.
+        gate = self.gate(time)
+        if joined:
+            gate = JoinedLog(gate, skips=not takes_unknown)
+        if at_first and not self.passes_unknown_sessions:
+            gate = OpeningAtFirst(gate)
+        if spread:
+            gate = MultipartGate(gate, tolerates_all=self.tolerates_all)
         if not self.may_suspend(suspended_from, skipped):
-            return SkipGate(gate, suspended_from, skipped) if suspended_from > 0 or skipped else gate
+            if suspended_from > 0 or skipped:
+                gate = SkipGate(gate, suspended_from, skipped)
+            return gate
         return SuspensionGate(
             gate,
             suspended_from,
@@ -299,8 +306,9 @@ class IntegrityClass(Declaration):
         self, suspended_from: int, skipped: Collection[SuspendedSession] = ()
     ) -> Callable[[GateState], GateState]:
         """Adapts a stored gate state to the current declaration: class and policy may change between runs."""
-        at_first = self.opens_at_first and not self.passes_unknown_sessions
-        gate = OpeningAtFirst(self.gate(PartitionTime())) if at_first else self.gate(PartitionTime())
+        gate = self.gate(PartitionTime())
+        if self.opens_at_first and not self.passes_unknown_sessions:
+            gate = OpeningAtFirst(gate)
         suspends = self.may_suspend(suspended_from, skipped)
         inner = MultipartGate(gate)
         before = 0 if self.passes_unknown_sessions else suspended_from

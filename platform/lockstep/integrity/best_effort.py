@@ -36,18 +36,19 @@ class CountingGate(Gate[int | KnownSession]):
         self, state: int | KnownSession | None, envelope: Envelope, record: Record
     ) -> tuple[int | KnownSession, Verdict]:
         number = envelope.sequence
-        snapshot = envelope.kind is Kind.SNAPSHOT
+        is_snapshot = envelope.kind is Kind.SNAPSHOT
         if number is None or check_range(number, self.wraps_at) is not None:
             return (KNOWN if state is None else state), ACCEPT
         last = state if isinstance(state, int) else None
-        if last is not None and not (snapshot and envelope.restarts_sequence):
+        if last is not None and not (is_snapshot and envelope.restarts_sequence):
             number = unwrap_sequence(number, last, self.wraps_at)
-        if last is None or number == last + 1 or (snapshot and (envelope.restarts_sequence or number == last)):
+        if last is None or number == last + 1 or (is_snapshot and (envelope.restarts_sequence or number == last)):
             return number, ACCEPT
         if number > last:
             return number, accept_with_remark("gap", last + 1, number)
         cause = "repeat" if number == last else "sequence goes back"
-        return (number if snapshot else last), accept_with_remark(cause, last + 1, number)
+        newest = number if is_snapshot else last  # a repeated update must not report the next one as a gap
+        return newest, accept_with_remark(cause, last + 1, number)
 
     def migrate_state(self, state: GateState) -> int | KnownSession:
         """See `Gate.migrate_state`: a session known to another class stays known."""

@@ -64,10 +64,10 @@ from lockstep.model.record import Envelope, Kind, Record
 
 def check_duplicate(recent: RecentMessages, number: int | None, record: Record) -> Verdict | None:
     """The verdict on a number seen before; None for a new number, or without a number."""
-    known = recent.get(number) if number is not None else None
-    if known is None:
+    earlier = None if number is None else recent.get(number)
+    if earlier is None:
         return None
-    if known.content == make_digest(record):
+    if earlier.content == make_digest(record):
         return Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
     return report_violation("same number, other content", "the content it had before", number)
 
@@ -90,7 +90,9 @@ def find_late(envelope: Envelope, record: Record, time: PartitionTime, lateness_
     """The verdict on a message beyond the bound; None for one within it."""
     happened_us = find_event_time(envelope, record)
     floor_us = time.watermark_us - lateness_us
-    return report_late(happened_us, floor_us) if happened_us < floor_us else None
+    if happened_us >= floor_us:
+        return None
+    return report_late(happened_us, floor_us)
 
 
 HELD_MAX = 10_000
@@ -131,21 +133,27 @@ class Reordering(Gate[Order]):
 
     @override
     def buffered_offsets(self, state: Order | None) -> tuple[int, ...]:
-        return () if state is None else _offsets(state.waiting)
+        if state is None:
+            return ()
+        return _offsets(state.waiting)
 
     @override
     def due_us(self, state: Order | None) -> int | None:
-        return None if state is None else min((each.release_us for each in state.waiting), default=None)
+        if state is None:
+            return None
+        return min((message.release_us for message in state.waiting), default=None)
 
     def release_due(self, state: Order | None, until_us: int) -> tuple[Order | None, Verdict]:
         """See `Gate.release_due`: all up to the last message that is due, despite gaps between them."""
         waiting = [] if state is None else state.waiting
-        last_due = max((at for at, each in enumerate(waiting) if each.release_us <= until_us), default=-1)
-        if state is None or last_due < 0:
+        due = [place for place, message in enumerate(waiting) if message.release_us <= until_us]
+        if state is None or not due:
             return state, ACCEPT
+        last_due = due[-1]
         ready = last_due + 1
         if isinstance(state, TimeOrder):
             return _release_by_time(state, ready)
+        # Messages that follow the last one without a gap wait for nothing any more.
         return _release_by_number(state, ready + _in_a_row(waiting[ready:], waiting[last_due].rank))
 
     @override
@@ -177,8 +185,9 @@ class Reordering(Gate[Order]):
             return NumberOrder([], recent, number), Verdict(Judgement.ACCEPT, before=_offsets(waiting))
         if envelope.kind is Kind.SNAPSHOT and number == last:  # real feeds send it with the number of the last update
             return order, ACCEPT
-        if (met := check_duplicate(order.recent, number, record)) is not None:
-            return order, met
+        duplicate = check_duplicate(order.recent, number, record)
+        if duplicate is not None:
+            return order, duplicate
         if number <= last:
             return order, Verdict(Judgement.LATE, "late", f"number {last + 1} or later", str(number))
         recent = self._remember(order.recent, number, record, happened_us)
@@ -187,7 +196,10 @@ class Reordering(Gate[Order]):
         # Messages that are buffered behind an end are freed.
         ready = 0 if envelope.kind is Kind.END else _in_a_row(waiting, number)
         after = NumberOrder(waiting[ready:], recent, number + ready)
-        return after, Verdict(Judgement.ACCEPT, after=_offsets(waiting[:ready])) if ready else ACCEPT
+        verdict = ACCEPT
+        if ready:
+            verdict = Verdict(Judgement.ACCEPT, after=_offsets(waiting[:ready]))
+        return after, verdict
 
     def _by_time(self, order: TimeOrder, record: Record, happened_us: int) -> tuple[Order, Verdict]:
         floor_us = max(order.last_us or 0, self._time.watermark_us - self._lateness_us)
@@ -201,9 +213,9 @@ class Reordering(Gate[Order]):
             return order, report_violation("buffer limit exceeded", expected, HELD_MAX + 1)
         waiting = list(order.waiting)
         insort(waiting, WaitingMessage(rank, record.offset, happened_us + self._lateness_us))
-        expected = str(order.last_number + 1 if isinstance(order, NumberOrder) else rank)
+        expected_rank = order.last_number + 1 if isinstance(order, NumberOrder) else rank
         after = msgspec.structs.replace(order, waiting=waiting)
-        return after, Verdict(Judgement.BUFFER, "buffered", expected, str(rank))
+        return after, Verdict(Judgement.BUFFER, "buffered", str(expected_rank), str(rank))
 
     def _remember(self, recent: RecentMessages, number: int | None, record: Record, happened_us: int) -> RecentMessages:
         return remember(recent, number, record, happened_us, self._time.watermark_us - self._lateness_us)
@@ -230,11 +242,14 @@ def _release_by_number(order: NumberOrder, ready: int) -> tuple[NumberOrder, Ver
 
 def _in_a_row(waiting: list[WaitingMessage], number: int) -> int:
     """Count the buffered messages that follow a number without a gap."""
-    return next((at for at, each in enumerate(waiting) if each.rank != number + at + 1), len(waiting))
+    count = 0
+    while count < len(waiting) and waiting[count].rank == number + count + 1:
+        count += 1
+    return count
 
 
 def _offsets(waiting: list[WaitingMessage]) -> tuple[int, ...]:
-    return tuple(each.offset for each in waiting)
+    return tuple(message.offset for message in waiting)
 
 
 class _AnyOrder(Gate[RecentWindow]):
@@ -259,9 +274,10 @@ class _AnyOrder(Gate[RecentWindow]):
         # With a restarted numbering, earlier numbers do not count.
         restarts = envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT
         recent = {} if state is None or restarts else state.recent
-        met = check_duplicate(recent, envelope.sequence, record)
-        if met is not None and not (envelope.kind is Kind.SNAPSHOT and met.judgement is Judgement.VIOLATION):
-            return state, met  # real feeds send a snapshot with the number of the last update
+        duplicate = check_duplicate(recent, envelope.sequence, record)
+        is_snapshot = envelope.kind is Kind.SNAPSHOT
+        if duplicate is not None and not (is_snapshot and duplicate.judgement is Judgement.VIOLATION):
+            return state, duplicate  # real feeds send a snapshot with the number of the last update
         if happened_us < floor_us and state is not None:
             return state, report_late(happened_us, floor_us)
         return RecentWindow(remember(recent, envelope.sequence, record, happened_us, floor_us)), ACCEPT
@@ -330,7 +346,9 @@ class FuzzyWindow(IntegrityClass):
     @override
     def gate(self, time: PartitionTime) -> AnyGate:
         bound_us = to_microseconds(self.lateness)
-        return Reordering(bound_us, time) if self.reorder else _AnyOrder(bound_us, time)
+        if self.reorder:
+            return Reordering(bound_us, time)
+        return _AnyOrder(bound_us, time)
 
     @override
     def guarantee(self) -> str:

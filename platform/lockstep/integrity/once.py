@@ -36,12 +36,14 @@ class OnceGate(Gate[SeenIds]):
 
     @override
     def check(self, state: SeenIds | None, envelope: Envelope, record: Record) -> tuple[SeenIds | None, Verdict]:
-        messages, contents = (0, dict[bytes, bytes]()) if state is None else (state.messages, state.contents)
+        messages = 0 if state is None else state.messages
+        contents: dict[bytes, bytes] = {} if state is None else state.contents
         if envelope.restarts_sequence and envelope.kind is Kind.SNAPSHOT and envelope.id is None:
             contents = {}  # the numbering restarts: earlier numbers do not count
         identity = _identity(envelope)
-        if identity is not None and (known := contents.get(identity)) is not None:
-            return state, _judge_repeated_id(envelope, same=known == make_digest(record))
+        content = None if identity is None else contents.get(identity)
+        if content is not None:
+            return state, _judge_repeated_id(envelope, same=content == make_digest(record))
         if envelope.kind is Kind.END and envelope.count is not None and messages + 1 != envelope.count:
             expected = f"{envelope.count} messages in the session"
             return state, report_violation("ids missing", expected, messages + 1)
@@ -61,7 +63,9 @@ class OnceGate(Gate[SeenIds]):
 
 def _identity(envelope: Envelope) -> bytes | None:
     key = envelope.sequence if envelope.id is None else envelope.id
-    return None if key is None else blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    if key is None:
+        return None
+    return blake2b(repr(key).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _judge_repeated_id(envelope: Envelope, *, same: bool) -> Verdict:
@@ -97,10 +101,10 @@ class Once(IntegrityClass):
 
     def __post_init__(self) -> None:
         """Refuse an empty memory, or one too large for a session's state."""
-        kept = cast("object", self.keep_ids)  # users need no checker
-        if isinstance(kept, bool) or not isinstance(kept, int) or not 0 < kept <= IDS_MAX:
+        limit = cast("object", self.keep_ids)  # users need no checker
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= IDS_MAX:
             problem = f"is not a number of ids between 1 and {IDS_MAX}"
-            raise DeclarationError("Once.keep_ids", kept, problem, "for example Once(keep_ids=1_000)")
+            raise DeclarationError("Once.keep_ids", limit, problem, "for example Once(keep_ids=1_000)")
 
     @override
     def gate(self, time: PartitionTime) -> Gate[SeenIds]:

@@ -37,8 +37,9 @@ class OpeningAtFirst(Gate[M | Renumbered], Generic[M]):
         after, verdict = self._inner.check(state, envelope, record)
         if verdict is ACCEPT or verdict.cause != UNKNOWN_SESSION:
             return after, verdict
-        if (begins_later := self._begin_later(None, envelope, record)) is not None:
-            return begins_later
+        deferred = self._begin_later(None, envelope, record)
+        if deferred is not None:
+            return deferred
         opened, begins = self._begin(envelope, record)
         if envelope.kind is Kind.END and begins.judgement is Judgement.ACCEPT:
             return None, ACCEPT
@@ -46,20 +47,28 @@ class OpeningAtFirst(Gate[M | Renumbered], Generic[M]):
 
     @override
     def migrate_state(self, state: GateState) -> M | Renumbered:
-        kept = None if isinstance(state, Renumbered) else self._inner.migrate_state(state)
-        return _RENUMBERED if kept is None else kept
+        if isinstance(state, Renumbered):
+            return _RENUMBERED
+        migrated = self._inner.migrate_state(state)
+        return _RENUMBERED if migrated is None else migrated
 
     @override
     def buffered_offsets(self, state: M | Renumbered | None) -> tuple[int, ...]:
-        return () if isinstance(state, Renumbered) else self._inner.buffered_offsets(state)
+        if isinstance(state, Renumbered):
+            return ()
+        return self._inner.buffered_offsets(state)
 
     @override
     def due_us(self, state: M | Renumbered | None) -> int | None:
-        return None if isinstance(state, Renumbered) else self._inner.due_us(state)
+        if isinstance(state, Renumbered):
+            return None
+        return self._inner.due_us(state)
 
     @override
     def release_due(self, state: M | Renumbered | None, until_us: int) -> tuple[M | Renumbered | None, Verdict]:
-        return (state, ACCEPT) if isinstance(state, Renumbered) else self._inner.release_due(state, until_us)
+        if isinstance(state, Renumbered):
+            return state, ACCEPT
+        return self._inner.release_due(state, until_us)
 
     def _go_on(self, state: Renumbered, envelope: Envelope, record: Record) -> tuple[M | Renumbered | None, Verdict]:
         """The first message of a session since another class judged it: its evidence starts with it."""
@@ -75,7 +84,9 @@ class OpeningAtFirst(Gate[M | Renumbered], Generic[M]):
         if envelope.kind is not Kind.UPDATE:
             return None
         late = self._inner.find_late(envelope, record)
-        return self._inner.buffer_first(envelope, record) if late is None else (state, late)
+        if late is not None:
+            return state, late
+        return self._inner.buffer_first(envelope, record)
 
     def _begin(self, envelope: Envelope, record: Record) -> tuple[M | None, Verdict]:
         return self._inner.check(None, msgspec.structs.replace(envelope, kind=Kind.SNAPSHOT), record)

@@ -53,14 +53,19 @@ class MonotonicGate(Gate[int | LastOffset]):
             return state, refused
         if isinstance(state, int):
             return self._by_number(state, number)
-        return state, report_unknown_session(envelope, Judgement.SUSPEND) if state is None else _report_mix(envelope)
+        if state is not None:
+            return state, _report_mix(envelope)
+        return None, report_unknown_session(envelope, Judgement.SUSPEND)
 
     def _by_number(self, last: int, number: int) -> tuple[int, Verdict]:
         number = unwrap_sequence(number, last, self._wraps_at)
+        if number == last + 1:
+            return number, ACCEPT
         if number > last:
-            return number, accept_with_remark("gap", last + 1, number) if number > last + 1 else ACCEPT
-        judgement, cause = (Judgement.DUPLICATE, "repeat") if number == last else (Judgement.LATE, "sequence goes back")
-        return last, Verdict(judgement, cause, str(last + 1), str(number))
+            return number, accept_with_remark("gap", last + 1, number)
+        if number == last:
+            return last, Verdict(Judgement.DUPLICATE, "repeat", str(last + 1), str(number))
+        return last, Verdict(Judgement.LATE, "sequence goes back", str(last + 1), str(number))
 
     def _by_offset(
         self, state: int | LastOffset | None, envelope: Envelope, record: Record
@@ -72,7 +77,9 @@ class MonotonicGate(Gate[int | LastOffset]):
             return None, report_unknown_session(envelope, Judgement.SUSPEND)
         if isinstance(state, LastOffset):
             return LastOffset(record.offset), ACCEPT
-        return state, ACCEPT if envelope.kind is Kind.END else _report_mix(envelope)
+        if envelope.kind is Kind.END:
+            return state, ACCEPT
+        return state, _report_mix(envelope)
 
     @override
     def migrate_state(self, state: GateState) -> int | LastOffset | None:

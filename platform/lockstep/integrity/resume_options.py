@@ -39,11 +39,11 @@ class StreamHalted(LockstepError):
         next_step = make_resume_command(stream, findings, hides_sessions=hides_sessions)
         if hides_sessions:
             findings = tuple(finding.without_session() for finding in findings)
-        shown = [f"  {finding}{_indented(finding.traceback)}" for finding in findings[:SHOWN_MAX]]
+        lines = [f"  {finding}{_indented(finding.traceback)}" for finding in findings[:SHOWN_MAX]]
         if len(findings) > SHOWN_MAX:
-            shown.append(f"  and {len(findings) - SHOWN_MAX} more: lockstep status {stream}")
-        listed = "\n".join(shown)
-        super().__init__(f"stream {stream} {self.STATE}:\n{listed}", next_step=next_step)
+            lines.append(f"  and {len(findings) - SHOWN_MAX} more: lockstep status {stream}")
+        text = "\n".join(lines)
+        super().__init__(f"stream {stream} {self.STATE}:\n{text}", next_step=next_step)
         self.stream = stream
         self.findings = findings
 
@@ -69,11 +69,10 @@ def make_resume_command(stream: str, findings: tuple[Finding, ...], *, hides_ses
     find = f"find the cause with lockstep message {stream}" if at_messages else "find the cause"
     fixed = "(or --fixed, if the cause is fixed)"
     options = [suggest_option(finding) for finding in findings[: LISTED_MAX + 1]]
-    names = hides_sessions and any(isinstance(option, SkipSession) for option in options)
-    if names or len(options) > LISTED_MAX:
+    names_session = hides_sessions and any(isinstance(option, SkipSession) for option in options)
+    if names_session or len(options) > LISTED_MAX:
         return f"{find}, then: lockstep resume {stream} --suggested --plan, then with --why '...' {fixed}"
-    given_up = list_options(options)
-    return f"{find}, then: lockstep resume {stream} {given_up} --why '...' {fixed}"
+    return f"{find}, then: lockstep resume {stream} {list_options(options)} --why '...' {fixed}"
 
 
 BURST = "quarantine burst"
@@ -129,8 +128,8 @@ class _OfPartition(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Self:
         """From TOPIC/PARTITION. Raises ValueError with the right form."""
-        found = _matched(PLACE, text, "TOPIC/PARTITION, for example books.eth/0")
-        return cls(found["topic"], int(found["partition"]))
+        match = _matched(PLACE, text, "TOPIC/PARTITION, for example books.eth/0")
+        return cls(match["topic"], int(match["partition"]))
 
 
 class _OfTopic(msgspec.Struct, frozen=True):
@@ -170,10 +169,12 @@ class AcceptLoss(_OfPartition, frozen=True):
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
-        here = self.concerns(finding.topic, finding.partition) and finding.cause not in OF_A_TOPIC
-        in_part = finding.cause == Fault.UNDECODABLE  # of a run of them, any part
-        until = finding.offset + 1 if in_part else finding.until
-        return here and self.start <= finding.offset and until <= self.until
+        if not self.concerns(finding.topic, finding.partition) or finding.cause in OF_A_TOPIC:
+            return False
+        until = finding.until
+        if finding.cause == Fault.UNDECODABLE:  # of a run of them, any part
+            until = finding.offset + 1
+        return self.start <= finding.offset and until <= self.until
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -201,8 +202,8 @@ class SkipSession(_OfPartition, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Self:
         """From TOPIC/PARTITION/SESSION. Raises ValueError with the right form."""
-        found = _matched(rf"{PLACE}/(?P<session>.*)", text, "TOPIC/PARTITION/SESSION, for example books.eth/0/eth")
-        return cls(found["topic"], int(found["partition"]), found["session"])
+        match = _matched(rf"{PLACE}/(?P<session>.*)", text, "TOPIC/PARTITION/SESSION, for example books.eth/0/eth")
+        return cls(match["topic"], int(match["partition"]), match["session"])
 
 
 class FromSnapshot(_OfPartition, frozen=True):
@@ -222,7 +223,9 @@ class FromSnapshot(_OfPartition, frozen=True):
     def argument(self) -> str:
         """See `Acceptance`."""
         place = f"{self.topic}/{self.partition}"
-        return place if self.until is None else f"{place}{_show_range(self.start or 0, self.until)}"
+        if self.until is None:
+            return place
+        return f"{place}{_show_range(self.start or 0, self.until)}"
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
@@ -235,8 +238,8 @@ class FromSnapshot(_OfPartition, frozen=True):
         form = "TOPIC/PARTITION or TOPIC/PARTITION@FROM-UNTIL, for example books.eth/0 or books.eth/0@120-170"
         if "@" in text:
             return cls(*_range(text, form))
-        found = _matched(PLACE, text, form)
-        return cls(found["topic"], int(found["partition"]))
+        match = _matched(PLACE, text, form)
+        return cls(match["topic"], int(match["partition"]))
 
 
 class Truncated(_OfPartition, frozen=True):
@@ -324,7 +327,11 @@ _BY_OPTION = {kind.OPTION: kind for kind in KINDS}
 
 def find_unanswered(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Finding, ...]:
     """The findings that no accepted option covers."""
-    return tuple(finding for finding in findings if not any(each.covers(finding) for each in accepted))
+    return tuple(finding for finding in findings if not _is_covered(finding, accepted))
+
+
+def _is_covered(finding: Finding, accepted: Sequence[Acceptance]) -> bool:
+    return any(option.covers(finding) for option in accepted)
 
 
 def suggest_option(finding: Finding) -> Acceptance:
@@ -339,10 +346,12 @@ def suggest_option(finding: Finding) -> Acceptance:
         Fault.TRUNCATED: Truncated(topic, partition),
         **dict.fromkeys((*REPEATS, Fault.UNDECODABLE), _pass_over(finding)),
     }
-    session = SkipSession(topic, partition, finding.session or "")
-    by_session = session.covers(finding) and _can_be_typed(session.session)
-    by_snapshot = FromSnapshot(finding.topic, finding.partition)
-    return of_cause.get(finding.cause) or (session if by_session else by_snapshot)
+    if finding.cause in of_cause:
+        return of_cause[finding.cause]
+    skip = SkipSession(topic, partition, finding.session or "")
+    if skip.covers(finding) and _can_be_typed(skip.session):  # one session instead of the partition
+        return skip
+    return FromSnapshot(topic, partition)
 
 
 def list_alternatives(finding: Finding) -> tuple[Acceptance, ...]:
@@ -353,7 +362,8 @@ def list_alternatives(finding: Finding) -> tuple[Acceptance, ...]:
     session = SkipSession(finding.topic, finding.partition, finding.session or "")
     if session.covers(finding) and _can_be_typed(session.session):
         others.append(session)
-    return tuple(dict.fromkeys([suggest_option(finding), *(each for each in others if each.covers(finding))]))
+    enough = [option for option in others if option.covers(finding)]
+    return tuple(dict.fromkeys([suggest_option(finding), *enough]))
 
 
 def suggest_options(findings: Iterable[Finding], accepted: Sequence[Acceptance]) -> tuple[Acceptance, ...]:
@@ -378,7 +388,7 @@ EncodedOption = tuple[str, dict[str, str | int | None]]
 
 def encode_options(accepted: Iterable[Acceptance]) -> tuple[EncodedOption, ...]:
     """The options for a request to a run."""
-    return tuple((each.OPTION, msgspec.to_builtins(each)) for each in accepted)
+    return tuple((option.OPTION, msgspec.to_builtins(option)) for option in accepted)
 
 
 def decode_options(encoded: Iterable[EncodedOption]) -> tuple[Acceptance, ...]:
@@ -387,17 +397,17 @@ def decode_options(encoded: Iterable[EncodedOption]) -> tuple[Acceptance, ...]:
     Raises:
         msgspec.ValidationError: It is of another release.
     """
-    listed = tuple(encoded)
-    if unknown := [option for option, _ in listed if option not in _BY_OPTION]:
+    options = tuple(encoded)
+    unknown = [option for option, _ in options if option not in _BY_OPTION]
+    if unknown:
         raise msgspec.ValidationError(f"unknown options {unknown}")
-    return tuple(msgspec.convert(fields, _BY_OPTION[option]) for option, fields in listed)
+    return tuple(msgspec.convert(fields, _BY_OPTION[option]) for option, fields in options)
 
 
 def list_options(accepted: Iterable[Acceptance]) -> str:
     """The options of `lockstep resume`, quoted for a shell, without duplicates."""
-    return " ".join(
-        dict.fromkeys(f"--{each.OPTION} {shlex.quote(each.argument)}".removesuffix(" ''") for each in accepted)
-    )
+    texts = [f"--{option.OPTION} {shlex.quote(option.argument)}".removesuffix(" ''") for option in accepted]
+    return " ".join(dict.fromkeys(texts))
 
 
 def _can_be_typed(session: str) -> bool:
@@ -407,12 +417,14 @@ def _can_be_typed(session: str) -> bool:
 
 def _range(text: str, form: str) -> tuple[str, int, int, int]:
     """Topic, partition, first offset and first offset after."""
-    found = _matched(rf"{PLACE}@(?P<start>\d+)(-(?P<until>\d+))?", text, form)
-    start = int(found["start"])
-    until = start + 1 if found["until"] is None else int(found["until"])
+    match = _matched(rf"{PLACE}@(?P<start>\d+)(-(?P<until>\d+))?", text, form)
+    start = int(match["start"])
+    until = start + 1
+    if match["until"] is not None:
+        until = int(match["until"])
     if start > until:
         raise ValueError(form)
-    return found["topic"], int(found["partition"]), start, until
+    return match["topic"], int(match["partition"]), start, until
 
 
 def _show_range(start: int, until: int) -> str:
@@ -420,7 +432,7 @@ def _show_range(start: int, until: int) -> str:
 
 
 def _matched(form: str, text: str, wanted: str) -> re.Match[str]:
-    found = re.fullmatch(form, text, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(form, text, re.DOTALL)
+    if match is None:
         raise ValueError(wanted)
-    return found
+    return match

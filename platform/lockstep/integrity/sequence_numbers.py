@@ -24,12 +24,14 @@ def check_range(number: int, wraps_at: int | None = None) -> Verdict | None:
     """
     if type(number) is not int:
         raise TypeError(f"the number {number!r} of a message is of type {type(number).__name__}, not int")
-    if wraps_at is not None:
-        right = f"a number from 0 to {wraps_at - 1}, because of wraps_at={wraps_at}"
-        return None if 0 <= number < wraps_at else report_violation("number out of range", right, number)
-    if -LARGEST <= number <= LARGEST:
+    if wraps_at is None:
+        if -LARGEST <= number <= LARGEST:
+            return None
+        return report_violation("number out of range", "a number of 64 bits", number)
+    if 0 <= number < wraps_at:
         return None
-    return report_violation("number out of range", "a number of 64 bits", number)
+    expected = f"a number from 0 to {wraps_at - 1}, because of wraps_at={wraps_at}"
+    return report_violation("number out of range", expected, number)
 
 
 def unwrap_sequence(number: int, last: int, wraps_at: int | None) -> int:
@@ -52,14 +54,16 @@ def check_wrap(field: str, wraps_at: int | None) -> None:
     Raises:
         DeclarationError: It is not a whole number, or is too small to distinguish forward from back.
     """
-    given = cast("object", wraps_at)  # users need no checker
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < WRAPS_AT_MIN):
+    modulus = cast("object", wraps_at)  # users need no checker
+    if modulus is not None and (isinstance(modulus, bool) or not isinstance(modulus, int) or modulus < WRAPS_AT_MIN):
         raise DeclarationError(field, wraps_at, "is not how many numbers there are", "256 for a number of 8 bits")
 
 
 def describe_wrap(wraps_at: int | None) -> str:
     """See `IntegrityClass.unordered_because`, of classes that compare numbers."""
-    return "" if wraps_at is None else f"the numbers of a session restart at 0 after {wraps_at - 1} (wraps_at)"
+    if wraps_at is None:
+        return ""
+    return f"the numbers of a session restart at 0 after {wraps_at - 1} (wraps_at)"
 
 
 def make_digest(record: Record) -> bytes:

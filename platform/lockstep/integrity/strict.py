@@ -77,17 +77,18 @@ class DeduplicationGate(Gate[Deduplicated[M]], Generic[M]):
         self, state: Deduplicated[M] | None, envelope: Envelope, record: Record
     ) -> tuple[Deduplicated[M] | None, Verdict]:
         recent: dict[int, bytes] = {} if state is None else state.contents
-        number = envelope.link.last if envelope.link is not None else envelope.sequence
+        number = envelope.sequence if envelope.link is None else envelope.link.last
         content = make_digest(record)
         if number is not None and recent.get(number) == content:
             return state, Verdict(Judgement.DUPLICATE, "repeat", "each message once", str(number))
-        inner, verdict = self._evidence.check(None if state is None else state.evidence, envelope, record)
+        inner_state = None if state is None else state.evidence
+        inner, verdict = self._evidence.check(inner_state, envelope, record)
         if verdict.judgement not in _KEPT:
             return state, verdict
         if envelope.restarts_sequence:
             recent = {}
         if number is not None:
-            recent.pop(number, None)
+            recent.pop(number, None)  # the newest is last: the first is forgotten first
             recent[number] = content
             if len(recent) > REMEMBERED:
                 del recent[next(iter(recent))]
@@ -96,12 +97,16 @@ class DeduplicationGate(Gate[Deduplicated[M]], Generic[M]):
     @override
     def migrate_state(self, state: GateState) -> Deduplicated[M] | None:
         inner = self._evidence.migrate_state(forget_repeats(state))
+        if inner is None:
+            return None
         contents = state.contents if isinstance(state, Deduplicated) else {}
-        return None if inner is None else Deduplicated(contents, inner)
+        return Deduplicated(contents, inner)
 
     @override
     def buffered_offsets(self, state: Deduplicated[M] | None) -> tuple[int, ...]:
-        return () if state is None else self._evidence.buffered_offsets(state.evidence)
+        if state is None:
+            return ()
+        return self._evidence.buffered_offsets(state.evidence)
 
 
 def forget_repeats(state: GateState) -> GateState:
@@ -161,6 +166,7 @@ class Sequence(Evidence):
                 return state, refused
             number = unwrap_sequence(number, state, self.wraps_at)
         if number == following or (number == state and envelope.kind is SNAPSHOT):
+            # The unwrapped number, and an int for any type of the message's number.
             return (state if number == state else following), ACCEPT
         return state, _sequence_broken(state, number, self.wraps_at)
 
@@ -190,10 +196,10 @@ class Linked(Evidence):
         last = state.last
         is_fresh = state.is_fresh
         if envelope.kind is SNAPSHOT:
-            kept = link.last == last
+            follows = link.last == last
         else:
-            kept = _forward(link) and (_continues(link, last) or (is_fresh and _covers(link, last)))
-        if kept:
+            follows = _forward(link) and (_continues(link, last) or (is_fresh and _covers(link, last)))
+        if follows:
             return LastLink(link.last, is_fresh and envelope.kind is SNAPSHOT), ACCEPT
         return state, _link_broken(last, envelope, link)
 
@@ -225,8 +231,8 @@ class Checksum(Evidence):
 
     def migrate_state(self, state: GateState) -> MessageCount | KnownSession:
         """See `Gate.migrate_state`: a session known to another evidence stays known."""
-        known = forget_repeats(state)
-        return known if isinstance(known, MessageCount) else KNOWN
+        counted = forget_repeats(state)
+        return counted if isinstance(counted, MessageCount) else KNOWN
 
 
 @dataclass(frozen=True)
@@ -243,7 +249,9 @@ def _opened(envelope: Envelope, number: int, state: M, wraps_at: int | None = No
     if envelope.kind is not SNAPSHOT:
         return None, report_unknown_session(envelope, Judgement.VIOLATION)
     refused = check_range(number, wraps_at)
-    return (None, refused) if refused is not None else (state, ACCEPT)
+    if refused is not None:
+        return None, refused
+    return state, ACCEPT
 
 
 def _continues(link: Link, last: int) -> bool:
@@ -282,11 +290,12 @@ def _link_broken(last: int, envelope: Envelope, link: Link) -> Verdict:
     if not is_snapshot and not _forward(link):
         return report_violation("broken link", expected, shown)
     if link.last <= last:
-        return report_violation("repeat" if link.last == last else "sequence goes back", expected, shown)
-    before = link.last if is_snapshot else _id_before(link)
-    if before is None or before <= last:
+        cause = "repeat" if link.last == last else "sequence goes back"
+        return report_violation(cause, expected, shown)
+    last_missing = link.last if is_snapshot else _id_before(link)
+    if last_missing is None or last_missing <= last:
         return report_violation("broken link", expected, shown)
-    missing = str(before) if before == last + 1 else f"{last + 1} to {before}"
+    missing = str(last_missing) if last_missing == last + 1 else f"{last + 1} to {last_missing}"
     return report_violation("gap", expected, f"{shown}, missing {missing}")
 
 
@@ -297,14 +306,22 @@ def _shown(link: Link) -> str:
 
 
 def _sequence_broken(last: int, number: int, wraps_at: int | None) -> Verdict:
-    shown = [value if wraps_at is None else value % wraps_at for value in (last + 1, number - 1, number)]
+    expected = _wrap(last + 1, wraps_at)
+    sent = _wrap(number, wraps_at)
     if number > last + 1:
-        missing = str(shown[0]) if number == last + 2 else f"{shown[0]} to {shown[1]}"
-        return report_violation("gap", shown[0], f"{shown[2]}, missing {missing}")
+        missing = str(expected) if number == last + 2 else f"{expected} to {_wrap(number - 1, wraps_at)}"
+        return report_violation("gap", expected, f"{sent}, missing {missing}")
     if number == last:
-        return report_violation("repeat", shown[0], shown[2])
-    hint = f" ({last - number} back; wraps_at={wraps_at} tells up to {(wraps_at - 1) // 2} ahead)" if wraps_at else ""
-    return report_violation("sequence goes back", shown[0], f"{shown[2]}{hint}")
+        return report_violation("repeat", expected, sent)
+    hint = ""
+    if wraps_at:  # a loss of half a round or more is a number that goes back
+        hint = f" ({last - number} back; wraps_at={wraps_at} tells up to {(wraps_at - 1) // 2} ahead)"
+    return report_violation("sequence goes back", expected, f"{sent}{hint}")
+
+
+def _wrap(number: int, wraps_at: int | None) -> int:
+    """The number as the producer sends it."""
+    return number if wraps_at is None else number % wraps_at
 
 
 def _no_evidence(name: str, envelope: Envelope) -> Verdict:
@@ -383,8 +400,12 @@ class Strict(IntegrityClass):
     def gate(self, time: PartitionTime) -> AnyGate:
         del time
         wraps_at = self.evidence.wraps_at if isinstance(self.evidence, Sequence) else None
-        gate = BufferingUntilSnapshot(self.evidence, wraps_at) if self.buffer_until_snapshot else self.evidence
-        return DeduplicationGate(gate) if self.repeats is Repeats.DROP else gate
+        gate: AnyGate = self.evidence
+        if self.buffer_until_snapshot:
+            gate = BufferingUntilSnapshot(gate, wraps_at)
+        if self.repeats is Repeats.DROP:  # outside: a repeat of a buffered update is dropped, too
+            gate = DeduplicationGate(gate)
+        return gate
 
     @override
     def guarantee(self) -> str:

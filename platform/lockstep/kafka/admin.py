@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import compress
 from typing import NamedTuple, TypeVar, cast
 
 import msgspec
@@ -27,7 +26,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin._acl import AclOperation
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo, OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
@@ -188,12 +187,11 @@ class ClusterView(msgspec.Struct, frozen=True):
     @property
     def unavailable(self) -> tuple[TopicNamePartition, ...]:
         """Partitions without a leader or without an answer, by topic and number."""
-        missing = (
-            TopicNamePartition(topic.name, partition)
-            for topic in self.topics.values()
-            for partition in range(topic.partitions)
-            if (topic.topic_id, partition) not in self.ends
-        )
+        missing = list[TopicNamePartition]()
+        for topic in self.topics.values():
+            for partition in range(topic.partitions):
+                if (topic.topic_id, partition) not in self.ends:
+                    missing.append(TopicNamePartition(topic.name, partition))
         return tuple(sorted(missing))
 
 
@@ -268,16 +266,15 @@ class ClusterAdmin:
         """
         topics, leaders = self._describe(names)
         (stable,) = self._ask_leaders(_find_leaders(topics, leaders), _STABLE_END)
-        ends = {
-            key: msgspec.structs.replace(
-                known,
-                stable_end=stable[key].offset,
-                high_watermark=max(known.high_watermark, stable[key].offset),
-                leader_epoch=_known_epoch(stable[key]),
-            )
-            for key, known in before.ends.items()
-            if key in stable
-        }
+        ends = dict[TopicIdPartition, PartitionOffsets]()
+        for key, offsets in before.ends.items():
+            if key in stable:
+                ends[key] = msgspec.structs.replace(
+                    offsets,
+                    stable_end=stable[key].offset,
+                    high_watermark=max(offsets.high_watermark, stable[key].offset),
+                    leader_epoch=_known_epoch(stable[key]),
+                )
         self._admin.clear_log()
         return ClusterView(cluster_id=before.cluster_id, topics=topics, ends=ends, leaders=leaders)
 
@@ -295,7 +292,7 @@ class ClusterAdmin:
         if not request:
             return {}
         answers = self._ask("offsets by time", lambda: self._admin.list_offsets(request, request_timeout=self._timeout))
-        found: dict[TopicNamePartition, int] = {}
+        offsets: dict[TopicNamePartition, int] = {}
         for place, future in answers.items():
             try:
                 offset = int(future.result().offset)
@@ -303,8 +300,9 @@ class ClusterAdmin:
                 raise self._unread(f"the offsets by time of topic {place.topic}", error) from error
             if offset == OFFSET_INVALID:
                 raise self._unread(f"the offsets by time of topic {place.topic}", KafkaException(_UNANSWERED))
-            found[TopicNamePartition(place.topic, place.partition)] = offset
-        return {place: offset for place, offset in found.items() if offset >= 0}
+            if offset >= 0:  # -1, the end, without such a message
+                offsets[TopicNamePartition(place.topic, place.partition)] = offset
+        return offsets
 
     def compared(self, read: Mapping[TopicIdPartition, Position]) -> TruncationCheck:
         """Whether the logs of these partitions, by (topic id, partition), still contain the records that were read."""
@@ -324,10 +322,13 @@ class ClusterAdmin:
             return frozenset()
         try:
             answers = self._admin.request_descriptions(wanted, self._timeout).result()
-        except KafkaException:
+        except KafkaException:  # no answer proves nothing about a topic
             return frozenset()
-        unknown = (isinstance(each, ClientError) and each.code() == _UNKNOWN_TOPIC for each in answers)
-        return frozenset(compress(wanted, unknown))
+        deleted = set[str]()
+        for name, answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, ClientError) and answer.code() == _UNKNOWN_TOPIC:
+                deleted.add(name)
+        return frozenset(deleted)
 
     def find_unreadable(self, names: Iterable[str]) -> frozenset[str]:
         """Those of the topics that this user may see but not read; topics that are gone are left out.
@@ -342,31 +343,36 @@ class ClusterAdmin:
         answers = self._ask_patiently(
             "topics", lambda seconds: self._answer_each(ask(request_timeout=seconds), "topic", passes_over_gone=True)
         )
-        rights = {name: each.authorized_operations for name, each in answers.items()}
-        return frozenset(name for name, each in rights.items() if each is not None and AclOperation.READ not in each)
+        unreadable = set[str]()
+        for name, topic in answers.items():
+            rights = topic.authorized_operations
+            if rights is not None and AclOperation.READ not in rights:  # None: the broker does not tell
+                unreadable.add(name)
+        return frozenset(unreadable)
 
     def _describe(self, names: Iterable[str]) -> tuple[dict[str, Topic], dict[TopicNamePartition, int]]:
         """The existing topics, and the leader of each partition that has one."""
         wanted = sorted(names)
-        described = self._ask_patiently("topics", partial(self._describe_once, wanted)) if wanted else {}
-        ids = find_identities({name: str(each.topic_id) for name, each in described.items()}, self._admin.settings)
+        described: dict[str, TopicDescription] = {}
+        if wanted:
+            described = self._ask_patiently("topics", partial(self._describe_once, wanted))
+        topic_ids = {name: str(description.topic_id) for name, description in described.items()}
+        ids = find_identities(topic_ids, self._admin.settings)
         policies = self._find_policies(ids)
-        topics = {
-            name: Topic(
+        topics = dict[str, Topic]()
+        leaders = dict[TopicNamePartition, int]()
+        for name, description in described.items():
+            topic_id = ids[name]
+            topics[name] = Topic(
                 name=name,
-                topic_id=ids[name],
-                partitions=len(each.partitions),
-                deletes_only=policies[ids[name]].deletes_only,
-                retention_ms=policies[ids[name]].retention_ms,
+                topic_id=topic_id,
+                partitions=len(description.partitions),
+                deletes_only=policies[topic_id].deletes_only,
+                retention_ms=policies[topic_id].retention_ms,
             )
-            for name, each in described.items()
-        }
-        leaders = {
-            TopicNamePartition(name, partition.id): partition.leader.id
-            for name, each in described.items()
-            for partition in each.partitions
-            if cast("Node | None", partition.leader) is not None
-        }
+            for partition in description.partitions:
+                if cast("Node | None", partition.leader) is not None:
+                    leaders[TopicNamePartition(name, partition.id)] = partition.leader.id
         return topics, leaders
 
     def _ask_patiently(self, what: str, ask: Callable[[float], T]) -> T:
@@ -381,11 +387,11 @@ class ClusterAdmin:
         deadline = time.monotonic() + self._timeout
         patience = FIRST_BROKER_SECONDS
         while True:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             try:
-                return ask(min(patience, left))
+                return ask(min(patience, remaining))
             except KafkaException as error:
-                if left <= patience or self._admin.is_failing_permanently():
+                if remaining <= patience or self._admin.is_failing_permanently():
                     raise self._unread(what, error) from error
             patience = min(2 * patience, deadline - time.monotonic())
             with suppress(KafkaException):  # of all topics: one that is asked for by name may be created by that
@@ -405,43 +411,43 @@ class ClusterAdmin:
             KafkaException: A topic has no answer.
             KafkaError: The answer about one of them is an error.
         """
-        found: dict[T, Answer] = {}
+        results: dict[T, Answer] = {}
         for key, future in answers.items():
             try:
-                found[key] = future.result()
+                results[key] = future.result()
             except KafkaException as error:
-                if error.args[0].code() < 0:
+                if error.args[0].code() < 0:  # the client's own code, such as a timeout: ask again
                     raise
                 if not passes_over_gone or error.args[0].code() != _UNKNOWN_TOPIC:
                     name = key.name if isinstance(key, ConfigResource) else key
                     raise self._unread(f"{what} {name}", error) from error
-        return found
+        return results
 
     def _describe_once(self, wanted: Sequence[str], seconds: float) -> dict[str, TopicDescription]:
         answers = self._admin.request_descriptions(wanted, seconds).result()
-        found: dict[str, TopicDescription] = {}
+        described: dict[str, TopicDescription] = {}
         for name, answer in zip(wanted, answers, strict=True):
             if not isinstance(answer, ClientError):
-                found[name] = answer
+                described[name] = answer
             elif answer.code() < 0:
                 raise KafkaException(answer)  # no answer
             elif answer.code() != _UNKNOWN_TOPIC:
                 raise self._unread(f"topic {name}", KafkaException(answer))
-        return found
+        return described
 
     def _find_policies(self, ids: Mapping[str, str]) -> Mapping[str, RetentionPolicy]:
         """Those of the topics, by topic id; asks for what is unknown.
 
         Threads share a client: the policies that one thread read stay its own, even if others read other policies.
         """
-        known = self._policies
-        unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in known}
+        policies = self._policies
+        unknown = {name: topic_id for name, topic_id in ids.items() if topic_id not in policies}
         if not unknown:
-            return known
+            return policies
         self._refuse_unreadable(unknown)
-        found = self._ask_policies(unknown)
-        self._policies = {**self._policies, **found}
-        return {**known, **found}
+        added = self._ask_policies(unknown)
+        self._policies = {**self._policies, **added}
+        return {**policies, **added}
 
     def _renew_policies(self) -> None:
         """Ask again: an operator changes them during a run. Without an answer they stay as they were."""
@@ -458,13 +464,14 @@ class ClusterAdmin:
         ask = partial(self._admin.describe_configs, resources)
         read = partial(self._answer_each, what="the settings of topic", passes_over_gone=passes_over_gone)
         answers = self._ask_patiently("topic settings", lambda seconds: read(ask(request_timeout=seconds)))
-        found: dict[str, RetentionPolicy] = {}
+        policies: dict[str, RetentionPolicy] = {}
         for resource, settings in answers.items():
             policy = settings["cleanup.policy"].value
-            kept_ms = int(settings["retention.ms"].value)
-            retention_ms = kept_ms if "delete" in policy and kept_ms >= 0 else None
-            found[ids[resource.name]] = RetentionPolicy(resource.name, policy == "delete", retention_ms)
-        return found
+            limit_ms = int(settings["retention.ms"].value)
+            # A topic that is only compacted ignores the limit; -1 is unlimited.
+            retention_ms = limit_ms if "delete" in policy and limit_ms >= 0 else None
+            policies[ids[resource.name]] = RetentionPolicy(resource.name, policy == "delete", retention_ms)
+        return policies
 
     def _refuse_unreadable(self, names: Iterable[str]) -> None:
         """Refuse topics that this user may see but not read: better here than in a task that waits.
@@ -485,43 +492,54 @@ class ClusterAdmin:
         a leader are.
         """
         starts, marks = self._ask_leaders(asked, _START, _HIGH_WATERMARK)
-        (stable,) = self._ask_leaders({place: each for place, each in asked.items() if each.key in marks}, _STABLE_END)
-        return {
-            key: PartitionOffsets(
-                start=start.offset,
-                stable_end=stable[key].offset,
-                # Messages after the read of the high watermark are part of the log, too.
-                high_watermark=max(marks[key].offset, stable[key].offset),
-                leader_epoch=_known_epoch(stable[key]),
-            )
-            for key, start in starts.items()
-            if key in stable and key in marks
-        }
+        answering = {place: leader for place, leader in asked.items() if leader.key in marks}
+        # After the high watermarks: a stable end below one of before shows an open transaction.
+        (stable,) = self._ask_leaders(answering, _STABLE_END)
+        offsets = dict[TopicIdPartition, PartitionOffsets]()
+        for key, start in starts.items():
+            if key in stable and key in marks:
+                offsets[key] = PartitionOffsets(
+                    start=start.offset,
+                    stable_end=stable[key].offset,
+                    # Messages after the read of the high watermark are part of the log, too.
+                    high_watermark=max(marks[key].offset, stable[key].offset),
+                    leader_epoch=_known_epoch(stable[key]),
+                )
+        return offsets
 
     def _ask_leaders(
         self, asked: Mapping[TopicNamePartition, _Leader], *questions: _Question
     ) -> tuple[dict[TopicIdPartition, ListOffsetsResultInfo], ...]:
         """The answers to each question, by partition; all questions to all leaders at once."""
-        requests = {
-            (leader, question, first): self._request_offsets(led[first : first + REQUEST_PARTITIONS], question)
-            for leader, led in _by_leader(asked).items()
-            for first in range(0, len(led), REQUEST_PARTITIONS)
-            for question in questions
-        }
-        found: dict[_Question, dict[TopicIdPartition, ListOffsetsResultInfo]] = {question: {} for question in questions}
-        silent: ClientError | None = None
+        requests = self._request_all(asked, questions)
+        ends: dict[_Question, dict[TopicIdPartition, ListOffsetsResultInfo]] = {question: {} for question in questions}
+        silence: ClientError | None = None
         for request in self._await_leaders(requests):
-            for at, answer in _read_answers(requests[request]).items():
+            _, question, _ = request
+            for place, answer in _read_answers(requests[request]).items():
                 if not isinstance(answer, ClientError) and answer.offset != OFFSET_INVALID:
-                    found[request[1]][asked[TopicNamePartition(at.topic, at.partition)].key] = answer
+                    ends[question][asked[TopicNamePartition(place.topic, place.partition)].key] = answer
                     continue
                 error = answer if isinstance(answer, ClientError) else _UNANSWERED
                 if error.code() == _NO_RIGHT:
-                    raise self._unread(f"the offsets of topic {at.topic}", KafkaException(error))
-                silent = error if error.code() < 0 else silent
-        if not any(found.values()) and silent is not None:
-            raise self._unread("offsets", KafkaException(silent))
-        return tuple(found[question] for question in questions)
+                    raise self._unread(f"the offsets of topic {place.topic}", KafkaException(error))
+                if error.code() < 0:
+                    silence = error
+        # One leader that answers is enough: the partitions of the others are unavailable for a while.
+        if not any(ends.values()) and silence is not None:
+            raise self._unread("offsets", KafkaException(silence))
+        return tuple(ends[question] for question in questions)
+
+    def _request_all(
+        self, asked: Mapping[TopicNamePartition, _Leader], questions: Sequence[_Question]
+    ) -> dict[_Request, _Answers]:
+        requests = dict[_Request, _Answers]()
+        for leader, led in _by_leader(asked).items():
+            for first in range(0, len(led), REQUEST_PARTITIONS):
+                part = led[first : first + REQUEST_PARTITIONS]
+                for question in questions:
+                    requests[leader, question, first] = self._request_offsets(part, question)
+        return requests
 
     def _request_offsets(self, places: Sequence[TopicNamePartition], question: _Question) -> _Answers:
         asked = [_make_request(place, question.which) for place in places]
@@ -535,20 +553,21 @@ class ClusterAdmin:
             wait(waiting.values())
         else:
             wait(waiting.values(), return_when=FIRST_COMPLETED)
-            wait([each for (leader, *_), each in waiting.items() if leader not in self._silent], SILENT_LEADER_SECONDS)
+            usual = [future for (leader, *_), future in waiting.items() if leader not in self._silent]
+            wait(usual, SILENT_LEADER_SECONDS)
             wait(waiting.values(), SILENT_AGAIN_SECONDS)
-        self._silent = {leader for (leader, *_), each in waiting.items() if not each.done()}
-        return [request for request, each in waiting.items() if each.done()]
+        self._silent = {leader for (leader, *_), future in waiting.items() if not future.done()}
+        return [request for request, future in waiting.items() if future.done()]
 
     def _metadata(self) -> ClusterMetadata:
         """Polled with short timeouts: a refused password is known immediately, without waiting for the full timeout."""
         deadline = time.monotonic() + self._timeout
         while True:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             try:
-                metadata = self._admin.list_topics(timeout=max(0.0, min(TURN_SECONDS, left)))
+                metadata = self._admin.list_topics(timeout=max(0.0, min(TURN_SECONDS, remaining)))
             except KafkaException as error:
-                if left <= TURN_SECONDS or self._admin.is_failing_permanently():
+                if remaining <= TURN_SECONDS or self._admin.is_failing_permanently():
                     raise self._unread("metadata", error) from error
                 continue
             self._admin.clear_log()
@@ -590,11 +609,12 @@ class ClusterAdmin:
 def _find_leaders(
     topics: Mapping[str, Topic], leaders: Mapping[TopicNamePartition, int]
 ) -> dict[TopicNamePartition, _Leader]:
-    return {
-        place: _Leader(TopicIdPartition(topic.topic_id, place.partition), broker)
-        for place, broker in leaders.items()
-        if (topic := topics.get(place.topic)) is not None
-    }
+    found_leaders = dict[TopicNamePartition, _Leader]()
+    for place, broker in leaders.items():
+        topic = topics.get(place.topic)
+        if topic is not None:
+            found_leaders[place] = _Leader(TopicIdPartition(topic.topic_id, place.partition), broker)
+    return found_leaders
 
 
 @lru_cache(maxsize=REQUESTS_MAX)
@@ -620,7 +640,9 @@ def _read_answers(answers: _Answers) -> OffsetAnswers:
 
 def _known_epoch(end: ListOffsetsResultInfo) -> int | None:
     """The leader's epoch; None if the broker does not send it."""
-    return end.leader_epoch if (end.leader_epoch or 0) >= 0 else None
+    if end.leader_epoch is not None and end.leader_epoch < 0:
+        return None
+    return end.leader_epoch
 
 
 def read_topic_settings(
@@ -638,21 +660,18 @@ def read_topic_settings(
     try:
         copies = admin.describe_topics(TopicCollection(wanted), request_timeout=timeout_seconds)
         configs = admin.describe_configs(resources, request_timeout=timeout_seconds)
-        settings = {resource.name: future.result() for resource, future in configs.items()}
-        return tuple(
-            _kept(copies[name].result(), {key: str(entry.value) for key, entry in settings[name].items()})
-            for name in wanted
-        )
+        entries = {resource.name: future.result() for resource, future in configs.items()}
+        return tuple(_make_settings(copies[name].result(), entries[name]) for name in wanted)
     except KafkaException as error:
         raise admin.explain_failure("how topics are kept", error.args[0], timeout_seconds) from error
 
 
-def _kept(topic: TopicDescription, settings: dict[str, str]) -> TopicSettings:
+def _make_settings(topic: TopicDescription, entries: Mapping[str, ConfigEntry]) -> TopicSettings:
     return TopicSettings(
         topic=topic.name,
         replicas=min(len(partition.replicas) for partition in topic.partitions),
         in_sync=min(len(partition.isr) for partition in topic.partitions),
-        settings=settings,
+        settings={name: str(entry.value) for name, entry in entries.items()},
     )
 
 
@@ -684,7 +703,7 @@ def find_oldest_unread(
     except KafkaException as error:
         raise KafkaError(f"Kafka could not be read: {error.args[0].str()}", next_step="lockstep doctor") from error
     answered: set[TopicNamePartition] = set()
-    found: dict[TopicNamePartition, int] = {}
+    timestamps: dict[TopicNamePartition, int] = {}
     deadline = time.monotonic() + seconds
     try:
         while len(answered) < len(positions) and time.monotonic() < deadline:
@@ -697,10 +716,10 @@ def find_oldest_unread(
                 reader.pause([TopicPartition(topic, partition)])
                 kind, timestamp = message.timestamp()
                 if message.error() is None and kind != TIMESTAMP_NOT_AVAILABLE and timestamp >= 0:
-                    found[TopicNamePartition(topic, partition)] = timestamp
+                    timestamps[TopicNamePartition(topic, partition)] = timestamp
     finally:
         reader.close()
-    return found
+    return timestamps
 
 
 _NEWEST: OffsetSpec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # the library's own stub
@@ -739,12 +758,12 @@ def _timestamps(
         answers = admin.list_offsets(request, request_timeout=timeout_seconds)
     except KafkaException as error:
         raise admin.explain_failure("the age of its messages", error.args[0], timeout_seconds) from error
-    found = {}
+    timestamps = dict[TopicNamePartition, int]()
     for place, future in answers.items():
         try:
             timestamp = future.result().timestamp
         except KafkaException:
             continue  # a partition without a leader
-        if timestamp >= 0:
-            found[TopicNamePartition(place.topic, place.partition)] = timestamp
-    return found
+        if timestamp >= 0:  # -1 for an empty partition
+            timestamps[TopicNamePartition(place.topic, place.partition)] = timestamp
+    return timestamps

@@ -31,8 +31,9 @@ class _VersionLog:
     def log(self, level: int, form: str, *arguments: object) -> None:
         """A log line."""
         del level
-        if (found := _VERSIONS.search(form % arguments)) is not None:
-            self.highest[found[1]] = int(found[2])
+        match = _VERSIONS.search(form % arguments)
+        if match is not None:
+            self.highest[match[1]] = int(match[2])
 
 
 def read_api_versions(settings: KafkaSettings, address: str | None = None) -> Mapping[str, int]:

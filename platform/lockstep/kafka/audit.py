@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lockstep.kafka.admin import ClusterView, Topic
+from lockstep.kafka.admin import ClusterView, PartitionOffsets, Topic
 from lockstep.kafka.topic_end import TopicEnd
 from lockstep.model.fault import Fault
 from lockstep.model.finding import Finding
@@ -64,15 +64,20 @@ def need_epoch_check(
         view: The cluster now.
         held: Leader epochs under which a log was found to contain the records that were read.
     """
-    return {
-        key: position
-        for key, position in known.items()
-        if (ends := view.ends.get(key)) is not None
-        and position.leader_epoch is not None
-        and ends.leader_epoch not in (None, position.leader_epoch, held.get(key))
-        and ends.start <= position.next_offset <= ends.high_watermark
-        and not ends.is_archived(position.next_offset)
-    }
+    unverified = dict[TopicIdPartition, Position]()
+    for key, position in known.items():
+        if _needs_check(position, view.ends.get(key), held.get(key)):
+            unverified[key] = position
+    return unverified
+
+
+def _needs_check(position: Position, ends: PartitionOffsets | None, verified_epoch: int | None) -> bool:
+    if ends is None or position.leader_epoch is None:
+        return False
+    if ends.leader_epoch in (None, position.leader_epoch, verified_epoch):
+        return False
+    is_within_log = ends.start <= position.next_offset <= ends.high_watermark  # otherwise its offsets show the loss
+    return is_within_log and not ends.is_archived(position.next_offset)
 
 
 def find_compacted(topics: Mapping[str, Topic]) -> tuple[str, ...]:
@@ -82,11 +87,11 @@ def find_compacted(topics: Mapping[str, Topic]) -> tuple[str, ...]:
 
 def find_recreated_topics(before: ClusterView, after: Mapping[str, Topic]) -> tuple[str, ...]:
     """Topics re-created since the batch was planned."""
-    return tuple(
-        sorted(
-            name for name, topic in before.topics.items() if name not in after or after[name].topic_id != topic.topic_id
-        )
-    )
+    recreated = list[str]()
+    for name, topic in before.topics.items():
+        if name not in after or after[name].topic_id != topic.topic_id:
+            recreated.append(name)
+    return tuple(sorted(recreated))
 
 
 def _topic_changed(position: Position, topic: Topic | None) -> Finding | None:
@@ -116,15 +121,17 @@ def _grown(known: Mapping[TopicIdPartition, Position], view: ClusterView) -> lis
     """One finding per new partition, so that each can be accepted separately."""
     counts = Counter(topic_id for topic_id, _ in known)
     grown = {topic.topic_id: topic for topic in view.topics.values() if 0 < counts[topic.topic_id] < topic.partitions}
-    held: dict[str, set[int]] = {topic_id: set() for topic_id in grown}
-    for topic_id, partition in known if grown else ():
-        if topic_id in held:
-            held[topic_id].add(partition)
-    return [
-        _new_partition(topic, counts[topic_id], partition)
-        for topic_id, topic in grown.items()
-        for partition in sorted(set(range(topic.partitions)) - held[topic_id])
-    ]
+    if not grown:  # nearly always
+        return []
+    partitions: dict[str, set[int]] = {topic_id: set() for topic_id in grown}
+    for topic_id, partition in known:
+        if topic_id in partitions:
+            partitions[topic_id].add(partition)
+    findings = list[Finding]()
+    for topic_id, topic in grown.items():
+        for partition in sorted(set(range(topic.partitions)) - partitions[topic_id]):
+            findings.append(_new_partition(topic, counts[topic_id], partition))
+    return findings
 
 
 def _new_partition(topic: Topic, before: int, partition: int) -> Finding:

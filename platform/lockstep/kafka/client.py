@@ -59,7 +59,10 @@ def _release_topic_ids(answer: Future[Any]) -> None:
     """
     if answer.exception() is not None:
         return
-    for described in answer.result() if isinstance(answer.result(), list) else [answer.result()]:
+    topics = answer.result()
+    if not isinstance(topics, list):  # of `describe_topics`: a future for each topic
+        topics = [topics]
+    for described in topics:
         if isinstance(described, TopicDescription) and _count_references(described) > _REFERENCES:
             _release(described.topic_id)
 
@@ -83,9 +86,8 @@ class ClusterClient(AdminClient):
         """
         self.settings = settings
         self._connection_log = ConnectionLog()
-        configuration = _with_log(
-            self._connection_log, {"socket.timeout.ms": SILENT_BROKER_MS, **make_connection_configuration(settings)}
-        )
+        connection = make_connection_configuration(settings)
+        configuration = _with_log(self._connection_log, {"socket.timeout.ms": SILENT_BROKER_MS, **connection})
         try:
             super().__init__(configuration)
         except Exception as error:
@@ -183,7 +185,7 @@ class RangeConsumer(Consumer):
     def explain_silence(self) -> str:
         """Why no message arrives, in part of a sentence; empty without a log line."""
         cause = self._connection_log.cause()
-        return cause.problem if cause is not None else ""
+        return "" if cause is None else cause.problem
 
 
 def _make_future() -> Future[Any]:
@@ -284,11 +286,11 @@ def _make_unusable(error: Exception) -> Exception:
         return KafkaError("the identity of a machine in AWS needs a package of the extra aws", next_step=step)
     if not isinstance(error, KafkaException):
         return KafkaError(f"no Kafka client can be made: {type(error).__name__}: {error}", next_step=step)
-    said = cast("ClientError", error.args[0]).str()
-    if _NO_TOKEN in said:
+    reason = cast("ClientError", error.args[0]).str()
+    if _NO_TOKEN in reason:
         step = "check the role or credentials of this machine, and that it reaches the token service of its cloud"
         return KafkaError("no token for the identity of this machine arrived within 10 seconds", next_step=step)
-    return KafkaError(f"no Kafka client can be made of these settings: {said}", next_step=step)
+    return KafkaError(f"no Kafka client can be made of these settings: {reason}", next_step=step)
 
 
 _NO_TOKEN = "OAuth token not set"  # noqa: S105  # words of the client library, which waits so long

@@ -79,8 +79,12 @@ class ConsumerGroup:
         if not wanted:
             return {}
         timeout = self._settings.timeout_seconds
-        found = self._as_member("show offsets of", lambda client: client.committed(wanted, timeout=timeout))
-        return {TopicNamePartition(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+        committed = self._as_member("show offsets of", lambda client: client.committed(wanted, timeout=timeout))
+        offsets = dict[TopicNamePartition, int]()
+        for place in committed:
+            if place.offset >= 0:  # below: the group has none of this partition
+                offsets[TopicNamePartition(place.topic, place.partition)] = place.offset
+        return offsets
 
     def committed_by(self, group: str, places: Iterable[TopicNamePartition]) -> dict[TopicNamePartition, int]:
         """The committed offsets of another group of the same cluster; partitions without one are left out.
@@ -99,9 +103,8 @@ class ConsumerGroup:
         admin = make_admin_client(self._settings)
 
         def delete() -> None:
-            admin.delete_consumer_groups([self.name], request_timeout=self._settings.timeout_seconds)[
-                self.name
-            ].result()
+            answers = admin.delete_consumer_groups([self.name], request_timeout=self._settings.timeout_seconds)
+            answers[self.name].result()
 
         try:
             self._patiently("delete", delete)

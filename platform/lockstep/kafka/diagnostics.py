@@ -82,29 +82,36 @@ class ConnectionLog:
 
 def find_connection_cause(lines: Iterable[LogLine]) -> Cause | None:
     """The cause of the most informative line; of equally informative ones the last."""
-    found = [(rank, cause) for said in lines for rank, cause in [_read(said)] if cause is not None]
-    return min(reversed(found), key=lambda pair: pair[0])[1] if found else None
+    best: Cause | None = None
+    best_rank = len(_MEANINGS)
+    for line in lines:
+        rank, cause = _read(line)
+        if cause is not None and rank <= best_rank:  # of equal ones the last
+            best = cause
+            best_rank = rank
+    return best
 
 
-def _read(said: LogLine) -> tuple[int, Cause | None]:
+def _read(line: LogLine) -> tuple[int, Cause | None]:
     """How informative a line is (0 is best), and its cause."""
-    token = _TOKEN.search(said.text)
+    token = _TOKEN.search(line.text)
     if token is not None:
         return 0, _no_token(token["rest"])
-    match = _ADDRESS.search(said.text)
+    match = _ADDRESS.search(line.text)
     if match is None:
         return len(_MEANINGS), None
     where = _where(match["address"], match["node"])
-    rest = match["rest"]
-    for rank, (meant, cause) in enumerate(_MEANINGS):
-        if meant(said.code, rest):
-            return rank, cause(where, rest, match["address"])
-    return len(_MEANINGS), Cause(f"{where}: {rest}", "check kafka.bootstrap_servers and that the brokers are up")
+    reason = match["rest"]
+    for rank, (is_meant, make_cause) in enumerate(_MEANINGS):
+        if is_meant(line.code, reason):
+            return rank, make_cause(where, reason, match["address"])
+    return len(_MEANINGS), Cause(f"{where}: {reason}", "check kafka.bootstrap_servers and that the brokers are up")
 
 
 def _where(address: str, node: str) -> str:
-    named = "" if node == "bootstrap" else ", an address that the cluster named (its advertised.listeners),"
-    return f"{address}{named}"
+    if node == "bootstrap":
+        return address
+    return f"{address}, an address that the cluster named (its advertised.listeners),"
 
 
 def _no_token(rest: str) -> Cause:
@@ -170,8 +177,8 @@ def _closed(where: str, _: str, __: str) -> Cause:
 
 
 def _holds(pattern: str) -> Callable[[int, str], bool]:
-    found = re.compile(pattern)
-    return lambda _, text: found.search(text) is not None
+    compiled = re.compile(pattern)
+    return lambda _, text: compiled.search(text) is not None
 
 
 _MEANINGS: tuple[tuple[Callable[[int, str], bool], Callable[[str, str, str], Cause]], ...] = (

@@ -38,36 +38,41 @@ class TruncationCheck(msgspec.Struct, frozen=True):
 
 def check_truncation(configuration: Configuration, read: Mapping[TopicIdPartition, Position]) -> TruncationCheck:
     """Ask about all partitions at once, each by its key."""
-    left = {(each.topic, each.partition): key for key, each in read.items()}
-    said: dict[TopicIdPartition, bool] = {}
+    unanswered = {(position.topic, position.partition): key for key, position in read.items()}
+    answers: dict[TopicIdPartition, bool] = {}
     # A message or the log's end is the answer: fetches are minimal, and open transactions do not matter.
-    asking = make_consumer({**configuration, "isolation.level": "read_uncommitted", "fetch.message.max.bytes": 1_024})
+    settings = {**configuration, "isolation.level": "read_uncommitted", "fetch.message.max.bytes": 1_024}
+    # A new consumer: only one without a known leader is sure to ask the broker about the epoch.
+    consumer = make_consumer(settings)
     try:
-        asking.assign([_assigned(each) for each in read.values()])
+        consumer.assign([_assigned(position) for position in read.values()])
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
-        while left and time.monotonic() < deadline:
-            for message in asking.consume(len(left), POLL_SECONDS):
+        while unanswered and time.monotonic() < deadline:
+            for message in consumer.consume(len(unanswered), POLL_SECONDS):
                 place = _place(message)
-                if place in left and (held := _held(message)) is not None:
-                    said[left.pop(place)] = held
-                    _done(asking, place)
+                if place not in unanswered:
+                    continue
+                is_holding = _is_holding(message)
+                if is_holding is not None:
+                    answers[unanswered.pop(place)] = is_holding
+                    _stop_fetching(consumer, place)
     finally:
-        asking.close()
+        consumer.close()
     return TruncationCheck(
-        holding=frozenset(key for key, held in said.items() if held),
-        cut=frozenset(key for key, held in said.items() if not held),
+        holding=frozenset(key for key, is_holding in answers.items() if is_holding),
+        cut=frozenset(key for key, is_holding in answers.items() if not is_holding),
     )
 
 
-def _assigned(each: Position) -> TopicPartition:
-    return TopicPartition(each.topic, each.partition, each.next_offset, leader_epoch=each.leader_epoch)
+def _assigned(position: Position) -> TopicPartition:
+    return TopicPartition(position.topic, position.partition, position.next_offset, leader_epoch=position.leader_epoch)
 
 
 def _place(message: Message) -> TopicNamePartition:
     return message.topic(), message.partition()  # type: ignore[return-value]  # set on all messages of a consumer
 
 
-def _held(message: Message) -> bool | None:
+def _is_holding(message: Message) -> bool | None:
     """Whether a log contains the records that were read; None when the message proves nothing."""
     error = message.error()
     if error is None or error.code() == ClientError._PARTITION_EOF:  # noqa: SLF001  # the client's name
@@ -75,8 +80,8 @@ def _held(message: Message) -> bool | None:
     return False if _TRUNCATED in error.str() else None
 
 
-def _done(asking: RangeConsumer, place: TopicNamePartition) -> None:
+def _stop_fetching(consumer: RangeConsumer, place: TopicNamePartition) -> None:
     try:
-        asking.incremental_unassign([TopicPartition(*place)])
+        consumer.incremental_unassign([TopicPartition(*place)])
     except KafkaException:
         return  # only saves fetching

@@ -53,9 +53,9 @@ def decode_checkpoint(key: bytes, value: bytes) -> OffsetSyncCheckpoint:
         KafkaError: It has another form, such as that of a later release of MirrorMaker.
     """
     try:
-        group, at = _read_string(key, 0)
-        topic, at = _read_string(key, at)
-        (partition,) = _PARTITION.unpack_from(key, at)
+        group, place = _read_string(key, 0)
+        topic, place = _read_string(key, place)
+        (partition,) = _PARTITION.unpack_from(key, place)
         version, upstream, downstream = _VALUE.unpack_from(value)
     except (struct.error, UnicodeDecodeError) as error:
         raise _unknown(str(error)) from error

@@ -69,13 +69,15 @@ class TopicFacts(msgspec.Struct, frozen=True, kw_only=True):
 def judge_lifecycle(facts: TopicFacts, now: datetime) -> TopicLifecycle:
     """Lifecycle state of a topic."""
     if not facts.read_ids:
-        retired = facts.topic is not None and facts.topic.topic_id in facts.retired_ids
-        return TopicLifecycle.RETIRED if retired else TopicLifecycle.NEW
+        is_retired = facts.topic is not None and facts.topic.topic_id in facts.retired_ids
+        return TopicLifecycle.RETIRED if is_retired else TopicLifecycle.NEW
     if facts.topic is None:
         return TopicLifecycle.DELETED
     if facts.topic.topic_id not in facts.read_ids:
         return TopicLifecycle.RECREATED
-    return _judge_activity(facts, now) if facts.is_selected else TopicLifecycle.UNWANTED
+    if not facts.is_selected:
+        return TopicLifecycle.UNWANTED
+    return _judge_activity(facts, now)
 
 
 def _judge_activity(facts: TopicFacts, now: datetime) -> TopicLifecycle:
@@ -98,7 +100,8 @@ def compute_lag_messages(next_offset: int | None, ends: PartitionOffsets) -> int
         next_offset: Next offset to read; None for a partition that was never read, which starts at its first offset.
         ends: Offsets of the partition.
     """
-    return max(0, ends.high_watermark - (ends.start if next_offset is None else next_offset))
+    start = ends.start if next_offset is None else next_offset
+    return max(0, ends.high_watermark - start)
 
 
 def compute_headroom_seconds(
@@ -121,7 +124,10 @@ def compute_headroom_seconds(
         return None
     if not lag_messages:
         return retention_ms / 1000
-    return None if oldest_unread_ms is None else (retention_ms - max(0, now_ms - oldest_unread_ms)) / 1000
+    if oldest_unread_ms is None:
+        return None
+    age_ms = max(0, now_ms - oldest_unread_ms)  # a producer's clock may be ahead
+    return (retention_ms - age_ms) / 1000
 
 
 def compute_freshness_seconds(newest_committed_ms: Iterable[int | None], now_ms: int) -> float | None:
@@ -132,4 +138,6 @@ def compute_freshness_seconds(newest_committed_ms: Iterable[int | None], now_ms:
         now_ms: The time now, in ms since 1970 UTC.
     """
     newest = max(filter(None, newest_committed_ms), default=None)
-    return None if newest is None else max(0, now_ms - newest) / 1000
+    if newest is None:
+        return None
+    return max(0, now_ms - newest) / 1000

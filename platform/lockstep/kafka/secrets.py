@@ -27,10 +27,11 @@ def with_secrets(configuration: Mapping[str, Plain]) -> dict[str, Plain]:
     """
     if configuration.get("sasl.oauthbearer.metadata.authentication.type") == "azure_imds":
         _refuse_proxy()
-    return {
-        name: fetch_secret(f"kafka.secrets {name}", str(value)) if name in SECRET_OPTIONS else value
-        for name, value in configuration.items()
-    }
+    complete = dict(configuration)
+    for name, reference in configuration.items():
+        if name in SECRET_OPTIONS:
+            complete[name] = fetch_secret(f"kafka.secrets {name}", str(reference))
+    return complete
 
 
 def fetch_secret(setting: str, reference: str) -> str:
@@ -44,7 +45,7 @@ def fetch_secret(setting: str, reference: str) -> str:
         SettingsError: The file or variable is missing, or contains no secret; never shows its content.
     """
     kind, _, place = reference.partition(":")
-    secret = _from_file(setting, Path(place)) if kind == "file" else os.environ.get(place, "")
+    secret = _read_secret(setting, kind, place)
     if not secret:
         raise SettingsError(
             f"{setting} refers to {reference}, and there is nothing on this machine",
@@ -57,6 +58,12 @@ def fetch_secret(setting: str, reference: str) -> str:
             next_step="store the secret alone, as one line of text",
         )
     return secret
+
+
+def _read_secret(setting: str, kind: str, place: str) -> str:
+    if kind == "file":
+        return _from_file(setting, Path(place))
+    return os.environ.get(place, "")
 
 
 METADATA_HOST = "169.254.169.254"

@@ -72,7 +72,9 @@ class TopicEnd(msgspec.Struct, frozen=True, kw_only=True):
             partition: Partition number.
         """
         offset = self.ends.get(partition)
-        return Ending(how) if offset is None else Ending(how, offset, self.age_seconds)
+        if offset is None:
+            return Ending(how)
+        return Ending(how, offset, self.age_seconds)
 
 
 def judge_topic_end(
@@ -102,8 +104,10 @@ def judge_topic_end(
     for look in looks:
         if look.is_certain and all(_is_at_end(positions[n], look.ends[n], verified_epochs) for n in numbers):
             age = look.age_seconds
-            stale = f"its end was last observed {age:.0f} s before it was missed, more than {age_seconds_max:g} s"
-            return _make_end(gone, look, stale if age > age_seconds_max else "")
+            loss = ""
+            if age > age_seconds_max:  # messages of that time were lost unseen
+                loss = f"its end was last observed {age:.0f} s before it was missed, more than {age_seconds_max:g} s"
+            return _make_end(gone, look, loss)
     if not looks:
         return TopicEnd(noticed_us=gone.noticed_us)
     return _make_end(gone, looks[0], "its end was not observed after its last message was read")
@@ -122,11 +126,14 @@ def _find_unread(gone: GoneTopic, positions: Mapping[int, Position]) -> TopicEnd
     """The end that the newest read with offsets beyond the positions shows; None without one."""
     never = [f"partition {number} was not read" for number in range(gone.topic.partitions) if number not in positions]
     for look in gone.looks:
-        ends = {number: ends.high_watermark for number, ends in look.ends.items() if number in positions}
-        unread = {n: (positions[n].next_offset, end) for n, end in ends.items() if end > positions[n].next_offset}
-        texts = [f"offsets {start} to {end - 1} of partition {n} were not read" for n, (start, end) in unread.items()]
-        if texts or never:
-            return _make_end(gone, look, format_some([*texts, *never]))
+        unread = list[str]()
+        for number, ends in look.ends.items():
+            end = ends.high_watermark
+            if number in positions and end > positions[number].next_offset:
+                start = positions[number].next_offset
+                unread.append(f"offsets {start} to {end - 1} of partition {number} were not read")
+        if unread or never:
+            return _make_end(gone, look, format_some([*unread, *never]))
     return None
 
 

@@ -38,7 +38,7 @@ def find_identities(ids: Mapping[str, str], settings: KafkaSettings) -> dict[str
     distinct = set(ids.values())
     if NO_ID in distinct or len(distinct) < len(ids):
         times = Counter(ids.values())
-        shared = sorted(name for name, each in ids.items() if each == NO_ID or times[each] > 1)
+        shared = sorted(name for name, topic_id in ids.items() if topic_id == NO_ID or times[topic_id] > 1)
         raise make_topics_without_ids(shared, read_api_versions(settings).get(METADATA))
     return dict(ids)
 
@@ -55,10 +55,12 @@ def make_topics_without_ids(topics: Sequence[str], highest: int | None) -> Topic
         topics: Topics without a unique id, sorted.
         highest: Highest version of `Metadata` that the brokers know; None if unknown.
     """
-    known = "their API versions are not known" if highest is None else f"they know {METADATA} up to version {highest}"
+    versions = "their API versions are not known"
+    if highest is not None:
+        versions = f"they know {METADATA} up to version {highest}"
     return TopicsWithoutIds(
-        f"the brokers have no separate topic id for {topics[0]} (one of {len(topics)} topics): {known}, and topic ids "
-        f"need version {TOPIC_IDS_SINCE}",
+        f"the brokers have no separate topic id for {topics[0]} (one of {len(topics)} topics): {versions}, and topic "
+        f"ids need version {TOPIC_IDS_SINCE}",
         next_step="upgrade the brokers, or set kafka.topic_identity to name: a topic that was re-created is then not "
         "recognized, and the classes Strict and Once are refused (docs/brokers.md)",
     )
