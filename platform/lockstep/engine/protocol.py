@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -209,6 +209,14 @@ class TaskResult(msgspec.Struct, frozen=True, tag=True):
     late: tuple[SideFile, ...] = ()
     archive: tuple[SideFile, ...] = ()
     is_cut: bool = False
+
+
+def list_results(tasks: Iterable[TaskResult]) -> list[RangeResult]:
+    """The results of the ranges of all tasks, task by task."""
+    results = list[RangeResult]()
+    for task in tasks:
+        results += task.ranges
+    return results
 
 
 class TaskFailure(msgspec.Struct, frozen=True, tag=True):

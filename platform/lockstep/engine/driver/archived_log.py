@@ -11,7 +11,7 @@ import msgspec
 
 from lockstep.engine.driver.planner import BatchPlan
 from lockstep.engine.protocol import PlannedRange
-from lockstep.kafka.admin import ClusterView
+from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.model.position import TopicIdPartition
 from lockstep.table import delta_log
 from lockstep.table.archive import ArchivedBlock, ArchivedEnd, WantedMessages, read_archived_ends, read_blocks
@@ -60,29 +60,38 @@ class ArchivedLog:
         cut = [key for key, ends in view.ends.items() if ends.start > reached.get(key, 0) and key not in self._asked]
         if cut:
             self._ask(cut, view)
-        return expand_view(view, self._blocks) if self._blocks else view
+        if not self._blocks:
+            return view
+        return expand_view(view, self._blocks)
 
     def _ask(self, cut: Collection[TopicIdPartition], view: ClusterView) -> None:
         """Read the archived offsets of all partitions of a view, unless the archive has none of the cut partitions."""
         wanted = dict.fromkeys(view.ends, 0) | self._reached
         self._asked |= wanted.keys()
-        known = self._reached.keys()
         head = self._read_head()
-        if head is not None and not (known.isdisjoint(cut) and self._read_ends().keys().isdisjoint(cut)):
+        if head is None:
+            return
+        has_row = not self._reached.keys().isdisjoint(cut)
+        if has_row or not self._read_ends().keys().isdisjoint(cut):
             self._blocks = read_blocks(self._folders, head, wanted)
 
     def _read_ends(self) -> Mapping[TopicIdPartition, ArchivedEnd]:
         """The end of the archive in each partition; read once."""
         if self._ends is None:
+            ends: Mapping[TopicIdPartition, ArchivedEnd] = {}
             head = self._read_head()
-            self._ends = {} if head is None else read_archived_ends(self._folders, head)
+            if head is not None:
+                ends = read_archived_ends(self._folders, head)
+            self._ends = ends
         return self._ends
 
     def _read_head(self) -> Head | None:
         """The head of the stream of the archive; None without a table."""
         if self._head.origin is None:
             return self._head
-        return OutputLog(self._folders.table).base().head if delta_log.has_log(self._folders.table) else None
+        if not delta_log.has_log(self._folders.table):
+            return None
+        return OutputLog(self._folders.table).base().head
 
     def locate(self, view: ClusterView, plan: BatchPlan) -> BatchPlan:
         """The plan, in which each range that Kafka no longer has names the batches that have archived it.
@@ -101,7 +110,10 @@ class ArchivedLog:
 
     def _with_archived_end(self, item: PlannedRange) -> PlannedRange:
         position = item.position
-        if position.archived_until is not None or (end := self._read_ends().get(position.key)) is None:
+        if position.archived_until is not None:
+            return item
+        end = self._read_ends().get(position.key)
+        if end is None:
             return item
         return msgspec.structs.replace(item, position=msgspec.structs.replace(position, archived_until=end.until))
 
@@ -138,12 +150,14 @@ def find_archived(archive: Path, view: ClusterView, blocks: ArchivedBlocks, item
 
 def expand_view(view: ClusterView, blocks: ArchivedBlocks) -> ClusterView:
     """A view in which logs start where their archived blocks do, if nothing is missing in between. Pure."""
-    earlier = {
-        key: msgspec.structs.replace(view.ends[key], start=of_key[0].start, log_start=view.ends[key].start)
-        for key, of_key in blocks.items()
-        if key in view.ends and of_key[0].start < view.ends[key].start <= of_key[-1].until
-    }
-    return msgspec.structs.replace(view, ends={**view.ends, **earlier}) if earlier else view
+    extended = dict[TopicIdPartition, PartitionOffsets]()
+    for key, of_key in blocks.items():
+        offsets = view.ends.get(key)
+        if offsets is not None and of_key[0].start < offsets.start <= of_key[-1].until:
+            extended[key] = msgspec.structs.replace(offsets, start=of_key[0].start, log_start=offsets.start)
+    if not extended:
+        return view
+    return msgspec.structs.replace(view, ends={**view.ends, **extended})
 
 
 def find_blocks(blocks: Sequence[ArchivedBlock], start: int, until: int) -> Sequence[ArchivedBlock]:

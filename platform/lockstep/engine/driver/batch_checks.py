@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lockstep.declare.options import Limits
-from lockstep.engine.protocol import RangeResult, TaskResult
+from lockstep.engine.protocol import RangeResult, TaskResult, list_results
 from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.resume_options import BURST
 from lockstep.integrity.verdict import Judgement
@@ -23,14 +23,15 @@ def judge_finding(finding: Finding, ends: Mapping[str, TopicEnd], integrity: Int
         ends: Ends of the topics that were deleted or re-created, by topic id.
         integrity: The class.
     """
-    if finding.cause in ENDINGS and (end := ends.get(finding.topic_id)) is not None and end.is_event:
+    end = ends.get(finding.topic_id)
+    if finding.cause in ENDINGS and end is not None and end.is_event:
         return Judgement.ACCEPT
     return integrity.judge(Fault(finding.cause))
 
 
 def has_messages(bins: Sequence[TaskResult]) -> bool:
     """Whether a batch read anything: an empty batch proves nothing about a burst."""
-    return any(item.counts.messages for group in bins for item in group.ranges)
+    return any(item.counts.messages for item in list_results(bins))
 
 
 def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding | None:
@@ -38,7 +39,7 @@ def find_quarantine_burst(bins: Sequence[TaskResult], limits: Limits) -> Finding
 
     Messages of suspended sessions do not count: they follow one cause, which was counted.
     """
-    results = [item for group in bins for item in group.ranges]
+    results = list_results(bins)
     messages = sum(item.counts.messages for item in results)
     refused = sum(item.counts.refused for item in results)
     if refused < limits.quarantine_burst or refused <= limits.quarantine_share * messages:
@@ -70,18 +71,22 @@ class SessionPartitions:
         """Sessions that a batch starts in another partition than before; without any, remember those of the batch."""
         if integrity.judge(Fault.SESSION_SPLIT) is not Judgement.VIOLATION:
             return ()
-        moved = (item for group in bins for item in group.ranges if item.opened or item.closed)
-        ranges = sorted(moved, key=lambda item: item.range.position.key)
+        changed = [item for item in list_results(bins) if item.opened or item.closed]
+        ranges = sorted(changed, key=lambda item: item.range.position.key)
         for item in ranges:  # a session that ended in the batch may have started elsewhere in it
             self._forget_ended(item)
-        found = [_finding(item, other) for item in ranges if (other := self._find_other_partition(item)) is not None]
+        findings = list[Finding]()
+        for item in ranges:
+            other = self._find_other_partition(item)
+            if other is not None:
+                findings.append(_finding(item, other))
         while len(self._partition_of) > SESSIONS_MAX:
             del self._partition_of[next(iter(self._partition_of))]
-        return tuple(found)
+        return tuple(findings)
 
     def forget(self, topic_id: str) -> None:
         """Forget a topic's sessions: it has grown, and they may change partitions."""
-        self._partition_of = {key: known for key, known in self._partition_of.items() if key[0] != topic_id}
+        self._partition_of = {key: number for key, number in self._partition_of.items() if key[0] != topic_id}
 
     def _forget_ended(self, item: RangeResult) -> None:
         topic_id, partition = item.range.position.key
@@ -91,8 +96,9 @@ class SessionPartitions:
 
     def _find_other_partition(self, item: RangeResult) -> int | None:
         topic_id, partition = item.range.position.key
-        known = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
-        return next((other for other in known if other != partition), None)
+        # All are remembered, also after the first that is found: one finding a range is enough.
+        partitions = [self._partition_of.setdefault((topic_id, session), partition) for session in item.opened]
+        return next((other for other in partitions if other != partition), None)
 
 
 def _finding(item: RangeResult, other: int) -> Finding:

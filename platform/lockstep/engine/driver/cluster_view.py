@@ -72,12 +72,12 @@ class ClusterMonitor:
         Raises:
             KafkaError: No answer for as long as the run waits: see `KafkaPatience`.
         """
-        before = self.view
+        planned = self.view
         self.view = self._ask(
             lambda: self._observe(lambda: self._context.admin.view_for_commit(self._names, self.view))
         )
         changed = {read[key].topic for key in self.check_leader_epochs(read)}
-        replaced = find_recreated_topics(before, self.view.topics)
+        replaced = find_recreated_topics(planned, self.view.topics)
         if replaced:
             changed |= {position.topic for position in read.values()}.intersection(replaced)
         return sorted(changed)
@@ -116,10 +116,10 @@ class ClusterMonitor:
             return
         for name in sorted(unreadable):
             self._warn_once(f"new topic {name} is not read: Kafka shows it to this user, and does not let it read")
-        appeared = {(name, topic.topic_id) for name, topic in described.items()}
-        before = self._appeared
-        self._appeared = frozenset(appeared)
-        if lasting := frozenset(name for name, _ in before & self._appeared):
+        appeared_before = self._appeared
+        self._appeared = frozenset((name, topic.topic_id) for name, topic in described.items())
+        lasting = frozenset(name for name, _ in appeared_before & self._appeared)
+        if lasting:
             self.follow(lasting)
 
     def follow(self, names: frozenset[str]) -> None:
@@ -155,12 +155,15 @@ class ClusterMonitor:
             return frozenset()
         answer = self._context.admin.compared(asked)
         ends = self.view.ends
-        held = {key: epoch for key in answer.holding if (epoch := ends[key].leader_epoch) is not None}
-        self._held = {key: epoch for key, epoch in self._held.items() if key in ends} | held  # others were retired
+        self._held = {key: epoch for key, epoch in self._held.items() if key in ends}  # others were retired
+        for key in answer.holding:
+            epoch = ends[key].leader_epoch
+            if epoch is not None:
+                self._held[key] = epoch
         doubted = asked.keys() - answer.holding
         silent = doubted - answer.cut
-        left = {key: each for key, each in ends.items() if key not in silent}
-        self.view = msgspec.structs.replace(self.view, ends=left, cut=self.view.cut | answer.cut)
+        answered = {key: offsets for key, offsets in ends.items() if key not in silent}
+        self.view = msgspec.structs.replace(self.view, ends=answered, cut=self.view.cut | answer.cut)
         return frozenset(doubted)
 
     def judge_ends(
@@ -174,14 +177,16 @@ class ClusterMonitor:
         """
         ids = {finding.topic_id for finding in findings if finding.cause in ENDINGS}
         positions: dict[str, dict[int, Position]] = {topic_id: {} for topic_id in ids}
-        for (topic_id, partition), position in known.items() if ids else ():
-            positions.get(topic_id, {})[partition] = position
-        history = self._context.history
-        age = self._tuning.end_seconds_max
-        return {
-            topic_id: judge_topic_end(history.find_gone(topic_id), of_topic, self._held, age)
-            for topic_id, of_topic in positions.items()
-        }
+        if not ids:  # nearly always
+            return {}
+        for key, position in known.items():
+            if key.topic_id in positions:
+                positions[key.topic_id][key.partition] = position
+        ends = dict[str, TopicEnd]()
+        for topic_id, of_topic in positions.items():
+            gone = self._context.history.find_gone(topic_id)
+            ends[topic_id] = judge_topic_end(gone, of_topic, self._held, self._tuning.end_seconds_max)
+        return ends
 
     def confirmed(self, known: Mapping[TopicIdPartition, Position], *, permanent: bool) -> tuple[Finding, ...]:
         """Findings of the audit that every further read confirms, as of the last read.
@@ -202,8 +207,8 @@ class ClusterMonitor:
                 return ()
             self.view = with_lowest_starts(self.view, self._ask(self._read_same_cluster))
             self.check_leader_epochs(known)
-            before = {_place(finding) for finding in findings}
-            findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in before)
+            places = {_place(finding) for finding in findings}
+            findings = tuple(finding for finding in audit_positions(known, self.view) if _place(finding) in places)
         return findings
 
     def _view_first(self) -> ClusterView:
@@ -214,16 +219,15 @@ class ClusterMonitor:
             pause = self._tuning.move_seconds / (self._tuning.confirm_looks - 1)
             if self._lacks(view) and self._context.stop.wait(pause):
                 break
-            before = view
-            view = merge_views(view, self._read())
-            if not self._lacks(view) and not find_recreated_topics(before, view.topics):
+            earlier = view
+            view = merge_views(earlier, self._read())
+            if not self._lacks(view) and not find_recreated_topics(earlier, view.topics):
                 break
         return view
 
     def _lacks(self, view: ClusterView) -> bool:
         """Whether a topic is missing, or a partition has no leader."""
-        silent = any((t.topic_id, n) not in view.ends for t in view.topics.values() for n in range(t.partitions))
-        return silent or not self._names <= view.topics.keys()
+        return bool(view.unavailable) or not self._names <= view.topics.keys()
 
     def _list_names(self) -> frozenset[str]:
         return self._context.stream.topics.select(self._context.admin.topic_names())
@@ -261,23 +265,20 @@ class ClusterMonitor:
 
 def with_lowest_starts(before: ClusterView, view: ClusterView) -> ClusterView:
     """The newer of two views, with the lower log start of each partition that both show."""
-    ends = {
-        key: msgspec.structs.replace(each, start=min(each.start, before.ends[key].start))
-        if key in before.ends
-        else each
-        for key, each in view.ends.items()
-    }
+    ends = dict(view.ends)
+    for key, offsets in view.ends.items():
+        if key in before.ends:
+            ends[key] = msgspec.structs.replace(offsets, start=min(offsets.start, before.ends[key].start))
     return msgspec.structs.replace(view, ends=ends)
 
 
 def merge_views(before: ClusterView, view: ClusterView) -> ClusterView:
     """The union of two views: the newer value if both have one, with the lower log starts."""
     topics = before.topics | view.topics
-    ends = before.ends | with_lowest_starts(before, view).ends
+    merged = before.ends | with_lowest_starts(before, view).ends
     ids = {topic.topic_id for topic in topics.values()}
-    return msgspec.structs.replace(
-        view, topics=topics, ends={key: each for key, each in ends.items() if key[0] in ids}, cut=before.cut | view.cut
-    )
+    ends = {key: offsets for key, offsets in merged.items() if key.topic_id in ids}  # a re-created topic has another id
+    return msgspec.structs.replace(view, topics=topics, ends=ends, cut=before.cut | view.cut)
 
 
 def without_topics(view: ClusterView, names: frozenset[str]) -> ClusterView:
@@ -286,7 +287,7 @@ def without_topics(view: ClusterView, names: frozenset[str]) -> ClusterView:
     return msgspec.structs.replace(
         view,
         topics={name: topic for name, topic in view.topics.items() if name not in names},
-        ends={key: each for key, each in view.ends.items() if key[0] not in ids},
+        ends={key: offsets for key, offsets in view.ends.items() if key.topic_id not in ids},
     )
 
 

@@ -17,7 +17,11 @@ def narrow_to_ends(
     wanted: Mapping[TopicIdPartition, int], ends: Mapping[TopicIdPartition, PartitionOffsets]
 ) -> dict[TopicIdPartition, int]:
     """Wanted offsets, none beyond the end of its log: a truncated log no longer has the messages before. Pure."""
-    return {key: min(until, ends[key].stable_end) if key in ends else until for key, until in wanted.items()}
+    narrowed = dict(wanted)
+    for key, until in wanted.items():
+        if key in ends:
+            narrowed[key] = min(until, ends[key].stable_end)
+    return narrowed
 
 
 class CommitOrder:
@@ -54,8 +58,9 @@ class CommitOrder:
         if self._is_new:
             self._is_new = False
             self._wanted = {key: end.stable_end for key, end in ends.items()}
-        wanted = narrow_to_ends(self._wanted, ends)
-        self._wanted = {
-            key: until for key, until in wanted.items() if key in positions and positions[key].next_offset < until
-        }
+        unread = dict[TopicIdPartition, int]()
+        for key, until in narrow_to_ends(self._wanted, ends).items():
+            if key in positions and positions[key].next_offset < until:
+                unread[key] = until
+        self._wanted = unread
         return not self._wanted.keys().isdisjoint(ends)

@@ -16,7 +16,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.log_warnings import describe_losses
 from lockstep.engine.driver.metrics import RunStart
 from lockstep.engine.driver.startup import WriterClaim, check_not_overtaken
-from lockstep.engine.protocol import BatchIdentity, TaskResult
+from lockstep.engine.protocol import BatchIdentity, TaskResult, list_results
 from lockstep.errors import KafkaError, TableError
 from lockstep.kafka.admin import ClusterAdmin
 from lockstep.kafka.consumer_group import ConsumerGroup
@@ -57,13 +57,13 @@ def make_batch_commit(
         findings: The driver's findings; those of the tasks are added. With any, the commit is a halt.
         accepts_burst: An operator accepted a quarantine burst that is not over yet.
     """
-    of_ranges = (item.finding for result in results for item in result.ranges if item.finding is not None)
+    of_ranges = [item.finding for item in list_results(results) if item.finding is not None]
     return BatchCommit(
         number=batch.number,
         commit_hour=batch.commit_hour,
-        files=tuple(file for result in results for file in result.files),
-        quarantine=tuple(file for result in results for file in result.quarantine),
-        late=tuple(file for result in results for file in result.late),
+        files=tuple(chain.from_iterable(result.files for result in results)),
+        quarantine=tuple(chain.from_iterable(result.quarantine for result in results)),
+        late=tuple(chain.from_iterable(result.late for result in results)),
         archive=tuple(chain.from_iterable(result.archive for result in results)),
         findings=(*findings, *of_ranges),
         accepts_burst=accepts_burst,
@@ -101,7 +101,8 @@ class Committer:
         self._background_executor = background_executor
         self._side: Future[None] | None = None
         self._side_logs = side_tables.SideLogs(folders)
-        self._full_rows = self._rows_since_full = 0
+        self._full_rows = 0
+        self._rows_since_full = 0
         self._reached = {key: row.until for key, row in claimed.known.items()}
         self.head: Head = claimed.head
         self.first = True
@@ -137,7 +138,9 @@ class Committer:
             TableError: A position would go back; nothing is committed.
         """
         self.wait_for_side_tables()  # 1
-        began, now, full = time.monotonic(), ledger.read_clock(), full or self._full_ledger_due()
+        began = time.monotonic()
+        now = ledger.read_clock()
+        full = full or self._full_ledger_due()
         stamp = LedgerStamp(
             generation=self._claimed.writer.generation,
             batch=batch.number,
@@ -149,19 +152,25 @@ class Committer:
             lookups=list(lookups) or None,
         )
         rows = rows_of(stamp, full)
-        reached = advance_positions(self._reached, rows)
+        reached = advance_positions(self._reached, rows)  # raises before anything is written
         file = ledger.write_ledger(self._folders.ledger, rows)  # 2
-        full_at, needs = now.timestamp() if full else None, _needed(self._folders, batch, file, rows)
-        lost = count_batch_losses(loss for row in rows for loss in row.losses)
-        batch = msgspec.structs.replace(batch, ledger=file, full_ledger_at=full_at, needs=needs, losses=lost)
+        batch = msgspec.structs.replace(
+            batch,
+            ledger=file,
+            full_ledger_at=now.timestamp() if full else None,
+            needs=_needed(self._folders, batch, file, rows),
+            losses=count_batch_losses(chain.from_iterable(row.losses for row in rows)),
+        )
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
-        if (losses := describe_losses(self._folders.stream, rows)) is not None:
-            LOG.warning("%s", losses)
+        warning = describe_losses(self._folders.stream, rows)
+        if warning is not None:
+            LOG.warning("%s", warning)
         self._side = self._side_table_executor.submit(self._follow, landed)
         self._reached |= reached
         self._count(len(rows), full=full)
-        self.restart = RunStart(self._claimed.cause, self._gap_seconds(now)) if self.first else None
-        self.head, self.first = landed.head, False
+        self.restart = self._describe_start(now)
+        self.head = landed.head
+        self.first = False
         return landed, time.monotonic() - began
 
     def refresh_head(self) -> None:
@@ -183,17 +192,25 @@ class Committer:
             raise
         self._side = None
 
+    def _describe_start(self, now: datetime) -> RunStart | None:
+        """The start of the run, with its first batch."""
+        if not self.first:
+            return None
+        return RunStart(self._claimed.cause, self._gap_seconds(now))
+
     def _gap_seconds(self, now: datetime) -> float | None:
         """Seconds from the last batch of the previous run to the first of this run."""
-        before = max((row.committed_at for row in self._claimed.known.values()), default=None)
-        return None if before is None else max(0.0, (now - before).total_seconds())
+        last = max((row.committed_at for row in self._claimed.known.values()), default=None)
+        if last is None:
+            return None
+        return max(0.0, (now - last).total_seconds())
 
     def _full_ledger_due(self) -> bool:
         """A full set is due after as many rows as it has itself: readers of positions read twice as many at most."""
         if self.first or self._rows_since_full >= self._full_rows:
             return True
-        aged = time.time() - self.head.full_ledger_at > FULL_LEDGER_SECONDS
-        return aged or self.head.batch + 1 - self.head.full_ledger_batch >= FULL_LEDGER_BATCHES
+        is_aged = time.time() - self.head.full_ledger_at > FULL_LEDGER_SECONDS
+        return is_aged or self.head.batch + 1 - self.head.full_ledger_batch >= FULL_LEDGER_BATCHES
 
     def _count(self, rows: int, *, full: bool) -> None:
         if full:
@@ -229,6 +246,7 @@ def _needed(
     states: dict[str, int] = {}
     for row in rows:
         if row.state_file is not None and row.state_start is not None and row.state_length is not None:
+            # One file has the states of many partitions: it reaches to the end of the last.
             states[row.state_file] = max(states.get(row.state_file, 0), row.state_start + row.state_length)
     return needs | {folders.state / name: size for name, size in states.items()}
 
@@ -255,14 +273,12 @@ class Publisher:
     def publish(self, positions: Iterable[Position]) -> None:
         """Publish now."""
         self._published = time.monotonic()
-        self._newest = {TopicNamePartition(p.topic, p.partition): p.next_offset for p in positions}
+        self._newest = _list_offsets(positions)
         self._background_executor.submit(self._publish, self._newest)
 
     def check_group_offsets(self, positions: Iterable[Position]) -> None:
         """Warn when the group offsets in Kafka are ahead of the table."""
-        self._background_executor.submit(
-            self._check_group_offsets, {TopicNamePartition(p.topic, p.partition): p.next_offset for p in positions}
-        )
+        self._background_executor.submit(self._check_group_offsets, _list_offsets(positions))
 
     def _check_group_offsets(self, offsets: dict[TopicNamePartition, int]) -> None:
         try:
@@ -283,7 +299,7 @@ class Publisher:
 
     def _publish(self, offsets: dict[TopicNamePartition, int]) -> None:
         """Publish, unless newer positions wait; a refusal is warned of once, for it may last for months."""
-        if offsets is not self._newest:
+        if offsets is not self._newest:  # newer ones wait behind it: an outage of the group must not queue them all
             return
         try:
             self._group.publish(offsets)
@@ -293,6 +309,10 @@ class Publisher:
         if refused and refused != self._refused:
             LOG.warning("positions are not shown to lag tools: %s", refused)
         self._refused = refused
+
+
+def _list_offsets(positions: Iterable[Position]) -> dict[TopicNamePartition, int]:
+    return {TopicNamePartition(p.topic, p.partition): p.next_offset for p in positions}
 
 
 def check_table_present(stream: AnyStream, folders: StreamFolders, admin: ClusterAdmin, group: ConsumerGroup) -> None:
@@ -306,12 +326,14 @@ def check_table_present(stream: AnyStream, folders: StreamFolders, admin: Cluste
         return
     refuse_incoming(folders)
     topics = admin.topics(stream.topics.select(admin.topic_names())).values()
-    known = group.published(
-        TopicNamePartition(topic.name, partition) for topic in topics for partition in range(topic.partitions)
-    )
-    if any(known.values()) and not delta_log.has_log(folders.table):  # else another first start was faster
+    places = list[TopicNamePartition]()
+    for topic in topics:
+        places += [TopicNamePartition(topic.name, partition) for partition in range(topic.partitions)]
+    published = group.published(places)
+    if any(published.values()) and not delta_log.has_log(folders.table):  # else another first start was faster
+        names = {place.topic for place in published}
         raise TableError(
-            f"{folders.table} does not exist, but stream {stream.name} had come to {sum(known.values())} offsets of "
-            f"{len({topic for topic, _ in known})} topics, says group {group.name} in Kafka",
+            f"{folders.table} does not exist, but stream {stream.name} had come to {sum(published.values())} offsets "
+            f"of {len(names)} topics, says group {group.name} in Kafka",
             next_step=f"correct table_root; or, to read all of it into a new table: lockstep reset {stream.name}",
         )

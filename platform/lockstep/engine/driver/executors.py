@@ -109,17 +109,25 @@ def list_busy_executors(context: SparkContext) -> frozenset[str]:
         shown = context._jsc.sc().taskScheduler().runningTasksByExecutors().mkString(",")  # noqa: SLF001  # see above
     except Py4JError:
         return frozenset()
-    pairs = (each.split(" -> ") for each in str(shown).split(",") if each)
-    return frozenset(name for name, count in pairs if count != "0")
+    busy = set[str]()
+    for entry in str(shown).split(","):  # such as "0 -> 2,1 -> 0"
+        if not entry:  # the text is empty without executors
+            continue
+        name, count = entry.split(" -> ")
+        if count != "0":
+            busy.add(name)
+    return frozenset(busy)
 
 
 def count_running_tasks(context: SparkContext, pool: str) -> int | None:
-    """Running tasks of a scheduler pool; None where Spark has no such pool, as without `spark.scheduler.mode=FAIR`."""
+    """Running tasks of a scheduler pool; None if Spark has no such pool, as without `spark.scheduler.mode=FAIR`."""
     from py4j.protocol import Py4JError  # only runs need it
 
     try:
-        found = context._jsc.sc().getPoolForName(pool)  # noqa: SLF001  # pyspark has no such call
-        return int(found.get().runningTasks()) if found.isDefined() else None
+        option = context._jsc.sc().getPoolForName(pool)  # noqa: SLF001  # pyspark has no such call
+        if not option.isDefined():
+            return None
+        return int(option.get().runningTasks())
     except Py4JError:
         return None
 
@@ -181,14 +189,16 @@ def explain_idle(context: SparkContext, seconds: float) -> EnvironmentProblem:
 
 def count_executors(context: SparkContext) -> int:
     """Executors that can be given tasks. Spark lists the driver among them, which is one only with a local master."""
-    known = int(context._jsc.sc().getExecutorMemoryStatus().size())  # noqa: SLF001  # pyspark shows them nowhere
-    return known if is_local(str(context.master)) else known - 1
+    count = int(context._jsc.sc().getExecutorMemoryStatus().size())  # noqa: SLF001  # pyspark shows them nowhere
+    return count if is_local(str(context.master)) else count - 1
 
 
 def find_message(error: Exception) -> str:
     """The message of an exception that Java threw, with its causes; else its own message."""
     java = getattr(error, "java_exception", None)
-    return str(error if java is None else java.getMessage())
+    if java is None:
+        return str(error)
+    return str(java.getMessage())
 
 
 def find_foreign_end(message: str, master: str) -> JobCancelled | SparkStopped | None:
@@ -200,7 +210,9 @@ def find_foreign_end(message: str, master: str) -> JobCancelled | SparkStopped |
     """
     if _STOPPED.match(message):
         return SparkStopped(master)
-    return JobCancelled(message.splitlines()[0]) if _CANCELLED.match(message) else None
+    if _CANCELLED.match(message):  # at the start: the text of a failed task may quote it
+        return JobCancelled(message.splitlines()[0])
+    return None
 
 
 def find_python_problem(message: str) -> EnvironmentProblem | None:
@@ -214,7 +226,8 @@ def find_python_problem(message: str) -> EnvironmentProblem | None:
     """
     if not any(sign in message for sign in _UNUSABLE):
         return None
-    where = found[1] if (found := _EXECUTOR.search(message)) else "an executor"
+    match = _EXECUTOR.search(message)
+    where = match[1] if match else "an executor"
     return EnvironmentProblem(
         f"the Python of {where} cannot run tasks: {find_cause_line(message)}; nothing of the batch is committed",
         next_step=find_remedy(message),
@@ -225,11 +238,15 @@ def find_remedy(message: str) -> str:
     """The next step after a job that failed on its executors: an error names its cause, others may be Python's."""
     if _LONG_PATH in message:
         return SHORT_PATHS_NEEDED
-    return PYTHON_NEEDED if any(sign in message for sign in _UNUSABLE) else LOGS_NEEDED
+    if any(sign in message for sign in _UNUSABLE):
+        return PYTHON_NEEDED
+    return LOGS_NEEDED
 
 
 def find_cause_line(message: str) -> str:
     """The line of a failed job's message that names the error of Python; else the first line."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    named = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
-    return (named[-1:] or lines[:1] or ["no reason given"])[0]
+    errors = [line for line in lines if not line.startswith(_FRAMES) and _NAMES_ERROR.search(line)]
+    if errors:
+        return errors[-1]  # a traceback of Python ends with its error
+    return lines[0] if lines else "no reason given"

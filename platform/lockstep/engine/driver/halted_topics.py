@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -62,14 +63,14 @@ class HaltedTopics:
     @property
     def names(self) -> frozenset[str]:
         """Names of the topics."""
-        return frozenset(each.topic for each in self._committer.head.halted_topics)
+        return frozenset(topic.topic for topic in self._committer.head.halted_topics)
 
     def leave_out(self, positions: Mapping[TopicIdPartition, Position]) -> Mapping[TopicIdPartition, Position]:
         """The positions of topics that are not halted."""
         if not self._committer.head.halted_topics:
             return positions
-        halted = {each.topic_id for each in self._committer.head.halted_topics}
-        return {key: position for key, position in positions.items() if key[0] not in halted}
+        halted = {topic.topic_id for topic in self._committer.head.halted_topics}
+        return {key: position for key, position in positions.items() if key.topic_id not in halted}
 
     def is_known(self, finding: Finding) -> bool:
         """Whether a topic is halted for the same cause at the same place already."""
@@ -80,7 +81,7 @@ class HaltedTopics:
 
         A quarantine burst is of no topic: a decoder or a transform has failed. Nor are violations of very many.
         """
-        is_burst = any(each.cause == BURST for each in batch.findings)
+        is_burst = any(finding.cause == BURST for finding in batch.findings)
         are_many = len(self._committer.head.all_findings) + len(batch.findings) > FINDINGS_MAX
         if is_burst or are_many or not self._context.stream.integrity.halts_topics:
             return batch
@@ -115,8 +116,8 @@ class HaltedTopics:
         The command has checked it, but another resumption may have been first, or a topic been halted again since.
         """
         head = self._committer.head
-        topics = [each for each in head.halted_topics if each.topic_id in request.topic_ids]
-        findings = tuple(finding for topic in topics for finding in topic.findings)
+        topics = [topic for topic in head.halted_topics if topic.topic_id in request.topic_ids]
+        findings = tuple(chain.from_iterable(topic.findings for topic in topics))
         try:
             accepted = decode_options(request.options)
         except msgspec.ValidationError:
@@ -130,14 +131,14 @@ class HaltedTopics:
     def _resume(self, decision: ResumeDecision) -> None:
         head = self._committer.head
         cause = f"{decision.why} ({decision.who})"
-        self._committer.wait_for_side_tables()
+        self._committer.wait_for_side_tables()  # the ledger is one of them: positions are read from it
         known = read_positions(self._context.folders, head)
         planned = make_batch_identity(self._writer, head)
         batch = BatchCommit(
             number=planned.number,
             commit_hour=planned.commit_hour,
             accepts_burst=head.accepts_burst,
-            resumed_topics=frozenset(each.topic_id for each in decision.findings),
+            resumed_topics=frozenset(finding.topic_id for finding in decision.findings),
             resumption=Resumption(batch=planned.number, at=time.time(), cause=cause),
         )
         try:

@@ -97,14 +97,15 @@ class SilentPartitions:
                 continue  # mostly: a batch has thousands of ranges
             position = result.range.position
             trouble = result.trouble
-            known = self._silences.pop(position.key, None) if self._silences else None
+            silence = self._silences.pop(position.key, None)
             if trouble is None:
                 continue
             place = f"{position.topic}/{position.partition}"
             if result.reached.next_offset == position.next_offset:
-                count, since = (0, began) if known is None else (known.count, known.since)
+                count = 0 if silence is None else silence.count
+                since = began if silence is None else silence.since
                 self._silences[position.key] = Silence(count + 1, since, clock, clock - began, place, trouble)
-            if known is None or known.trouble != trouble:
+            if silence is None or silence.trouble != trouble:
                 news.append(f"{place}: {trouble}")
         return news
 
@@ -116,11 +117,11 @@ class SilentPartitions:
     def find_resting(self, clock: float) -> frozenset[TopicIdPartition]:
         """Partitions to leave out of the next batch: for long after a long wait, briefly after an immediate error."""
         most = self._tuning.straggler_batches
-        return frozenset(
-            key
-            for key, silence in self._silences.items()
-            if silence.count > most and clock - silence.at < self._rest_seconds(silence)
-        )
+        resting = set[TopicIdPartition]()
+        for key, silence in self._silences.items():
+            if silence.count > most and clock - silence.at < self._rest_seconds(silence):
+                resting.add(key)
+        return frozenset(resting)
 
     def find_lasting(self, clock: float) -> dict[TopicIdPartition, Silence]:
         """Partitions that have been silent for longer than `patience_seconds`."""
@@ -136,8 +137,9 @@ class IdlePartitions:
     """Partitions that are read to their ends, with the time since when: their watermarks advance by the clock."""
 
     def __init__(self, event_time: EventTime) -> None:
-        advance = event_time.idle_advance
-        self._advance_us = None if advance is None else to_microseconds(advance)
+        self._advance_us: int | None = None
+        if event_time.idle_advance is not None:
+            self._advance_us = to_microseconds(event_time.idle_advance)
         self._since: dict[TopicIdPartition, tuple[int, float]] = {}
 
     def advance_watermarks(
@@ -157,14 +159,15 @@ class IdlePartitions:
         """
         if self._advance_us is None:
             return {}
-        clock = time.monotonic() if clock is None else clock
-        moved = {}
+        if clock is None:
+            clock = time.monotonic()
+        moved = dict[TopicIdPartition, int]()
         if len(self._since) > len(positions):  # some were retired
             self._since = {key: since for key, since in self._since.items() if key in positions}
         for key, position in positions.items():
             offset, since = self._since.get(key, (-1, clock))
-            drained = key in ends and ends[key].high_watermark <= position.next_offset
-            if not drained or offset != position.next_offset:
+            is_drained = key in ends and ends[key].high_watermark <= position.next_offset
+            if not is_drained or offset != position.next_offset:
                 self._since[key] = (position.next_offset, clock)
             elif (clock - since) * 1_000_000 >= self._advance_us:
                 self._since[key] = (position.next_offset, clock)

@@ -25,8 +25,10 @@ def find_import_roots(stream: AnyStream) -> tuple[Path, ...]:
 def find_code_version(stream: AnyStream) -> CodeVersion | None:
     """The version of the user's code; None if the transform is in a folder whose files may change under the run."""
     roots = find_module_root(type(stream.transform).__module__)
-    is_of_user = not any(root == LIBRARY_ROOT or not INSTALLED.isdisjoint(root.parts) for root in roots)
-    return find_code(roots if is_of_user else list_code_folders())
+    is_of_library = any(root == LIBRARY_ROOT or not INSTALLED.isdisjoint(root.parts) for root in roots)
+    if is_of_library:  # an installed transform: the user's code has its types
+        return find_code(list_code_folders())
+    return find_code(roots)
 
 
 def find_module_root(name: str) -> tuple[Path, ...]:
@@ -34,6 +36,8 @@ def find_module_root(name: str) -> tuple[Path, ...]:
     module = sys.modules[name]
     if module.__file__ is None:
         return ()
-    file = Path(module.__file__).absolute()
+    path = Path(module.__file__).absolute()
+    if hasattr(module, "__path__"):  # a package: its file is __init__.py, a level below
+        path = path.parent
     levels = len(module.__name__.split("."))
-    return ((file.parent if hasattr(module, "__path__") else file).parents[levels - 1],)
+    return (path.parents[levels - 1],)

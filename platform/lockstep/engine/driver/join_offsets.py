@@ -44,38 +44,49 @@ def read_join_offsets(
     by_start: dict[StartingOffsets, list[Topic]] = {}
     for topic in new:
         by_start.setdefault(declared.find_start(topic.name), []).append(topic)
-    found: dict[TopicIdPartition, int] = {}
+    joined: dict[TopicIdPartition, int] = {}
     for start, topics in by_start.items():
-        keys = {
-            TopicNamePartition(topic.name, number): TopicIdPartition(topic.topic_id, number)
-            for topic in topics
-            for number in range(topic.partitions)
-        }
-        readable = {place: key for place, key in keys.items() if key in view.ends}
+        readable = _list_readable(topics, view)
         cut = {key: view.ends[key].start for key in readable.values() if view.ends[key].start > 0}
         if isinstance(start, Earliest):
-            found |= {} if is_first_run else dict.fromkeys(cut, 0)
+            if not is_first_run:  # messages that retention has deleted by now are a loss
+                joined |= dict.fromkeys(cut, 0)
             continue
-        found |= cut
+        joined |= cut
         match start:
             case Latest() if is_first_run:
-                found |= {key: view.ends[key].high_watermark for key in readable.values()}
+                joined |= {key: view.ends[key].high_watermark for key in readable.values()}
             case FromTime():
-                found |= _at_time(start, readable, view, cluster)
+                joined |= _at_time(start, readable, view, cluster)
             case GroupOffsets():
-                found |= _of_group(start, readable, committed, is_first_run=is_first_run)
+                joined |= _of_group(start, readable, committed, is_first_run=is_first_run)
             case _:
                 pass
-    return found
+    return joined
+
+
+def _list_readable(topics: Iterable[Topic], view: ClusterView) -> dict[TopicNamePartition, TopicIdPartition]:
+    """The partitions with known offsets, by name."""
+    readable = dict[TopicNamePartition, TopicIdPartition]()
+    for topic in topics:
+        for number in range(topic.partitions):
+            key = TopicIdPartition(topic.topic_id, number)
+            if key in view.ends:
+                readable[TopicNamePartition(topic.name, number)] = key
+    return readable
 
 
 def _at_time(
     start: FromTime, readable: Mapping[TopicNamePartition, TopicIdPartition], view: ClusterView, cluster: ClusterAdmin
 ) -> dict[TopicIdPartition, int]:
-    at_ms = (start.time - EPOCH) // timedelta(milliseconds=1)
-    offsets = cluster.find_offsets_at(readable, at_ms)
-    found = {key: offsets.get(place, view.ends[key].high_watermark) for place, key in readable.items()}
-    return {key: offset for key, offset in found.items() if offset > 0}
+    start_ms = (start.time - EPOCH) // timedelta(milliseconds=1)
+    offsets = cluster.find_offsets_at(readable, start_ms)
+    joined = dict[TopicIdPartition, int]()
+    for place, key in readable.items():
+        offset = offsets.get(place, view.ends[key].high_watermark)  # all messages are older
+        if offset > 0:
+            joined[key] = offset
+    return joined
 
 
 def _of_group(

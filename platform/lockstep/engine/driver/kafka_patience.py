@@ -53,7 +53,8 @@ class KafkaPatience:
             KafkaError: A refusal lasts, a bounded run has waited for long enough, or the run is to end.
         """
         outage = _Outage(time.monotonic())
-        refusal_seconds = self._tuning.patience_seconds if refusal_seconds is None else refusal_seconds
+        if refusal_seconds is None:
+            refusal_seconds = self._tuning.patience_seconds
         while True:
             try:
                 answer = question()
@@ -75,10 +76,10 @@ class KafkaPatience:
 
     def _is_over_after_pause(self, outage: _Outage) -> bool:
         """Pause before the next question, longer after more failures; returns whether the run is to end instead."""
-        doubled = self._tuning.retry_seconds * 2.0 ** min(outage.failures - 1, 16)
-        again = time.monotonic() + min(doubled, self._tuning.retry_seconds_max)
-        while not self._gives_up() and (left := again - time.monotonic()) > 0:
-            time.sleep(min(left, STOP_POLL_SECONDS))
+        doubled = self._tuning.retry_seconds * 2.0 ** min(outage.failures - 1, 16)  # bounded: a float would overflow
+        deadline = time.monotonic() + min(doubled, self._tuning.retry_seconds_max)
+        while not self._gives_up() and (remaining := deadline - time.monotonic()) > 0:
+            time.sleep(min(remaining, STOP_POLL_SECONDS))
         return self._gives_up()
 
 

@@ -14,7 +14,7 @@ from lockstep.declare.options import Every, Trigger
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
-from lockstep.model.state_loss import count_losses
+from lockstep.model.state_loss import StateLoss, count_losses
 from lockstep.model.tuning import Tuning
 from lockstep.table.ledger import LedgerRow
 
@@ -29,12 +29,12 @@ def describe_hidden(stream: str, hidden: Sequence[OpenTransaction]) -> str:
         stream: Name of the stream.
         hidden: All partitions below their high watermarks, one at least.
     """
-    worst = max(hidden, key=lambda each: each.hidden_offsets)
-    total = sum(each.hidden_offsets for each in hidden)
-    others = f" ({len(hidden)} partitions in all)"
+    worst = max(hidden, key=lambda transaction: transaction.hidden_offsets)
+    total = sum(transaction.hidden_offsets for transaction in hidden)
+    others = f" ({len(hidden)} partitions in all)" if len(hidden) > 1 else ""
     return (
         f"{total} offsets wait behind open transactions and are not read, {worst.hidden_offsets} of them in "
-        f"{worst.topic}/{worst.partition} from {worst.stable_end} on{others if len(hidden) > 1 else ''}; "
+        f"{worst.topic}/{worst.partition} from {worst.stable_end} on{others}; "
         f"when the producer has committed: lockstep run {stream} --available-now; for one that stays open: "
         "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
     )
@@ -47,7 +47,9 @@ def describe_losses(stream: str, rows: Iterable[LedgerRow]) -> str | None:
         stream: Name of the stream.
         rows: The ledger rows of the batch.
     """
-    losses = [(row, loss) for row in rows for loss in row.losses if not loss.is_accepted]
+    losses = list[tuple[LedgerRow, StateLoss]]()
+    for row in rows:
+        losses += [(row, loss) for loss in row.losses if not loss.is_accepted]
     if not losses:
         return None
     total = count_losses(loss for _, loss in losses)
@@ -78,9 +80,11 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
 
     def update(self, view: ClusterView, clock: float) -> LastStableOffsets:
         """Update from a new cluster view. A partition that does not answer keeps its entry."""
-        hidden = [(key, ends) for key, ends in view.ends.items() if ends.stable_end < ends.high_watermark]
-        unseen = {key: known for key, known in self.since.items() if key not in view.ends}
-        return LastStableOffsets(unseen | {key: self._since(key, ends, clock) for key, ends in hidden})
+        since = {key: entry for key, entry in self.since.items() if key not in view.ends}
+        for key, ends in view.ends.items():
+            if ends.stable_end < ends.high_watermark:
+                since[key] = self._since(key, ends, clock)
+        return LastStableOffsets(since)
 
     def stalls(self, view: ClusterView, clock: float, patience_seconds: float) -> tuple[OpenTransaction, ...]:
         """Stalls longer than the given time, ordered by topic."""
@@ -88,16 +92,19 @@ class LastStableOffsets(msgspec.Struct, frozen=True):
         if not stuck:
             return ()
         names = {topic.topic_id: topic.name for topic in view.topics.values()}
-        stalls = (
-            OpenTransaction(names[key.topic_id], key.partition, ends.stable_end, ends.high_watermark, seconds)
-            for key, seconds in stuck.items()
-            if key.topic_id in names and (ends := view.ends.get(key)) is not None
-        )
+        stalls = list[OpenTransaction]()
+        for key, seconds in stuck.items():
+            ends = view.ends.get(key)
+            if key.topic_id in names and ends is not None:
+                name = names[key.topic_id]
+                stalls.append(OpenTransaction(name, key.partition, ends.stable_end, ends.high_watermark, seconds))
         return tuple(sorted(stalls, key=lambda stall: stall.place))
 
     def _since(self, key: TopicIdPartition, ends: PartitionOffsets, clock: float) -> tuple[int, float]:
-        known = self.since.get(key)
-        return known if known is not None and known[0] == ends.stable_end else (ends.stable_end, clock)
+        entry = self.since.get(key)
+        if entry is not None and entry[0] == ends.stable_end:
+            return entry
+        return ends.stable_end, clock
 
 
 class BlockedPartitions:
@@ -123,11 +130,11 @@ class BlockedPartitions:
         warned = {stall.place for stall in self.stalls}
         self._stable_ends = self._stable_ends.update(view, clock)
         self.stalls = self._stable_ends.stalls(view, clock, self._stuck_patience_seconds)
-        before = self._leaderless
+        leaderless_before = self._leaderless
         self._leaderless = frozenset(view.unavailable)
-        new = (stall for stall in self.stalls if stall.place not in warned)
+        new = [stall for stall in self.stalls if stall.place not in warned]
         stuck = [f"{stall}; find it by: kafka-transactions.sh find-hanging" for stall in new]
-        return stuck + _describe_leaderless(sorted(self._leaderless - before))
+        return stuck + _describe_leaderless(sorted(self._leaderless - leaderless_before))
 
     def find_hidden(self, view: ClusterView, clock: float) -> tuple[OpenTransaction, ...]:
         """All partitions that a view shows below their high watermarks, however short the time."""
@@ -137,5 +144,6 @@ class BlockedPartitions:
 def _describe_leaderless(places: Sequence[TopicNamePartition]) -> list[str]:
     if not places:
         return []
-    (topic, partition), more = places[0], f", nor {len(places) - 1} more" if len(places) > 1 else ""
+    topic, partition = places[0]
+    more = f", nor {len(places) - 1} more" if len(places) > 1 else ""
     return [f"{topic}/{partition} has no leader that answers{more}: its messages wait"]

@@ -21,7 +21,7 @@ from lockstep.table.layout import StreamFolders
 
 def find_lookup_tables(stream: AnyStream, root: Path) -> dict[str, Path]:
     """The folder of each lookup's table, by name."""
-    return {each.name: each.find_table(root) for each in stream.lookups}
+    return {lookup.name: lookup.find_table(root) for lookup in stream.lookups}
 
 
 def find_newest_versions(stream: AnyStream, folders: StreamFolders) -> tuple[LookupVersion, ...]:
@@ -30,7 +30,7 @@ def find_newest_versions(stream: AnyStream, folders: StreamFolders) -> tuple[Loo
     Raises:
         LookupUnusable: A table is missing, has other columns than declared, or is one of the stream's own.
     """
-    return tuple(find_newest_version(each, folders) for each in stream.lookups)
+    return tuple(find_newest_version(lookup, folders) for lookup in stream.lookups)
 
 
 def find_newest_version(lookup: Lookup[Any], folders: StreamFolders) -> LookupVersion:
@@ -85,8 +85,8 @@ class LookupPins:
             LookupUnusable: A table cannot be read, or has other columns than declared.
         """
         if number != self._number:
-            self._pinned = tuple(self._find_newest(each) for each in self._lookups)
-            self._entries = tuple(self._opened[each.name].entry for each in self._lookups)
+            self._pinned = tuple(self._find_newest(lookup) for lookup in self._lookups)
+            self._entries = tuple(self._opened[lookup.name].entry for lookup in self._lookups)
             self._number = number
         return self._pinned
 
@@ -105,13 +105,13 @@ class LookupPins:
 
     def _refresh(self, lookup: Lookup[Any], path: Path) -> DeltaTable:
         """The table at its newest version."""
-        held = self._opened.get(lookup.name)
+        opened = self._opened.get(lookup.name)
         storage = find_storage(path)
-        if held is not None and storage.get_status(make_entry_path(path, held.table.version())) == held.entry:
-            if storage.get_status(make_entry_path(path, held.table.version() + 1)) is None:
-                return held.table
-            table = _read_new_entries(lookup, path, held.table)
-        else:
+        if opened is not None and storage.get_status(make_entry_path(path, opened.table.version())) == opened.entry:
+            if storage.get_status(make_entry_path(path, opened.table.version() + 1)) is None:
+                return opened.table
+            table = _read_new_entries(lookup, path, opened.table)
+        else:  # another table in its place has another entry of that version
             table = open_lookup(lookup, path)
         entry = storage.get_status(make_entry_path(path, table.version()))
         self._opened[lookup.name] = _OpenedTable(table, entry)

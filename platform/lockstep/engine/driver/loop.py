@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache
@@ -42,7 +42,7 @@ from lockstep.engine.driver.retries import RetryingRunner
 from lockstep.engine.driver.startup import WriterClaim
 from lockstep.engine.driver.stop_offsets import StopOffsets
 from lockstep.engine.driver.topic_changes import TopicChanges, open_subscription
-from lockstep.engine.protocol import BatchIdentity, TaskResult
+from lockstep.engine.protocol import BatchIdentity, RangeResult, TaskResult, list_results
 from lockstep.errors import Fenced, KafkaError
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.integrity.verdict import Judgement
@@ -107,7 +107,8 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
             LOG.warning("%s", fenced.problem)
             return RunOutcome.FENCED
         except KafkaError:
-            if (stopped := _stop_without_kafka(context, claimed)) is None:
+            stopped = _stop_without_kafka(context, claimed)  # a run that is asked to stop waits for no answer
+            if stopped is None:
                 raise
             return stopped
         return outcome
@@ -120,7 +121,7 @@ def _quiet_collector() -> None:
     A batch of 1,000 partitions makes tens of thousands of objects and no reference cycle: collections took a third of
     the driver's time. Once in a process: each exemption keeps the garbage that other streams have left by then.
     """
-    gc.freeze()
+    gc.freeze()  # nothing of the start is ever garbage
     gc.set_threshold(*COLLECTOR_THRESHOLDS)
 
 
@@ -142,8 +143,10 @@ def _run_until_done(
             is_settled = True
             context.reports.settled()
         # A bounded run pauses only if something could not be read or committed: no leader, a log that changed.
-        at_once = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
-        due = began if at_once else began + _find_pause(context, failed=plan is not None and not committed)
+        due = began
+        is_due = plan is not None and ((bounded and committed) or batches.has_backlog(plan))
+        if not is_due:
+            due += _find_pause(context, failed=plan is not None and not committed)
         outcome = _wait_for_next_batch(context, claimed, requests, due)  # 3
         if outcome is RunOutcome.HANDED_OVER and isinstance(context.trigger, Every):
             _run_last(batches)
@@ -162,7 +165,9 @@ def _find_pause(context: RunContext, *, failed: bool) -> float:
     """Seconds from the start of a batch to the next; after a failed or discarded one at most `RETRY_SECONDS`."""
     if not isinstance(context.trigger, Every):
         return context.launch.tuning.idle_seconds
-    return min(context.trigger.seconds, RETRY_SECONDS) if failed else context.trigger.seconds
+    if failed:
+        return min(context.trigger.seconds, RETRY_SECONDS)
+    return context.trigger.seconds
 
 
 def _wait_for_next_batch(
@@ -170,27 +175,29 @@ def _wait_for_next_batch(
 ) -> RunOutcome | None:
     """Wait until the next batch is due; returns the outcome if the run must end."""
     while True:
-        if (stopped := _stop_if_asked(context, claimed)) is not None:
+        stopped = _stop_if_asked(context, claimed)
+        if stopped is not None:
             return stopped
         if is_asked_to_hand_over(requests.heartbeat):
             return RunOutcome.HANDED_OVER
-        left = due - time.monotonic()
-        if left <= 0:
+        remaining = due - time.monotonic()
+        if remaining <= 0:
             return None
-        requests.wait(left)
+        requests.wait(remaining)
 
 
 def _is_stop_asked(context: RunContext, claimed: WriterClaim) -> bool:
     """Whether a signal or an operator's request is to end the run."""
-    asked = read_stop_request(context.folders.control, claimed.writer.epoch)
-    return context.stop.is_set() or asked is not None
+    request = read_stop_request(context.folders.control, claimed.writer.epoch)
+    return context.stop.is_set() or request is not None
 
 
 def _stop_if_asked(context: RunContext, claimed: WriterClaim) -> RunOutcome | None:
     """The outcome if the run must stop; an operator's request is committed."""
     if context.stop.is_set():
         return RunOutcome.STOPPED
-    if (request := read_stop_request(context.folders.control, claimed.writer.epoch)) is None:
+    request = read_stop_request(context.folders.control, claimed.writer.epoch)
+    if request is None:
         return None
     write_stop(claimed.output, claimed.writer, request)
     return RunOutcome.STOPPED_FOR_GOOD
@@ -203,6 +210,18 @@ def _stop_without_kafka(context: RunContext, claimed: WriterClaim) -> RunOutcome
     except Fenced as fenced:
         LOG.warning("%s", fenced.problem)
         return RunOutcome.FENCED
+
+
+def _has_moved(result: RangeResult) -> bool:
+    """Whether a range has anything to commit."""
+    start = result.range.position
+    reached = result.reached
+    return (
+        reached.next_offset > start.next_offset
+        or result.finding is not None
+        or reached.watermark_us != start.watermark_us
+        or reached.is_uncounted is not start.is_uncounted
+    )
 
 
 def _thread(name: str) -> ThreadPoolExecutor:
@@ -258,7 +277,8 @@ class MicroBatchLoop:
         self._runner = RetryingRunner(context.runner, lookups, context.stop)
         self._is_cut = False
         self._live = LiveReports(context.folders.control, self._begin_report())
-        self._plan_seconds = self._task_seconds = 0.0
+        self._plan_seconds = 0.0
+        self._task_seconds = 0.0
         self._session_partitions = SessionPartitions()
         self._backlog = BacklogClock()
         self._silent = SilentPartitions(tuning)
@@ -305,7 +325,9 @@ class MicroBatchLoop:
         # the next run would not know of them once the log has grown beyond their offsets.
         has_news = self._partitions.is_unsaved or (self._committer.first and self._partitions.is_new)
         self._plan_seconds = time.monotonic() - began
-        return self._runner.pin_lookups(plan) if plan.bins or has_news else None
+        if not plan.bins and not has_news:
+            return None
+        return self._runner.pin_lookups(plan)
 
     def has_backlog(self, plan: BatchPlan) -> bool:
         """Whether the next batch is due immediately.
@@ -337,9 +359,8 @@ class MicroBatchLoop:
         began = time.monotonic()
         bins = self._runner.run(plan)  # 1
         self._task_seconds = time.monotonic() - began
-        self._is_cut = any(group.is_cut for group in bins or ())
-        results = (item for group in bins or () for item in group.ranges)
-        for news in self._silent.note(results, began, time.monotonic()):
+        self._is_cut = any(task.is_cut for task in bins or ())
+        for news in self._silent.note(list_results(bins or ()), began, time.monotonic()):
             LOG.warning("%s", news)
         if bins is None or self._has_changed_logs(plan) or not self._has_progress(bins):  # 2
             return False
@@ -353,7 +374,8 @@ class MicroBatchLoop:
         except HourClosed as lost:
             self._refresh_head(lost)
             return False
-        self._backlog = self._backlog.note_batch(plan.messages / max(1, plan.messages + plan.backlog), began)
+        share = plan.messages / max(1, plan.messages + plan.backlog)
+        self._backlog = self._backlog.note_batch(share, began)
         self._report(bins, time.monotonic() - began, commit_seconds)  # 5
         self._halted.report(batch)
         if batch.findings:
@@ -362,9 +384,9 @@ class MicroBatchLoop:
 
     def _has_changed_logs(self, plan: BatchPlan) -> bool:
         """Whether a topic was re-created since the plan, or a log that was read may have been truncated."""
-        known = self._partitions.known
-        planned = (item.position.key for group in plan.bins for item in group)
-        read = {key: known[key] for key in planned if key in known}
+        positions = self._partitions.known
+        planned = [item.position.key for item in plan.ranges]
+        read = {key: positions[key] for key in planned if key in positions}
         names = self._monitor.refresh_for_commit(read)
         if names:
             LOG.warning("topics %s changed while they were read: batch discarded", ", ".join(names))
@@ -372,15 +394,8 @@ class MicroBatchLoop:
 
     def _has_progress(self, bins: Sequence[TaskResult]) -> bool:
         """Whether there is anything to commit."""
-        moved = any(
-            item.reached.next_offset > item.range.position.next_offset
-            or item.finding is not None
-            or item.reached.watermark_us != item.range.position.watermark_us
-            or item.reached.is_uncounted is not item.range.position.is_uncounted
-            for group in bins
-            for item in group.ranges
-        )
-        return moved or self._committer.first or self._partitions.is_unsaved
+        has_moved = any(map(_has_moved, list_results(bins)))
+        return has_moved or self._committer.first or self._partitions.is_unsaved
 
     def publish_report(self) -> None:
         """Publish the newest batches and the lag of each partition next to the heartbeat."""
@@ -391,10 +406,10 @@ class MicroBatchLoop:
         burst = find_quarantine_burst(bins, self._context.stream.limits)
         if burst is not None and not self._committer.head.accepts_burst:
             self._halt((burst,))
-        moved = self._session_partitions.find_split_sessions(bins, self._context.stream.integrity)
-        if moved:
-            self._halt(moved)
-        return bool(moved)
+        split = self._session_partitions.find_split_sessions(bins, self._context.stream.integrity)
+        if split:
+            self._halt(split)
+        return bool(split)
 
     def _accepts_burst(self, bins: Sequence[TaskResult]) -> bool:
         """Whether an accepted burst may still continue."""
@@ -413,7 +428,7 @@ class MicroBatchLoop:
         full: bool = False,
     ) -> float:
         """Commit and advance the positions; returns the seconds of the commit."""
-        results = [item for group in bins for item in group.ranges]
+        results = list_results(bins)
         ends = self._monitor.view.ends
         _, seconds = self._committer.commit(
             batch,
@@ -445,7 +460,8 @@ class MicroBatchLoop:
         view = self._monitor.view
         for text in self._stop_offsets.describe_lost(self._partitions.positions, view):
             LOG.warning("%s", text)
-        if hidden := self._blocked.find_hidden(view, time.monotonic()):
+        hidden = self._blocked.find_hidden(view, time.monotonic())
+        if hidden:
             LOG.warning("%s", describe_hidden(self._context.stream.name, hidden))
 
     def end(self) -> None:
@@ -461,16 +477,16 @@ class MicroBatchLoop:
     def _audit(self) -> None:
         """Compare Kafka with the positions; commit a halt, or accept what the class tolerates."""
         self._stop_offsets.note(self._monitor.refresh_for_plan())
-        known = self._partitions.known
-        self._monitor.check_leader_epochs(known)
+        positions = self._partitions.known
+        self._monitor.check_leader_epochs(positions)
         for warning in self._blocked.note(self._monitor.view, time.monotonic()):
             LOG.warning("%s", warning)
-        found = audit_positions(known, self._monitor.view)
-        news = [finding for finding, verdict in self._judge(found, known) if self._is_news(finding, verdict)]
+        news = self._find_news(audit_positions(positions, self._monitor.view), positions)
         if not news:
             return
-        halts = any(verdict is Judgement.VIOLATION for _, verdict in self._judge(news, known))
-        self._answer(self._monitor.confirmed(known, permanent=halts), known, may_halt=halts)
+        halts = any(verdict is Judgement.VIOLATION for _, verdict in news)
+        # Read again before it counts: one odd answer of a broker must neither halt a stream nor skip messages.
+        self._answer(self._monitor.confirmed(positions, permanent=halts), positions, may_halt=halts)
 
     def _answer(
         self, confirmed: Sequence[Finding], known: Mapping[TopicIdPartition, Position], *, may_halt: bool
@@ -486,27 +502,31 @@ class MicroBatchLoop:
             may_halt: They were confirmed for as long as a halt needs. Otherwise a topic reappeared and vanished again
                 meanwhile, and the next audit confirms it.
         """
-        judged = [each for each in self._judge(confirmed, known) if self._is_news(*each)]
+        judged = self._find_news(confirmed, known)
         ends = self._monitor.judge_ends(confirmed, known)
         for finding, verdict in judged:
             if verdict is Judgement.ACCEPT:
                 self._accept(finding, verdict, ends)
-        wrong = tuple(explain_end(finding, ends) for finding, verdict in judged if verdict is Judgement.VIOLATION)
-        if wrong and may_halt:
-            self._halt(wrong)
+        violations = [finding for finding, verdict in judged if verdict is Judgement.VIOLATION]
+        if violations and may_halt:
+            self._halt(tuple(explain_end(finding, ends) for finding in violations))
         for finding, verdict in judged:
             if verdict not in {Judgement.ACCEPT, Judgement.VIOLATION}:
                 self._accept(explain_end(finding, ends), verdict, ends)
         self._context.history.forget(ends.keys() - {topic_id for topic_id, _ in self._partitions.known})
 
-    def _judge(
-        self, findings: Iterable[Finding], known: Mapping[TopicIdPartition, Position]
+    def _find_news(
+        self, findings: Sequence[Finding], known: Mapping[TopicIdPartition, Position]
     ) -> list[tuple[Finding, Judgement]]:
-        """The verdict on each finding of an audit."""
-        findings = tuple(findings)
+        """The findings of an audit that need action, each with its verdict."""
         integrity = self._context.stream.integrity
         ends = self._monitor.judge_ends(findings, known)
-        return [(finding, judge_finding(finding, ends, integrity)) for finding in findings]
+        news = list[tuple[Finding, Judgement]]()
+        for finding in findings:
+            verdict = judge_finding(finding, ends, integrity)
+            if self._is_news(finding, verdict):
+                news.append((finding, verdict))
+        return news
 
     def _accept(self, finding: Finding, verdict: Judgement, ends: Mapping[str, TopicEnd]) -> None:
         suspend = verdict is Judgement.SUSPEND
@@ -552,12 +572,13 @@ class MicroBatchLoop:
 
     def _plan_input(self) -> PlanInput:
         now_us = time.time_ns() // 1_000  # the planning time, by which `lockstep verify` judges the batch, too
-        limits = self._context.stream.limits
+        stream = self._context.stream
+        limits = stream.limits
         cores = self._context.cores()
+        has_archive = stream.archive is not None
+        has_pending = is_overridden(type(stream.transform), "pending")
         return PlanInput(
-            batch=make_batch_identity(
-                self._writer, self._committer.head, now_us, has_archive=self._context.stream.archive is not None
-            ),
+            batch=make_batch_identity(self._writer, self._committer.head, now_us, has_archive=has_archive),
             positions=tuple(self._read_positions.values()),
             ends=self._monitor.view.ends,
             stop_at=self._stop_offsets.offsets,
@@ -570,10 +591,7 @@ class MicroBatchLoop:
             patient=self._silent.find_patient(),
             resting=self._silent.find_resting(time.monotonic()),
             is_live=isinstance(self._context.trigger, Every),
-            uncounted=self._partitions.find_uncounted(
-                self._context.stream.integrity,
-                has_pending=is_overridden(type(self._context.stream.transform), "pending"),
-            ),
+            uncounted=self._partitions.find_uncounted(stream.integrity, has_pending=has_pending),
             silent=self._idle.advance_watermarks(self._read_positions, self._monitor.view.ends, now_us),
         )
 
@@ -592,8 +610,9 @@ class MicroBatchLoop:
         self._backlog = self._backlog.note_poll(self._partitions.lag_messages(ends), now)
         if self._order.is_due(self._read_positions, ends):
             return FileGoal(target_bytes=trigger.target_bytes, left_seconds=0.0)
-        left = self._backlog.left_seconds(trigger.at_most.total_seconds(), now)
-        return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left - self._context.launch.tuning.idle_seconds)
+        left_seconds = self._backlog.left_seconds(trigger.at_most.total_seconds(), now)
+        left_seconds -= self._context.launch.tuning.idle_seconds  # the next plan may be as late as that
+        return FileGoal(target_bytes=trigger.target_bytes, left_seconds=left_seconds)
 
     def _report(self, bins: Sequence[TaskResult], batch_seconds: float, commit_seconds: float) -> None:
         report = make_batch_report(
@@ -605,10 +624,13 @@ class MicroBatchLoop:
             batch_seconds=batch_seconds,
             commit_seconds=commit_seconds,
         )
-        headroom = self._partitions.headroom_seconds(self._monitor.view, time.time_ns() // 1_000_000)
-        restart = self._committer.restart
-        more = {"headroom_seconds": headroom, "restart": restart, "stalls": self._blocked.stalls}
-        phases = {"plan_seconds": self._plan_seconds, "task_seconds": self._task_seconds}
-        report = msgspec.structs.replace(report, **more, **phases)
+        report = msgspec.structs.replace(
+            report,
+            headroom_seconds=self._partitions.headroom_seconds(self._monitor.view, time.time_ns() // 1_000_000),
+            restart=self._committer.restart,
+            stalls=self._blocked.stalls,
+            plan_seconds=self._plan_seconds,
+            task_seconds=self._task_seconds,
+        )
         self._live.note(report)
         self._context.reports.batch(report)

@@ -50,19 +50,21 @@ class StopSignal:
         if not self.wanted.is_set():
             self.reason = reason
             self._since = time.monotonic()
-            self.wanted.set()
+            self.wanted.set()  # last: whoever sees the event reads the other two
 
     def seconds(self) -> float:
         """Seconds since the stop request; 0 without one."""
-        return time.monotonic() - self._since if self.wanted.is_set() else 0.0
+        if not self.wanted.is_set():
+            return 0.0
+        return time.monotonic() - self._since
 
     def explains(self, error: Exception) -> bool:
         """Whether an error is a side effect of the stop: a signal to the group also ends Spark's JVM and its Python.
 
         What lockstep found in tables, state or Kafka is none.
         """
-        found = isinstance(error, LockstepError) and not isinstance(error, EnvironmentProblem)
-        return isinstance(error, StopTimeout) or (self.wanted.is_set() and not found)
+        is_evidence = isinstance(error, LockstepError) and not isinstance(error, EnvironmentProblem)
+        return isinstance(error, StopTimeout) or (self.wanted.is_set() and not is_evidence)
 
 
 def run_off_main_thread(
@@ -138,9 +140,9 @@ def _signals_to(stopping: StopSignal) -> Iterator[None]:
     def handler(number: int, _: FrameType | None) -> None:
         stopping.ask(signal.Signals(number).name)
 
-    held = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, before in held.items():
-            signal.signal(number, before)
+        for number, restored in previous.items():
+            signal.signal(number, restored)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lockstep.engine.protocol import TaskResult
+from lockstep.engine.protocol import TaskResult, list_results
 from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.kafka.progress import compute_freshness_seconds
 from lockstep.model.message_counts import MessageCounts
@@ -111,7 +111,9 @@ class ReportWindow(msgspec.Struct):
     def _completeness(self) -> dict[str, float]:
         offsets = sum(report.offsets for report in self.reports)
         accounted = sum(report.accounted for report in self.reports)
-        return {"completeness_percent": compute_completeness_percent(accounted, offsets)} if offsets else {}
+        if not offsets:
+            return {}
+        return {"completeness_percent": compute_completeness_percent(accounted, offsets)}
 
     def _freshness(self) -> dict[str, float]:
         fresh = sorted(report.freshness_seconds for report in self.reports if report.freshness_seconds is not None)
@@ -121,8 +123,10 @@ class ReportWindow(msgspec.Struct):
         return {"freshness_p50_seconds": fresh[len(fresh) // 2], "freshness_p99_seconds": p99}
 
     def _headroom(self) -> dict[str, float]:
-        left = [report.headroom_seconds for report in self.reports if report.headroom_seconds is not None]
-        return {"headroom_hours": min(left) / 3600} if left else {}
+        headrooms = [report.headroom_seconds for report in self.reports if report.headroom_seconds is not None]
+        if not headrooms:
+            return {}
+        return {"headroom_hours": min(headrooms) / 3600}
 
     def _stalls(self) -> dict[str, float | str]:
         stalls = self.reports[-1].stalls
@@ -132,11 +136,17 @@ class ReportWindow(msgspec.Struct):
         return {"stalled_partitions": float(len(stalls)), "stalled_seconds": worst.seconds, "stalled_worst": str(worst)}
 
     def _restart(self) -> dict[str, float | str]:
-        began = next((report.restart for report in self.reports if report.restart is not None), None)
-        if began is None:
-            return {}
-        gap = {} if began.gap_seconds is None else {"restart_gap_seconds": began.gap_seconds}
-        return {"restart_cause": began.cause, **gap}
+        for report in self.reports:
+            if report.restart is not None:  # at most one: that of the first batch of the run
+                return _describe_restart(report.restart)
+        return {}
+
+
+def _describe_restart(start: RunStart) -> dict[str, float | str]:
+    figures: dict[str, float | str] = {"restart_cause": start.cause}
+    if start.gap_seconds is not None:
+        figures["restart_gap_seconds"] = start.gap_seconds
+    return figures
 
 
 def compute_completeness_percent(accounted: int, offsets: int) -> float:
@@ -155,9 +165,12 @@ def make_batch_report(
     commit_seconds: float,
 ) -> BatchReport:
     """Report of a committed batch: results of its bins, and the state of the run after it."""
-    results = [item for group in bins for item in group.ranges]
-    holes = sum(hole.until - hole.start for item in results for hole in item.holes)
+    results = list_results(bins)
+    holes = 0
+    for item in results:
+        holes += sum(hole.until - hole.start for hole in item.holes)
     counts = MessageCounts.add_up(item.counts for item in results)
+    newest_ms = [item.newest_timestamp_ms for item in results]
     return BatchReport(
         batch=batch,
         offsets=sum(item.reached.next_offset - item.range.position.next_offset for item in results),
@@ -167,9 +180,7 @@ def make_batch_report(
         holes=holes,
         topics=topics,
         lag_messages=lag_messages,
-        freshness_seconds=compute_freshness_seconds(
-            (item.newest_timestamp_ms for item in results), time.time_ns() // 1_000_000
-        ),
+        freshness_seconds=compute_freshness_seconds(newest_ms, time.time_ns() // 1_000_000),
         batch_seconds=batch_seconds,
         cpu_seconds=sum(item.cpu_seconds for item in results),
         state_bytes=sum(item.state_bytes for item in results),

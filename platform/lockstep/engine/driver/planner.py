@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar, cast
 
 import msgspec
@@ -117,9 +118,14 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     backlog: int
 
     @property
+    def ranges(self) -> list[PlannedRange]:
+        """The ranges of all tasks, task by task."""
+        return list(chain.from_iterable(self.bins))
+
+    @property
     def messages(self) -> int:
         """Offsets in all ranges."""
-        return sum(item.messages for group in self.bins for item in group)
+        return sum(item.messages for item in self.ranges)
 
 
 def pack_bins(
@@ -135,24 +141,28 @@ def pack_bins(
     most = sum(costs) / count * (1 + MOVE_FOR_SECONDS_RATIO)
     bins: list[list[int]] = [[] for _ in range(count)]
     load = [0.0] * count
-    befores = [bins_before.get(key(item), count) for item in items]
-    for at in sorted(range(len(items)), key=costs.__getitem__, reverse=True):  # equal costs in the order of their keys
-        chosen = befores[at]
-        if chosen >= count or load[chosen] + costs[at] > most:
+    # The most expensive first: small ones fill the differences. Equal costs in the order of their keys.
+    places = sorted(range(len(items)), key=costs.__getitem__, reverse=True)
+    for place in places:
+        chosen = bins_before.get(key(items[place]), count)
+        if chosen >= count or load[chosen] + costs[place] > most:
             chosen = load.index(min(load))
-        bins[chosen].append(at)
-        load[chosen] += costs[at]
+        bins[chosen].append(place)
+        load[chosen] += costs[place]
     return tuple(_take(items, group) for group in bins if group)
 
 
 def _take(items: Sequence[T], places: Iterable[int]) -> tuple[T, ...]:
-    return tuple(items[at] for at in sorted(places))
+    return tuple(items[place] for place in sorted(places))
 
 
 def is_balanced(bins: Sequence[Sequence[T]], sizes: Mapping[T, float], target_bytes: int) -> bool:
     """Whether each bin is close to the target file size."""
-    loads = [sum(sizes[item] for item in group) for group in bins]
-    return all(abs(load / target_bytes - 1) <= UNEVEN_FILE_RATIO for load in loads)
+    for group in bins:
+        load = sum(sizes[item] for item in group)
+        if abs(load / target_bytes - 1) > UNEVEN_FILE_RATIO:
+            return False
+    return True
 
 
 def plan_batch(given: PlanInput) -> BatchPlan:
@@ -169,13 +179,14 @@ def plan_batch(given: PlanInput) -> BatchPlan:
     # 2, 3
     plan = _plan_by_messages if given.goal is None else _plan_full_files
     bins = plan(lagging, positions, given)
-    left = sum(lagging.values()) - sum(item.messages for group in bins for item in group)
+    remaining = sum(lagging.values()) - sum(item.messages for item in chain.from_iterable(bins))
     bins = _with_uncounted(_with_silent(bins, lagging, given), given)
     return BatchPlan(
         batch=given.batch,
         bins=bins,
         unavailable=tuple(sorted(positions.keys() - given.ends.keys())),
-        backlog=left if given.goal is None or bins else 0,
+        # Messages that wait for a full file are not due: only a batch that leaves some has a backlog.
+        backlog=remaining if given.goal is None or bins else 0,
     )
 
 
@@ -183,11 +194,11 @@ def _with_silent(bins: Bins, lagging: Mapping[TopicIdPartition, int], given: Pla
     """The bins, extended by idle partitions whose watermark advances: ranges without offsets, of negligible cost."""
     if not given.silent:
         return bins
-    silent = [
-        PlannedRange(position, position.next_offset, given.silent[position.key])
-        for position in given.positions
-        if position.key in given.silent and position.key in given.ends and position.key not in lagging
-    ]
+    silent = list[PlannedRange]()
+    for position in given.positions:
+        key = position.key
+        if key in given.silent and key in given.ends and key not in lagging:
+            silent.append(PlannedRange(position, position.next_offset, given.silent[key]))
     if not silent:
         return bins
     first, *rest = bins or ((),)
@@ -198,12 +209,15 @@ def _with_uncounted(bins: Bins, given: PlanInput) -> Bins:
     """The bins, extended by partitions without messages whose states are to be counted: one task reads few of them."""
     if not given.uncounted:
         return bins
-    planned = {item.position.key for group in bins for item in group}
-    uncounted = sorted((each for each in given.uncounted if each.key not in planned), key=lambda each: each.key)
-    if not uncounted:
+    planned = {item.position.key for item in chain.from_iterable(bins)}
+    unplanned = [position for position in given.uncounted if position.key not in planned]
+    if not unplanned:
         return bins
+    uncounted = sorted(unplanned, key=lambda position: position.key)
     count = max(len(bins), min(given.cores, len(uncounted)))
-    extended = [list(group) for group in bins] + [list[PlannedRange]() for _ in range(count - len(bins))]
+    extended = [list(group) for group in bins]
+    while len(extended) < count:
+        extended.append([])
     for number, position in enumerate(uncounted):
         extended[number % count].append(PlannedRange(position, position.next_offset))
     return tuple(tuple(sorted(group, key=_key)) for group in extended)
@@ -228,7 +242,7 @@ def _plan_by_messages(lagging: Mapping[TopicIdPartition, int], positions: Positi
         beyond = min(most, _count_beyond(len(ranges), messages, sum(lagging.values()), given.messages_max))
         ranges = [msgspec.structs.replace(item, beyond=beyond) for item in ranges]
     seconds = _estimate_seconds(ranges, given)
-    is_small = messages < given.tuning.small_batch_messages
+    is_small = messages < given.tuning.small_batch_messages  # a task costs more than the work
     work = max(sum(seconds), messages * LEAST_SECONDS_A_MESSAGE)
     count = 1 if is_small else min(given.cores, len(ranges), max(1, round(work / given.tuning.bin_seconds)))
     return pack_bins(ranges, _key, seconds, count, given.learned.bins_before)
@@ -266,23 +280,25 @@ def _plan_full_files(lagging: Mapping[TopicIdPartition, int], positions: Positio
     planned, with a share of all of them. A file of `FILE_BATCHES_MAX` times as many messages is full, too.
     """
     goal = cast("FileGoal", given.goal)
-    each = given.learned.bytes_a_message
-    usual = sum(each.values()) / len(each) if each else 0.0
+    learned = given.learned.bytes_a_message
+    usual = sum(learned.values()) / len(learned) if learned else 0.0
     waiting = sum(lagging.values())
-    waiting_bytes = sum(lag * each.get(key, usual) for key, lag in lagging.items())
+    waiting_bytes = sum(lag * learned.get(key, usual) for key, lag in lagging.items())
     full = min(given.cores, int(waiting_bytes // goal.target_bytes))
     messages_max = FILE_BATCHES_MAX * given.range_max
     for count in range(full, 0, -1):
         most = int(min(waiting * goal.target_bytes / waiting_bytes, messages_max) * count)
         ranges = _ranges(share_batch(lagging, most), positions, given)
-        sizes = [item.messages * each.get(item.position.key, usual) for item in ranges]
+        sizes = [item.messages * learned.get(item.position.key, usual) for item in ranges]
         bins = pack_bins(ranges, _key, sizes, count, given.learned.bins_before)
         if count == 1 or is_balanced(bins, dict(zip(ranges, sizes, strict=True)), goal.target_bytes):
             return bins
-    most = messages_max if each else given.range_max
+    most = messages_max if learned else given.range_max
     ranges = _ranges(share_batch(lagging, most), positions, given)
-    due = goal.left_seconds <= sum(_estimate_seconds(ranges, given))
-    return (tuple(ranges),) if ranges and (due or waiting >= most) else ()
+    is_due = goal.left_seconds <= sum(_estimate_seconds(ranges, given))
+    if not ranges or not (is_due or waiting >= most):
+        return ()
+    return (tuple(ranges),)
 
 
 def _key(item: PlannedRange) -> TopicIdPartition:
@@ -296,7 +312,7 @@ def _ranges(admitted: Mapping[TopicIdPartition, int], positions: Positions, give
         position = positions[key]
         ends = given.ends[key]
         until = position.next_offset + admitted[key]
-        if ends.log_start is not None and ends.is_archived(position.next_offset):
+        if ends.log_start is not None and ends.is_archived(position.next_offset):  # a range has one source
             until = min(until, ends.log_start)
         epoch = ends.leader_epoch
         ranges.append(PlannedRange(position, until, leader_epoch=epoch, patient=key in given.patient))
@@ -322,8 +338,11 @@ def _find_lagging(positions: Positions, given: PlanInput) -> dict[TopicIdPartiti
 def _estimate_seconds(ranges: Iterable[PlannedRange], given: PlanInput) -> list[float]:
     """Expected CPU seconds of ranges, never zero: the clock may be too coarse to measure a few messages."""
     learned = given.learned.seconds_a_message
-    rates = (learned.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE) for item in ranges)
-    return [item.messages * max(rate, 1e-9) for item, rate in zip(ranges, rates, strict=True)]
+    seconds = list[float]()
+    for item in ranges:
+        rate = learned.get(item.position.key, DEFAULT_SECONDS_A_MESSAGE)
+        seconds.append(item.messages * max(rate, 1e-9))
+    return seconds
 
 
 def make_batch_identity(
@@ -353,5 +372,5 @@ def choose_commit_hour(clock_hour: str, head_hour: str, closed_hour: str) -> str
         head_hour: Hour of the last batch; empty before the first.
         closed_hour: Newest closed hour; empty while none is.
     """
-    after_closed = compute_next_hour(closed_hour) if closed_hour else ""
+    after_closed = compute_next_hour(closed_hour) if closed_hour else ""  # before all hours
     return max(clock_hour, head_hour, after_closed)

@@ -67,17 +67,20 @@ def make_accepted_rows(
     Raises:
         PositionMismatch: A partition is not in the ledger, or a loss does not start at its position.
     """
-    rows = [
-        replace(make_kept_row(stamp, read_position(row), retired=row.retired), newest_timestamp=row.newest_timestamp)
-        for row in known.values()
-    ]
-    rows += [_taken_up(stamp, finding) for finding in decision.findings if _covered_by(AcceptGrowth, decision, finding)]
+    rows = list[LedgerRow]()
+    for row in known.values():
+        carried = make_kept_row(stamp, read_position(row), retired=row.retired)
+        rows.append(replace(carried, newest_timestamp=row.newest_timestamp))
+    for finding in decision.findings:
+        if _covered_by(AcceptGrowth, decision, finding):
+            rows.append(_taken_up(stamp, finding))
     for accepted in sorted(decision.accepted, key=_order):
-        places = [at for at, row in enumerate(rows) if _concerns(accepted, row, decision)]
+        places = [place for place, row in enumerate(rows) if _concerns(accepted, row, decision)]
         if not places and not isinstance(accepted, Fixed):
             raise PositionMismatch(decision.stream, accepted, "no such partition in the ledger, or no such finding")
-        for at in places:
-            rows[at] = _noted(_applied(rows[at], accepted, decision), rows[at], accepted, decision)
+        for place in places:
+            row = rows[place]
+            rows[place] = _noted(_applied(row, accepted, decision), row, accepted, decision)
     return rows
 
 
@@ -87,7 +90,7 @@ def _order(accepted: Acceptance) -> bool:
 
 
 def _covered_by(kind: type[Acceptance], decision: ResumeDecision, finding: Finding) -> bool:
-    return any(isinstance(each, kind) and each.covers(finding) for each in decision.accepted)
+    return any(isinstance(option, kind) and option.covers(finding) for option in decision.accepted)
 
 
 def _concerns(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> bool:
@@ -95,18 +98,22 @@ def _concerns(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) ->
     if not accepted.concerns(row.topic, row.partition):
         return False
     if isinstance(accepted, (AcceptLoss, SkipSession, FromSnapshot)):
-        lives = {each.topic_id for each in decision.findings if accepted.concerns(each.topic, each.partition)}
-        return row.topic_id in lives if lives else not row.retired
+        # A name may have several topics in the ledger: that of the finding; without one, that which is read.
+        ids = {finding.topic_id for finding in decision.findings if accepted.concerns(finding.topic, finding.partition)}
+        if ids:
+            return row.topic_id in ids
+        return not row.retired
     return _finding(accepted, row, decision) is not None
 
 
 def _finding(accepted: Acceptance, row: LedgerRow, decision: ResumeDecision) -> Finding | None:
     """The finding about this row that an option covers; for the whole halt only findings without another option."""
-    named = [each for each in decision.accepted if not isinstance(each, Fixed)]
-    others = named if isinstance(accepted, Fixed) else []
+    others = list[Acceptance]()
+    if isinstance(accepted, Fixed):
+        others = [option for option in decision.accepted if not isinstance(option, Fixed)]
     for finding in decision.findings:
-        here = (finding.topic_id, finding.partition) == (row.topic_id, row.partition)
-        if here and accepted.covers(finding) and not any(other.covers(finding) for other in others):
+        is_here = (finding.topic_id, finding.partition) == (row.topic_id, row.partition)
+        if is_here and accepted.covers(finding) and not any(other.covers(finding) for other in others):
             return finding
     return None
 
@@ -118,11 +125,11 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
         case AcceptLoss():
             return _passed_over(row, accepted, decision.stream)
         case SkipSession(session=session):
-            others = [each for each in row.suspended_sessions if each.session != session]
-            before = max(row.until, finding.until if finding else 0)
+            others = [skip for skip in row.suspended_sessions if skip.session != session]
+            skip = SuspendedSession(session, max(row.until, finding.until if finding else 0))
             return replace(
                 row,
-                suspended_sessions=[*others, SuspendedSession(session, before)],
+                suspended_sessions=[*others, skip],
                 uncounted_skips=sorted({*row.uncounted_skips, session}),
             )
         case FromSnapshot():
@@ -136,7 +143,9 @@ def _applied(row: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> 
             )
         case Recreated() | AcceptDeleted():
             change = DELETED if isinstance(accepted, AcceptDeleted) else RECREATED_TOPIC
-            unread = finding.until if finding is not None and finding.until > row.until else None
+            unread = None
+            if finding is not None and finding.until > row.until:
+                unread = finding.until
             return replace(
                 row, retired=True, lifecycle=change, ending=change, last_end=unread, discarded_by=accepted.OPTION
             )
@@ -175,7 +184,7 @@ def _taken_up(stamp: LedgerStamp, finding: Finding) -> LedgerRow:
 
 def _noted(row: LedgerRow, before: LedgerRow, accepted: Acceptance, decision: ResumeDecision) -> LedgerRow:
     """The row with the accepted options, user and reason."""
-    finding = _finding(accepted, before, decision)
+    finding = _finding(accepted, before, decision)  # of the row before: its position has moved since
     note = Accepted(
         kind=accepted.OPTION,
         cause=finding.cause if finding else "",

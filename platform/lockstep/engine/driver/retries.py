@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lockstep.engine.driver.lookup_pins import LookupPins
-from lockstep.engine.driver.planner import BatchPlan
+from lockstep.engine.driver.planner import BatchPlan, Bins
 from lockstep.engine.driver.spark_job import BatchTimeout, Runner
 from lockstep.engine.executor.limits import EngineLimit
 from lockstep.engine.executor.lookup_table import LookupUnusable
@@ -102,8 +102,11 @@ class RetryingRunner:
             LOG.warning("batch %s failed, planning again", part.batch.number, exc_info=True)
             return ()
         is_control = self._search.is_control(part)
-        self._failures, self._search = 0, self._search.worked(part)
-        return () if is_control else bins
+        self._failures = 0
+        self._search = self._search.worked(part)
+        if is_control:  # a batch without the message would be committed before the message is proven to blame
+            return ()
+        return bins
 
     def _note_failure(self, part: BatchPlan, error: Exception) -> None:
         """Count a failure, or raise its error.
@@ -158,27 +161,40 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         """The jobs of a plan: one for all bins without the suspects, and one for the next messages of each suspect."""
         if not self.suspects:
             return (plan,) if plan.bins else ()
-        alone = [self._tried(item) for group in plan.bins for item in group if item.position.key in self.suspects]
-        rest = [tuple(item for item in group if item.position.key not in self.suspects) for group in plan.bins]
-        whole = msgspec.structs.replace(plan, bins=tuple(group for group in rest if group))
-        parts = [msgspec.structs.replace(plan, bins=((item,),)) for item in alone]
-        return (whole, *parts) if whole.bins else tuple(parts)
+        parts = list[BatchPlan]()
+        bins = self._without_suspects(plan)
+        if bins:
+            parts.append(msgspec.structs.replace(plan, bins=bins))
+        for item in plan.ranges:
+            if item.position.key in self.suspects:
+                parts.append(msgspec.structs.replace(plan, bins=((self._tried(item),),)))
+        return tuple(parts)
+
+    def _without_suspects(self, plan: BatchPlan) -> Bins:
+        bins = list[tuple[PlannedRange, ...]]()
+        for group in plan.bins:
+            ranges = tuple(item for item in group if item.position.key not in self.suspects)
+            if ranges:
+                bins.append(ranges)
+        return tuple(bins)
 
     def is_in(self, plan: BatchPlan) -> bool:
         """Whether a plan reads a suspect; the search in a leaderless partition resumes with a leader."""
-        return bool(self.suspects) and any(item.position.key in self.suspects for item in _ranges(plan))
+        return bool(self.suspects) and any(item.position.key in self.suspects for item in plan.ranges)
 
     def is_control(self, part: BatchPlan) -> bool:
         """Whether a job is a control, without the blamed message, that is not committed: more controls must follow."""
-        return any(item.killing and not self._is_proven(item) for item in _ranges(part))
+        return any(item.killing and not self._is_proven(item) for item in part.ranges)
 
     def worked(self, part: BatchPlan) -> PoisonMessageSearch:
         """The search after a successful job: the next job of a suspect reads the rest of the failed range.
 
         After a control it reads the blamed message again.
         """
+        if not self.suspects:
+            return PoisonMessageSearch()
         suspects = dict(self.suspects)
-        for item in _ranges(part) if suspects else ():
+        for item in part.ranges:
             suspect = suspects.pop(item.position.key, None)
             if suspect is not None and item.killing and not self._is_proven(item):
                 suspects[item.position.key] = Suspect(suspect.until, 1, controls=suspect.controls + 1)
@@ -192,17 +208,16 @@ class PoisonMessageSearch(msgspec.Struct, frozen=True):
         The job failed without the blamed message, or it was of one partition and may blame none: its task tried each
         of its messages alone.
         """
-        ranges = _ranges(part)
-        known = [item for item in ranges if item.position.key in self.suspects]
-        if known:
-            (item,) = known
+        suspected = [item for item in part.ranges if item.position.key in self.suspects]
+        if suspected:
+            (item,) = suspected  # each suspect has a separate job
             if not blames or item.killing or not item.messages:
                 return None
             blamed = _narrow_suspect(item, self.suspects[item.position.key].controls)
             return PoisonMessageSearch(self.failures, {**self.suspects, **blamed})
         if self.failures + 1 < WHOLE_FAILURES_MAX:
             return msgspec.structs.replace(self, failures=self.failures + 1)
-        halved = {item.position.key: Suspect(item.until, _half(item)) for item in ranges}
+        halved = {item.position.key: Suspect(item.until, _half(item)) for item in part.ranges}
         return PoisonMessageSearch(0, {**self.suspects, **halved})
 
     def _is_proven(self, item: PlannedRange) -> bool:
@@ -225,7 +240,3 @@ def _narrow_suspect(item: PlannedRange, controls: int) -> dict[TopicIdPartition,
 
 def _half(item: PlannedRange) -> int:
     return max(1, item.messages // 2)
-
-
-def _ranges(part: BatchPlan) -> list[PlannedRange]:
-    return [item for group in part.bins for item in group]

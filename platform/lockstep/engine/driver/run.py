@@ -112,7 +112,8 @@ def run_stream(
         RegistryUnreachable: The schema registry does not answer.
         TableError: The table does not match its head.
     """
-    trigger, folders = trigger or stream.trigger, StreamFolders(stream.name, settings.table_root)
+    trigger = trigger or stream.trigger
+    folders = StreamFolders(stream.name, settings.table_root)
     admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
     group = ConsumerGroup(settings.kafka, stream.name)
     never_ending = not isinstance(trigger, AvailableNow)
@@ -166,7 +167,8 @@ class _StartPatience:
 @cache
 def report_slow_path() -> None:
     """Log once that the runs of this process cost more than they have to."""
-    if (absence := native.describe_absence()) is not None:
+    absence = native.describe_absence()
+    if absence is not None:
         LOG.warning("lockstep-native: %s; next: %s", absence, native.INSTALL)
 
 
@@ -194,7 +196,9 @@ def _warm_jobs(
 
 def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:
     """Maximum duration of a batch; a batch that fills files takes as long as they need."""
-    return None if isinstance(trigger, FileSize) else stream.limits.batch_seconds
+    if isinstance(trigger, FileSize):
+        return None
+    return stream.limits.batch_seconds
 
 
 def _tune(tuning: Tuning, trigger: Trigger) -> Tuning:

@@ -73,14 +73,19 @@ class WorkerPlaces:
         self._bins.append(min(len(tasks) + unfinished, self._cores))
         while len(self._bins) > window:
             self._bins.popleft()
-        busiest = max(self._bins)
-        kept = busiest if len(self._bins) == window else max(self._places, busiest)
-        surplus = max(0, self._places - kept)
-        self._places = kept
-        empty = max(0, kept - len(tasks)) if kept <= PLACES_MAX and streams == 1 else 0
-        place_of = {number: place for place, number in enumerate(ended)} if streams == 1 else {}
-        every = enumerate([*tasks, *[EMPTY] * empty, *[SURPLUS] * surplus])
-        return sorted(every, key=lambda task: place_of.get(task[0], len(place_of)))
+        places = max(self._bins)
+        if len(self._bins) < window:  # too early to end workers
+            places = max(places, self._places)
+        surplus = max(0, self._places - places)
+        self._places = places
+        empty = 0
+        place_of = dict[int, int]()
+        if streams == 1:  # the tasks of several streams mix: no order can be kept
+            place_of = {number: place for place, number in enumerate(ended)}
+            if places <= PLACES_MAX:
+                empty = max(0, places - len(tasks))
+        numbered = enumerate([*tasks, *[EMPTY] * empty, *[SURPLUS] * surplus])
+        return sorted(numbered, key=lambda task: place_of.get(task[0], len(place_of)))
 
 
 class LateTask(msgspec.Struct, frozen=True):
@@ -113,9 +118,11 @@ class SharedSpark:
     def of(cls, context: SparkContext) -> SharedSpark:
         """The object of a Spark; the same for all its streams."""
         with cls._making:
-            if (known := cls._known.get(context)) is None:
-                known = cls._known[context] = cls(context)
-            return known
+            shared = cls._known.get(context)
+            if shared is None:
+                shared = cls(context)
+                cls._known[context] = shared
+            return shared
 
     @property
     def is_shared(self) -> bool:
@@ -173,7 +180,10 @@ class SharedSpark:
         with self._lock:
             recent = {name: last for name, last in self._late.items() if now - last.at < rest_seconds}
             others = self.is_shared
-            repeated = {each for each in executors & recent.keys() if not others or recent[each].run_id != run_id}
+            repeated = set[str]()
+            for name in executors & recent.keys():
+                if not others or recent[name].run_id != run_id:
+                    repeated.add(name)
             self._late = recent | dict.fromkeys(executors, LateTask(run_id, now))
             return frozenset(repeated)
 

@@ -147,13 +147,13 @@ class StragglerHistory(msgspec.Struct, frozen=True):
 
     def compute_patience_seconds(self, tuning: Tuning, now: float) -> float:
         """Time to wait for the next late tasks: longer after each cancellation, so that merely slow tasks can end."""
-        return tuning.straggler_task_seconds * math.pow(
-            PATIENCE_FACTOR, self.count if self._is_recent(tuning, now) else 0
-        )
+        cancellations = self.count if self._is_recent(tuning, now) else 0
+        return tuning.straggler_task_seconds * math.pow(PATIENCE_FACTOR, cancellations)
 
     def add(self, tuning: Tuning, now: float) -> StragglerHistory:
         """The history after one more cancellation."""
-        return StragglerHistory(self.count + 1 if self._is_recent(tuning, now) else 1, now)
+        count = self.count + 1 if self._is_recent(tuning, now) else 1
+        return StragglerHistory(count, now)
 
     def _is_recent(self, tuning: Tuning, now: float) -> bool:
         return now - self.at < tuning.straggler_rest_seconds
@@ -217,8 +217,10 @@ class SparkRunner:
                 every task's result arrived; all results are discarded.
         """
         tasks = [msgspec.msgpack.encode(task) for task in make_tasks(plan)]
-        placed = self._jobs.start(tasks, [number for _, number, _ in self._arrived.value])
-        self._job, self._arrived.value = self._job + 1, []
+        ended_before = [number for _, number, _ in self._arrived.value]
+        placed = self._jobs.start(tasks, ended_before)
+        self._job += 1  # late tasks of the job before still send their results
+        self._arrived.value = []
         work = partial(_report, self._work, self._arrived, self._job)
 
         def run() -> None:
@@ -256,8 +258,8 @@ class SparkRunner:
         """Note which executors had late tasks; replace those that had late tasks lately before."""
         now = time.monotonic()
         for executor in sorted(self._jobs.note_late(self._late, now, self._tuning.straggler_rest_seconds)):
-            done = "it is replaced" if renew_executor(self._context, executor) else "it could not be replaced"
-            LOG.warning("executor %s is behind for the second time: %s", executor, done)
+            outcome = "it is replaced" if renew_executor(self._context, executor) else "it could not be replaced"
+            LOG.warning("executor %s is behind for the second time: %s", executor, outcome)
         self._given_up = self._given_up.add(self._tuning, now)
 
     def _ended(self) -> dict[int, bytes]:
@@ -294,7 +296,8 @@ class SparkRunner:
             if not self._jobs.are_running(tasks - len(finished)):
                 return None  # they wait for cores that tasks of other streams have
             # Ask before the tasks are cancelled. A local master has its driver only, which nothing can replace.
-            self._late = frozenset() if self._is_local else list_busy_executors(self._context)
+            if not self._is_local:
+                self._late = list_busy_executors(self._context)
             return CancelReason.STRAGGLERS
 
         return find_reason
@@ -344,15 +347,17 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
             return WarmUpEnd.STOPPED
         return WarmUpEnd.LATE if time.monotonic() > deadline else None
 
+    def load() -> list[str]:
+        return context.parallelize([stream], 1).mapPartitions(_loaded).collect()
+
     try:
-        outcome = run_cancellable(
-            context, find_reason, lambda: context.parallelize([stream], 1).mapPartitions(_loaded).collect()
-        )
+        outcome = run_cancellable(context, find_reason, load)
     except (Py4JError, PySparkException) as error:
         if cancelled():
             return  # the JVM of a run that is stopped may end first
         message = find_message(error)
-        if (ended := find_foreign_end(message, str(context.master))) is not None:
+        ended = find_foreign_end(message, str(context.master))
+        if ended is not None:
             raise ended from error
         raise EnvironmentProblem(
             f"no executor of {context.master} could load the stream: {find_cause_line(message)}; "
@@ -372,7 +377,9 @@ def _loaded(streams: Iterable[bytes]) -> Iterator[str]:
 def run_tasks_remote(job: JobSpec, tasks: Iterable[bytes]) -> Iterator[bytes]:
     """`run_tasks` on another machine than the driver's: its own LOCKSTEP_LOCAL_ROOT takes precedence."""
     root = os.environ.get("LOCKSTEP_LOCAL_ROOT")
-    return run_tasks(msgspec.structs.replace(job, local_root=Path(root) / job.local_root.name) if root else job, tasks)
+    if root:
+        job = msgspec.structs.replace(job, local_root=Path(root) / job.local_root.name)
+    return run_tasks(job, tasks)
 
 
 def _decode_result(encoded: bytes) -> TaskResult:

@@ -145,7 +145,8 @@ class WriterStartup:
         self.head = self.output.base().head
         self._refuse(self.head)
         find_newest_versions(stream, folders)
-        self._stream, self._known = stream, read_positions(folders, self.head)
+        self._stream = stream
+        self._known = read_positions(folders, self.head)
         check_state_types(stream, folders, self._known.values())
         self._deployed = Deployed(
             find_code_digest(stream),
@@ -212,8 +213,10 @@ class WriterStartup:
             return Takeover.FIRST
         if lives and not cancelled():
             return request_handover(self._folders.control, self.head.epoch, self._timeout, cancelled)
-        last = read_heartbeat(self._folders.control, self.head.epoch)
-        return Takeover.DEAD if last is not None and last.phase is not Phase.ENDED else Takeover.ENDED
+        heartbeat = read_heartbeat(self._folders.control, self.head.epoch)
+        if heartbeat is None or heartbeat.phase is Phase.ENDED:
+            return Takeover.ENDED
+        return Takeover.DEAD
 
     def _catch_up(self, head: Head, writer: Writer) -> None:
         try:
@@ -223,7 +226,8 @@ class WriterStartup:
             raise
 
     def _grow(self, writer: Writer) -> None:
-        if changed := evolve_tables(self.output, self._folders, writer, self._schema, self._defaulted):
+        changed = evolve_tables(self.output, self._folders, writer, self._schema, self._defaulted)
+        if changed:
             LOG.info("table of %s: %s", self._folders.stream, changed)
 
     def _claim(self, cause: str) -> Committed:
@@ -245,10 +249,13 @@ class WriterStartup:
 
     def _describe_code(self) -> str:
         """That the fold's code is not that of the run before, and the version of the code, for the history."""
-        before = self.head.code
-        is_new = before is not None and self._deployed.code_digest not in {"", before.digest}
-        version = self._deployed.version
-        return f"{'; new code' if is_new else ''}{'' if version is None else f'; {version}'}"
+        text = ""
+        code = self.head.code
+        if code is not None and self._deployed.code_digest not in {"", code.digest}:
+            text += "; new code"
+        if self._deployed.version is not None:
+            text += f"; {self._deployed.version}"
+        return text
 
     def _refuse(self, head: Head) -> None:
         # Requested before the halt, which the run that halted has reported.
@@ -298,7 +305,11 @@ def check_state_types(stream: AnyStream, folders: StreamFolders, rows: Iterable[
 
 def _stored(folders: StreamFolders, rows: Iterable[LedgerRow]) -> Iterable[tuple[SegmentHeader, str]]:
     """The newest header of each partition's state; unreadable files are left to the task that needs them."""
-    stored = [(row, segment) for row in rows if (segment := read_position(row).state) is not None]
+    stored = list[tuple[LedgerRow, SegmentRef]]()
+    for row in rows:
+        segment = read_position(row).state
+        if segment is not None:
+            stored.append((row, segment))
     headers = find_storage(folders.state).map_files(partial(_try_read_header, folders), stored)
     for (row, _), header in zip(stored, headers, strict=True):
         if header is not None:
@@ -347,7 +358,8 @@ def refuse_torn(folders: StreamFolders) -> None:
     Raises:
         TableError: Files of the table are missing, or have another size.
     """
-    if wrong := find_wrong_files(list_named_files(folders.table)):
+    wrong = find_wrong_files(list_named_files(folders.table))
+    if wrong:
         raise TableError(
             f"{folders.table} names {len(wrong)} files that are missing or of another size: {format_some(wrong)}",
             next_step=f"lockstep repair {folders.stream}; restore them from a copy: readers fail until then",
@@ -392,10 +404,10 @@ def _check_class_fits(integrity: IntegrityClass, topics: Mapping[str, Topic]) ->
             f"topics {', '.join(unfit)} are compacted: the class does not tolerate messages gone from the middle",
             next_step="set cleanup.policy=delete on the topics, or exclude them with Topics(exclude=...)",
         )
-    named = sorted(topic.name for topic in topics.values() if is_named(topic.topic_id))
-    if named and isinstance(integrity, (Strict, Once)):
+    names = sorted(topic.name for topic in topics.values() if is_named(topic.topic_id))
+    if names and isinstance(integrity, (Strict, Once)):
         raise LockstepError(
-            f"topic {named[0]} (one of {len(named)}) is identified by its name (kafka.topic_identity): a re-created "
+            f"topic {names[0]} (one of {len(names)}) is identified by its name (kafka.topic_identity): a re-created "
             f"topic would be read from the old position, and {type(integrity).__name__} promises every message",
             next_step="declare Ordered, FuzzyWindow or NoIntegrity, or use brokers with topic ids",
         )

@@ -62,7 +62,8 @@ class StopOffsets:
         for key, silence in silences.items():
             if key in unread:
                 raise self._make_silent_error(silence, now)
-        if leaderless := [place for place in view.unavailable if not self._is_read(place, positions, view)]:
+        leaderless = [place for place in view.unavailable if not self._is_read(place, positions, view)]
+        if leaderless:
             self._leaderless_since = min(self._leaderless_since, now)
             if now - self._leaderless_since > self._tuning.patience_seconds:
                 raise self._make_leaderless_error(leaderless)
@@ -73,14 +74,18 @@ class StopOffsets:
     def describe_lost(self, positions: Mapping[TopicIdPartition, Position], view: ClusterView) -> Iterator[str]:
         """The partitions whose logs end before their stop offsets now: a broker has lost messages."""
         for key, end in self._limit_to_logs(view).items():
-            if end < self.offsets[key] and (position := positions.get(key)) is not None:
+            position = positions.get(key)
+            if end < self.offsets[key] and position is not None:
                 log = f"{position.topic}/{position.partition}: the log ends at offset {end} now"
                 yield f"{log}, and at {self.offsets[key]} before: unread messages are gone"
 
     def _limit_to_logs(self, view: ClusterView) -> dict[TopicIdPartition, int]:
         """The stop offsets; of a log that was truncated since, its end: no messages are awaited beyond it."""
-        ends = view.ends
-        return {key: min(at, ends[key].high_watermark) if key in ends else at for key, at in self.offsets.items()}
+        limited = dict(self.offsets)
+        for key, offset in self.offsets.items():
+            if key in view.ends:
+                limited[key] = min(offset, view.ends[key].high_watermark)
+        return limited
 
     def _is_read(
         self, place: TopicNamePartition, positions: Mapping[TopicIdPartition, Position], view: ClusterView
@@ -97,7 +102,8 @@ class StopOffsets:
         )
 
     def _make_leaderless_error(self, places: list[TopicNamePartition]) -> KafkaError:
-        (topic, partition), more = places[0], f", nor have {len(places) - 1} more" if len(places) > 1 else ""
+        topic, partition = places[0]
+        more = f", nor have {len(places) - 1} more" if len(places) > 1 else ""
         return KafkaUnreachable(
             f"{topic}/{partition} has no leader that answers{more}: its messages are not read; all others are",
             next_step="kafka-topics.sh --describe --unavailable-partitions, start the brokers that hold the "

@@ -69,9 +69,9 @@ def _fill_worked_row(blank: LedgerRow, result: RangeResult, ends: PartitionOffse
     newest_ms = result.newest_timestamp_ms
     if newest_ms:
         columns["newest_timestamp"] = to_event_time(newest_ms * 1000)
-    if (archived := result.archived) is not None:
-        columns["archived_from"] = archived.start
-        columns["archived_digest"] = archived.digest
+    if result.archived is not None:
+        columns["archived_from"] = result.archived.start
+        columns["archived_digest"] = result.archived.digest
     if result.holes or result.losses or result.accepted:
         columns["holes"] = list(result.holes)
         columns["losses"] = list(result.losses)
@@ -93,7 +93,9 @@ def make_ledger_rows(
 
 def with_expired_range(row: LedgerRow, lost: Hole | None) -> LedgerRow:
     """The row of offsets that expired before they were read."""
-    return row if lost is None else msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
+    if lost is None:
+        return row
+    return msgspec.structs.replace(row, start=lost.start, holes=[lost, *row.holes])
 
 
 def with_newest_timestamp(row: LedgerRow, before_ms: int | None) -> LedgerRow:
@@ -124,18 +126,22 @@ def find_initial_positions(
     offset, by a later run: taken in part, it would seem grown as soon as the leader is back. A
     grown topic is not extended here: the audit finds it, and the class decides.
     """
-    found: dict[TopicIdPartition, Position] = {}
-    begun = {topic_id for topic_id, _ in known}
+    positions: dict[TopicIdPartition, Position] = {}
+    read_ids = {topic_id for topic_id, _ in known}
     for topic in view.topics.values():
-        keys = [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
-        whole = topic.topic_id not in begun and all(key in view.ends for key in keys)
+        keys = _list_keys(topic)
+        is_addable = topic.topic_id not in read_ids and all(key in view.ends for key in keys)
         for key in keys:
             if key in known:
                 position = read_position(known[key])
-                found[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
-            elif whole:
-                found[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
-    return found
+                positions[key] = msgspec.structs.replace(position, is_only=topic.partitions == 1)
+            elif is_addable:
+                positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
+    return positions
+
+
+def _list_keys(topic: Topic) -> list[TopicIdPartition]:
+    return [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]
 
 
 def find_first_position(
@@ -155,22 +161,19 @@ def find_first_position(
 
 def _accepted(result: RangeResult) -> list[Accepted]:
     """The losses that the declaration accepts, as ledger entries."""
-    if not result.accepted:
-        return []
-    who = "the declaration"
-    why = "Suspend(accept_loss=True)"
-    return [
-        Accepted(
+    accepted = list[Accepted]()
+    for loss in result.accepted:
+        entry = Accepted(
             kind="accept-loss",
             cause="suspended",
-            start=each.start,
-            until=each.until,
-            session=None,
-            who=who,
-            why=why,
+            start=loss.start,
+            until=loss.until,
+            session=None,  # no erasure rewrites the ledger
+            who="the declaration",
+            why="Suspend(accept_loss=True)",
         )
-        for each in result.accepted
-    ]
+        accepted.append(entry)
+    return accepted
 
 
 class Subscription:
@@ -200,15 +203,11 @@ class Subscription:
         self.positions = find_initial_positions(known, view, joined)
         self.is_unsaved = False
         self.is_new = not self.positions.keys() <= known.keys()
-        others = {key: row for key, row in known.items() if key not in self.positions}
-        self._others = {key: read_position(row) for key, row in others.items()}
-        self._retired = {key for key, row in others.items() if row.retired}
-        self._left_out = {key for key in self._retired if others[key].topic not in selected}
-        self._gone = {
-            key: position
-            for key, position in self._others.items()
-            if position.topic in selected and key not in self._retired
-        }
+        self._others: dict[TopicIdPartition, Position] = {}
+        self._retired: set[TopicIdPartition] = set()
+        self._left_out: set[TopicIdPartition] = set()
+        self._gone: dict[TopicIdPartition, Position] = {}
+        self._add_others(known, selected)
         self._lifecycle = dict.fromkeys(self.positions.keys() - known.keys(), ADDED)
         self._reported_lifecycle: tuple[TopicIdPartition, ...] = ()
         self._notes: dict[TopicIdPartition, Accepted] = {}
@@ -217,11 +216,23 @@ class Subscription:
         self._bytes: dict[TopicIdPartition, float] = {}
         self._lost: dict[TopicIdPartition, Hole] = {}
         self._leaderless: set[TopicIdPartition] = set()
-        self._newest_ms = {
-            key: int(row.newest_timestamp.timestamp() * 1000)
-            for key, row in known.items()
-            if row.newest_timestamp is not None
-        }
+        self._newest_ms = dict[TopicIdPartition, int]()
+        for key, row in known.items():
+            if row.newest_timestamp is not None:
+                self._newest_ms[key] = int(row.newest_timestamp.timestamp() * 1000)
+
+    def _add_others(self, known: Mapping[TopicIdPartition, LedgerRow], selected: frozenset[str]) -> None:
+        """Carry the partitions that are not read: they are retired, left out by the pattern, or gone."""
+        for key, row in known.items():
+            if key in self.positions:
+                continue
+            self._others[key] = read_position(row)
+            if row.retired:
+                self._retired.add(key)
+                if row.topic not in selected:
+                    self._left_out.add(key)
+            elif row.topic in selected:
+                self._gone[key] = self._others[key]
 
     @property
     def known(self) -> dict[TopicIdPartition, Position]:
@@ -239,18 +250,18 @@ class Subscription:
 
     def list_topics(self, ends: Mapping[TopicIdPartition, PartitionOffsets]) -> tuple[LiveTopic, ...]:
         """Lag and newest message of each partition, by topic."""
-        found: dict[str, list[tuple[int, int, int]]] = {}
+        by_topic: dict[str, list[tuple[int, int, int]]] = {}
         for key, position in self.positions.items():
-            if (end := ends.get(key)) is not None:
-                lag = compute_lag_messages(position.next_offset, end)
+            if key in ends:
+                lag = compute_lag_messages(position.next_offset, ends[key])
                 newest_ms = self._newest_ms.get(key) or 0
-                found.setdefault(position.topic, []).append((key.partition, lag, newest_ms))
-        return tuple(LiveTopic(topic, *zip(*found[topic], strict=True)) for topic in sorted(found))
+                by_topic.setdefault(position.topic, []).append((key.partition, lag, newest_ms))
+        return tuple(LiveTopic(topic, *zip(*by_topic[topic], strict=True)) for topic in sorted(by_topic))
 
     def headroom_seconds(self, view: ClusterView, now_ms: int) -> float | None:
         """Lower bound of the time until retention deletes an unread message; the smallest of all partitions."""
         retentions = {topic.topic_id: topic.retention_ms for topic in view.topics.values()}
-        left = set[float | None]()
+        seconds = set[float]()
         for key, position in self.positions.items():
             retention_ms = retentions.get(key.topic_id)
             ends = view.ends.get(key)
@@ -258,12 +269,16 @@ class Subscription:
                 continue
             lag = compute_lag_messages(position.next_offset, ends)
             newest_ms = self._newest_retained_ms(key, ends) if lag else None
-            left.add(compute_headroom_seconds(retention_ms, lag, newest_ms, now_ms))
-        return min((seconds for seconds in left if seconds is not None), default=None)
+            headroom = compute_headroom_seconds(retention_ms, lag, newest_ms, now_ms)
+            if headroom is not None:
+                seconds.add(headroom)
+        return min(seconds, default=None)
 
     def _newest_retained_ms(self, key: TopicIdPartition, ends: PartitionOffsets) -> int | None:
         """Timestamp of the newest committed message while Kafka holds it: one that it has deleted bounds no other."""
-        return self._newest_ms.get(key) if ends.start < self.positions[key].next_offset else None
+        if ends.start >= self.positions[key].next_offset:
+            return None
+        return self._newest_ms.get(key)
 
     def find_uncounted(self, integrity: IntegrityClass, *, has_pending: bool) -> tuple[Position, ...]:
         """Partitions whose discarded states a batch must count, those of topics that are read no more included.
@@ -272,30 +287,35 @@ class Subscription:
             integrity: The class, which decides whether a discarded state is lost.
             has_pending: The transform counts the messages of a state.
         """
-        listed = (each for each in (*self.positions.values(), *self._others.values()) if each.is_uncounted)
-        return tuple(each for each in listed if _is_counted(each, integrity, has_pending=has_pending))
+        uncounted = list[Position]()
+        for position in (*self.positions.values(), *self._others.values()):
+            if position.is_uncounted and _is_counted(position, integrity, has_pending=has_pending):
+                uncounted.append(position)
+        return tuple(uncounted)
 
     def remember(self, plan: BatchPlan) -> None:
         """Record the bins of a plan, so that the next one keeps partitions near their local stores."""
-        self._bins |= {item.position.key: n for n, group in enumerate(plan.bins) for item in group}
+        for number, ranges in enumerate(plan.bins):
+            for item in ranges:
+                self._bins[item.position.key] = number
 
     def find_new_topics(self, view: ClusterView) -> list[Topic]:
         """Topics that are neither read nor in the ledger, once all their partitions have a leader."""
         unread = view.topics.keys() - {position.topic for position in self.positions.values()}
         if not unread:
             return []  # mostly; the partitions that are carried may be thousands
-        kept = {position.topic for key, position in self._others.items() if key not in self._retired}
-        new = (view.topics[name] for name in sorted(unread - kept))
-        return [each for each in new if _has_leaders(each, view)]
+        carried = {position.topic for key, position in self._others.items() if key not in self._retired}
+        new = [view.topics[name] for name in sorted(unread - carried)]
+        return [topic for topic in new if _has_leaders(topic, view)]
 
     def take_up(self, view: ClusterView, joined: Mapping[TopicIdPartition, int]) -> None:
         """Read the new topics, from their first offsets or from the offsets at which the stream joins their logs."""
-        made_anew = {p.topic for key, p in self._others.items() if self._lifecycle.get(key) == RECREATED_TOPIC}
+        recreated = {p.topic for key, p in self._others.items() if self._lifecycle.get(key) == RECREATED_TOPIC}
         for topic in self.find_new_topics(view):
             LOG.info("new topic %s is read", topic.name)
-            for key in [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partitions)]:
+            for key in _list_keys(topic):
                 self.positions[key] = find_first_position(topic, key, view.ends[key], joined.get(key))
-                self._lifecycle[key] = RECREATED_TOPIC if topic.name in made_anew else ADDED
+                self._lifecycle[key] = RECREATED_TOPIC if topic.name in recreated else ADDED
             self.is_unsaved = True
 
     def retire(self, topics: Collection[str], change: str, *, who: str, why: str) -> None:
@@ -307,7 +327,9 @@ class Subscription:
             who: Who decided it.
             why: The reason.
         """
-        for key, position in [each for each in self.known.items() if each[1].topic in topics]:
+        for key, position in self.known.items():  # a copy: setting aside changes the positions
+            if position.topic not in topics:
+                continue
             self._set_aside(key, position, change)
             self._notes[key] = make_retirement_note(position.next_offset, who, why)
             LOG.info("topic %s partition %d: %s at offset %d", position.topic, key[1], change, position.next_offset)
@@ -315,15 +337,19 @@ class Subscription:
     def find_revived(self, view: ClusterView) -> frozenset[str]:
         """Retired topics that have other ends than their positions, or another topic id than any that was read."""
         ids = {topic_id for topic_id, _ in self._retired}
-        return frozenset(
-            name for name, topic in view.topics.items() if topic.topic_id not in ids or self._has_moved(topic, view)
-        )
+        revived = set[str]()
+        for name, topic in view.topics.items():
+            if topic.topic_id not in ids or self._has_moved(topic, view):
+                revived.add(name)
+        return frozenset(revived)
 
     def _has_moved(self, topic: Topic, view: ClusterView) -> bool:
-        """Whether a partition of a retired topic ends elsewhere than it was read; a newer one, elsewhere than at 0."""
-        keys = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
-        read = {key: self._others[key].next_offset for key in keys if key in self._retired}
-        return any(key in view.ends and view.ends[key].high_watermark != read.get(key, 0) for key in keys)
+        """Whether a partition of a retired topic has another end than its position; a new partition, than 0."""
+        for key in _list_keys(topic):
+            read_until = self._others[key].next_offset if key in self._retired else 0
+            if key in view.ends and view.ends[key].high_watermark != read_until:
+                return True
+        return False
 
     def read_again(self, view: ClusterView) -> None:
         """Read the retired topics of a view again, from where they stopped; partitions without a leader wait."""
@@ -332,7 +358,8 @@ class Subscription:
             self._retired.discard(key)
             position = msgspec.structs.replace(self._others.pop(key), gone_since_us=None, ending=None, discarded_by="")
             self.positions[key] = position
-            self._lifecycle[key], self.is_unsaved = READDED, True
+            self._lifecycle[key] = READDED
+            self.is_unsaved = True
             LOG.info("topic %s partition %d: read again from offset %d", position.topic, key[1], position.next_offset)
 
     def note_gone(self, topic_ids: Collection[str], now_us: int) -> None:
@@ -354,12 +381,12 @@ class Subscription:
 
     def find_long_gone(self, before_us: int) -> dict[TopicIdPartition, str]:
         """Partitions of retired topics that Kafka has not had since before a time, with the topics' names."""
-        gone = ((key, self._others[key]) for key in self._retired)
-        return {
-            key: position.topic
-            for key, position in gone
-            if position.gone_since_us is not None and position.gone_since_us <= before_us
-        }
+        long_gone = dict[TopicIdPartition, str]()
+        for key in self._retired:
+            position = self._others[key]
+            if position.gone_since_us is not None and position.gone_since_us <= before_us:
+                long_gone[key] = position.topic
+        return long_gone
 
     def forget(self, keys: Iterable[TopicIdPartition]) -> None:
         """Carry these partitions in the ledger for the last time, without their states, which may be losses."""
@@ -367,17 +394,19 @@ class Subscription:
             position = self._others[key]
             if position.lost_before < position.next_offset:
                 self._others[key] = msgspec.structs.replace(position, discarded_by=TOPIC_FORGOTTEN)
-            self._lifecycle[key], self.is_unsaved = FORGOTTEN, True
+            self._lifecycle[key] = FORGOTTEN
+            self.is_unsaved = True
             LOG.info("topic %s partition %d: forgotten at offset %d", position.topic, key[1], position.next_offset)
 
     def find_idle_topics(self, ends: Mapping[TopicIdPartition, PartitionOffsets]) -> frozenset[str]:
         """Topics without lag."""
-        busy = {
-            position.topic
-            for key, position in self.positions.items()
-            if key not in ends or ends[key].high_watermark != position.next_offset
-        }
-        return frozenset({position.topic for position in self.positions.values()} - busy)
+        topics = set[str]()
+        busy = set[str]()
+        for key, position in self.positions.items():
+            topics.add(position.topic)
+            if key not in ends or ends[key].high_watermark != position.next_offset:
+                busy.add(position.topic)
+        return frozenset(topics - busy)
 
     def _set_aside(self, key: TopicIdPartition, position: Position, change: str) -> None:
         self.positions.pop(key, None)
@@ -386,9 +415,12 @@ class Subscription:
         for learned in (self._bins, self._seconds, self._bytes):
             learned.pop(key, None)
         cause = CAUSES_OF_ENDS.get(change)
-        self._others[key] = position if cause is None else msgspec.structs.replace(position, discarded_by=cause)
+        if cause is not None:
+            position = msgspec.structs.replace(position, discarded_by=cause)
+        self._others[key] = position
         self._retired.add(key)
-        self._lifecycle[key], self.is_unsaved = change, True
+        self._lifecycle[key] = change
+        self.is_unsaved = True
 
     def accept(self, finding: Finding, view: ClusterView, *, suspend: bool, end: TopicEnd | None = None) -> None:
         """Continue after a tolerated fault or an event: skip expired offsets, add new partitions.
@@ -403,8 +435,8 @@ class Subscription:
         """
         key = TopicIdPartition(finding.topic_id, finding.partition)
         if finding.cause == Fault.EXPIRED and key in self.positions:
-            before = self._lost.get(key)  # if the batch that was to record it was never committed
-            start = finding.offset if before is None else before.start
+            uncommitted = self._lost.get(key)  # if the batch that was to record it was never committed
+            start = finding.offset if uncommitted is None else uncommitted.start
             self._lost[key] = Hole(start=start, until=finding.until, cause="expired")
             self._move(key, finding.until, suspended_by=finding.cause if suspend else None)
         elif finding.cause == Fault.TRUNCATED and key in self.positions:
@@ -436,16 +468,16 @@ class Subscription:
         """
         key = TopicIdPartition(finding.topic_id, finding.partition)
         if finding.cause == Fault.TRUNCATED and key in self.positions:
-            before = self.positions[key]
-            return before.leader_epoch is not None or (suspend and before.suspended_from != finding.offset)
+            position = self.positions[key]
+            return position.leader_epoch is not None or (suspend and position.suspended_from != finding.offset)
         return True
 
     def _continue_after_truncation(self, key: TopicIdPartition, offset: int, *, suspend: bool) -> None:
         """Continue in a log with other records than those that were read."""
-        before = self.positions[key]
-        moves = suspend and before.suspended_from != offset
-        suspended_from = 0 if moves else before.suspended_from  # an offset of the log that is gone
-        self.positions[key] = msgspec.structs.replace(before, leader_epoch=None, suspended_from=suspended_from)
+        position = self.positions[key]
+        moves = suspend and position.suspended_from != offset
+        suspended_from = 0 if moves else position.suspended_from  # an offset of the log that is gone
+        self.positions[key] = msgspec.structs.replace(position, leader_epoch=None, suspended_from=suspended_from)
         if moves:
             self._move(key, offset, suspended_by=Fault.TRUNCATED)
 
@@ -458,9 +490,8 @@ class Subscription:
             suspended_by: Why all sessions are suspended; None if none is.
         """
         position = self.positions[key]
-        epoch = (
-            position.leader_epoch if offset == position.next_offset else None
-        )  # nothing is known of the skipped records
+        # The epochs of skipped records are unknown.
+        epoch = position.leader_epoch if offset == position.next_offset else None
         position = msgspec.structs.replace(position, next_offset=offset, leader_epoch=epoch)
         if suspended_by is not None:
             suspended_from = max(offset, position.suspended_from) or BEGUN_ELSEWHERE
@@ -476,7 +507,8 @@ class Subscription:
         self.positions[key] = find_first_position(topic, key, ends, joined_at=0)
         self._lifecycle[key] = GROWN
         self._leaderless.discard(key)
-        for sibling in [other for other in self.positions if other[0] == key[0]]:
+        siblings = [other for other in self.positions if other.topic_id == key.topic_id]
+        for sibling in siblings:
             self.positions[sibling] = msgspec.structs.replace(self.positions[sibling], is_only=False)
             if suspend:
                 self._move(sibling, self.positions[sibling].next_offset, suspended_by=Fault.PARTITIONS_ADDED)
@@ -495,8 +527,9 @@ class Subscription:
         rows = make_ledger_rows(stamp, results, quiet, ends)
         if full:
             blank = make_blank_row(stamp)
-            kept = ((key, position) for key, position in self._others.items() if key not in worked)
-            rows += [make_kept_row_from(blank, position, retired=key in self._retired) for key, position in kept]
+            for key, position in self._others.items():
+                if key not in worked:
+                    rows.append(make_kept_row_from(blank, position, retired=key in self._retired))
         self._reported_lifecycle = tuple(row.key for row in rows)
         return [self._with_events(row, key) for row, key in zip(rows, self._reported_lifecycle, strict=True)]
 
@@ -512,7 +545,9 @@ class Subscription:
             return row
         accepted = row.accepted if note is None else [*row.accepted, note]
         row = msgspec.structs.replace(row, lifecycle=self._lifecycle[key], accepted=accepted)
-        return _without_state(row) if row.lifecycle == FORGOTTEN else row
+        if row.lifecycle == FORGOTTEN:
+            return _without_state(row)
+        return row
 
     def advance(self, bins: Iterable[TaskResult]) -> None:
         """Advance the positions to the ends of a committed batch, and update the measurements."""
@@ -541,6 +576,7 @@ class Subscription:
             messages = item.counts.messages
             if self._lost:
                 self._lost.pop(key, None)
+            # A range of an uncounted state may be of a partition that is not read.
             if key in self.positions:
                 self.positions[key] = item.reached
             elif key in self._others:
@@ -568,7 +604,7 @@ def _without_state(row: LedgerRow) -> LedgerRow:
 
 def _has_leaders(topic: Topic, view: ClusterView) -> bool:
     """Whether the offsets of all partitions of a topic are known: taken in part, it would seem grown later."""
-    return all(TopicIdPartition(topic.topic_id, partition) in view.ends for partition in range(topic.partitions))
+    return all(key in view.ends for key in _list_keys(topic))
 
 
 def _learn(learned: dict[TopicIdPartition, float], key: TopicIdPartition, newest: float) -> None:

@@ -40,8 +40,8 @@ def open_subscription(
     """
     view = monitor.view
     check_topics_fit(context.stream, view.topics, claimed.known.values())
-    begun = {topic_id for topic_id, _ in claimed.known}
-    new = [topic for topic in view.topics.values() if topic.topic_id not in begun]
+    read_ids = {topic_id for topic_id, _ in claimed.known}
+    new = [topic for topic in view.topics.values() if topic.topic_id not in read_ids]
     joined = _read_join_offsets(context, monitor, new, is_first_run=not claimed.head.batch)
     return Subscription(claimed.known, view, selected, joined)
 
@@ -100,7 +100,8 @@ class TopicChanges:
     def _add_new(self) -> None:
         """Subscribe to the topics that are new in the view, as a new run would."""
         view = self._monitor.view
-        if new := self._partitions.find_new_topics(view):
+        new = self._partitions.find_new_topics(view)
+        if new:
             check_topics_fit(self._context.stream, view.topics, ())
             joined = _read_join_offsets(self._context, self._monitor, new, is_first_run=False)
             self._partitions.take_up(view, joined)
@@ -110,7 +111,8 @@ class TopicChanges:
         view = self._monitor.view_retired()
         if view is None:
             return
-        if names := self._partitions.find_revived(view):
+        names = self._partitions.find_revived(view)
+        if names:
             self._monitor.follow(names)
             self._partitions.read_again(self._monitor.view)
         self._forget({**view.topics, **self._monitor.view.topics}, time.time_ns() // 1_000)
@@ -122,16 +124,18 @@ class TopicChanges:
         same id would be read from its first offset. Under a class that buffers messages nothing is forgotten: buffered
         messages are not accounted for yet.
         """
-        there = {topic.topic_id for topic in topics.values()}
-        self._partitions.note_gone(there, now_us)
+        present = {topic.topic_id for topic in topics.values()}
+        self._partitions.note_gone(present, now_us)
         if self._context.stream.integrity.buffer:
             return
         before_us = now_us - int(self._context.launch.tuning.forget_seconds * 1e6)
         gone = dict(islice(sorted(self._partitions.find_long_gone(before_us).items()), FORGOTTEN_MAX))
         deleted = self._context.admin.find_deleted(set(gone.values()) - topics.keys())
-        sure = {key for key, name in gone.items() if name in deleted or name in topics}
-        self._partitions.forget(sure)
-        self._partitions.note_gone(there | {topic_id for topic_id, _ in gone.keys() - sure}, now_us)
+        # A topic with this name and another id: the old one is gone for certain.
+        certain = {key for key, name in gone.items() if name in deleted or name in topics}
+        self._partitions.forget(certain)
+        hidden = {topic_id for topic_id, _ in gone.keys() - certain}
+        self._partitions.note_gone(present | hidden, now_us)
 
     def _retire(self, names: frozenset[str], who: str, why: str) -> None:
         if names:

@@ -119,7 +119,9 @@ class TopicHistory:
     def age_seconds(self) -> float:
         """Age of the last read; infinite before the first read."""
         with self._lock:
-            return Instant.now().since(self._looks[0].asked) if self._looks else float("inf")
+            if not self._looks:
+                return float("inf")
+            return Instant.now().since(self._looks[0].asked)
 
     def _describe(self, topics: Mapping[str, Topic], asked: Instant, answered: Instant) -> None:
         ids = {topic.topic_id for topic in topics.values()}
@@ -133,27 +135,27 @@ class TopicHistory:
         self._described_at = asked
 
     def _remember(self, look: _Look) -> None:
-        kept = next((each for each in (look, *self._looks) if each.is_certain(self._described_at)), look)
-        for before in self._looks:
-            for key in before.ends.keys() - look.ends.keys() - self._silent.keys():
+        certain = next((other for other in (look, *self._looks) if other.is_certain(self._described_at)), look)
+        for earlier in self._looks:
+            for key in earlier.ends.keys() - look.ends.keys() - self._silent.keys():
                 self._silent[key] = self._looks
         for key in self._silent.keys() & look.ends.keys():
             del self._silent[key]
-        self._looks = (look,) if kept is look else (look, kept)
+        self._looks = (look,) if certain is look else (look, certain)
 
     def _freeze(self, topic: Topic, noticed: Instant) -> GoneTopic:
         """The last reads of a topic that is gone."""
         keys = [TopicIdPartition(topic.topic_id, number) for number in range(topic.partitions)]
-        looks = {id(look): look for key in keys for look in self._silent.get(key, self._looks)}
-        ends = [
-            EndSnapshot(
-                ends={key[1]: look.ends[key] for key in keys if key in look.ends},
-                age_seconds=noticed.since(look.asked),
-                is_certain=look.is_certain(self._described_at),
-            )
-            for look in looks.values()
-        ]
-        return GoneTopic(topic, tuple(sorted(ends, key=lambda each: each.age_seconds)), int(noticed.wall * 1e6))
+        looks = dict[int, _Look]()
+        for key in keys:
+            for look in self._silent.get(key, self._looks):
+                looks[id(look)] = look  # each once: a comparison of looks compares all their offsets
+        snapshots = list[EndSnapshot]()
+        for look in looks.values():
+            ends = {key.partition: look.ends[key] for key in keys if key in look.ends}
+            snapshots.append(EndSnapshot(ends, noticed.since(look.asked), look.is_certain(self._described_at)))
+        snapshots.sort(key=lambda snapshot: snapshot.age_seconds)
+        return GoneTopic(topic, tuple(snapshots), int(noticed.wall * 1e6))
 
 
 class TopicWatch:
