@@ -29,14 +29,20 @@ def is_in_object_store(path: Path) -> bool:
 
 def to_uri(path: Path) -> str:
     """An address as other programs know it: a path, or `s3://bucket/key`."""
-    return f"{OBJECT_SCHEME}//{'/'.join(path.parts[1:])}" if is_in_object_store(path) else str(path)
+    if not is_in_object_store(path):
+        return str(path)
+    return f"{OBJECT_SCHEME}//{'/'.join(path.parts[1:])}"
 
 
 def to_url(path: Path) -> str:
     """An address as a catalog shows it: `file:///...`, or `s3://bucket/key`."""
-    return to_uri(path) if is_in_object_store(path) else path.as_uri()
+    if is_in_object_store(path):
+        return to_uri(path)
+    return path.as_uri()
 
 
 def make_absolute(path: Path) -> Path:
     """A path that means the same in every working folder; an address in an object store already does."""
-    return path if is_in_object_store(path) else path.absolute()
+    if is_in_object_store(path):
+        return path
+    return path.absolute()

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
+from itertools import chain
 from pathlib import Path
 
 import jinja2
@@ -202,7 +203,13 @@ def _make_visible(value: object) -> object:
     """A text with the characters as codes that HTML does not hold, such as NUL, or that turn others around."""
     if not isinstance(value, str) or value.isprintable() or hasattr(value, "__html__"):
         return value
-    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in value)
+    return "".join(_make_letter_visible(letter) for letter in value)
+
+
+def _make_letter_visible(letter: str) -> str:
+    if letter.isprintable() or letter == "\n":
+        return letter
+    return ascii(letter)[1:-1]
 
 
 def _escape(text: str) -> str:
@@ -211,7 +218,7 @@ def _escape(text: str) -> str:
 
 def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
     """A chart of lines, as SVG."""
-    points = [point for line in lines for point in line.points]
+    points = list(chain.from_iterable(line.points for line in lines))
     x_max = _round_up(max((x for x, _ in points), default=0.0))
     y_max = _round_up(max((y for _, y in points), default=0.0))
     legend = _place_legend([line.name for line in lines])
@@ -224,19 +231,18 @@ def draw_lines(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
     for tick in range(TICKS + 1):
         y = bottom - high * tick / TICKS
         x = LEFT + wide * tick / TICKS
-        at = _number(x_max * tick / TICKS)
+        x_text = _number(x_max * tick / TICKS)
+        y_text = _number(y_max * tick / TICKS)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{LEFT + wide}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(
-            f'<text class="dim" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{_number(y_max * tick / TICKS)}</text>'
-        )
-        parts.append(f'<text class="dim" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{at}</text>')
-    for number, (line, (row, at_x)) in enumerate(zip(lines, legend, strict=True)):
+        parts.append(f'<text class="dim" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{y_text}</text>')
+        parts.append(f'<text class="dim" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{x_text}</text>')
+    for number, (line, (row, legend_x)) in enumerate(zip(lines, legend, strict=True)):
         path = " ".join(f"{LEFT + wide * x / x_max:.1f},{bottom - high * y / y_max:.1f}" for x, y in line.points)
         color = f"var(--c{number % COLORS})"
         parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
         y = 6 + LEGEND_HEIGHT * row
-        parts.append(f'<rect x="{at_x}" y="{y}" width="12" height="12" style="fill:{color}"/>')
-        parts.append(f'<text x="{at_x + 18}" y="{y + 10}">{_escape(line.name)}</text>')
+        parts.append(f'<rect x="{legend_x}" y="{y}" width="12" height="12" style="fill:{color}"/>')
+        parts.append(f'<text x="{legend_x + 18}" y="{y + 10}">{_escape(line.name)}</text>')
     parts.append(
         f'<text class="dim" x="{LEFT + wide / 2}" y="{height - 6}" text-anchor="middle">{_escape(x_label)}</text>'
     )

@@ -64,9 +64,9 @@ class _Connections:
     def end(self) -> None:
         """End all: a thread that waits for one ends, too, and a thread that still connects sends nothing."""
         self._has_ended = True
-        for each in self._opened:
+        for connection in self._opened:
             with suppress(OSError, AttributeError):  # not connected yet, or closed
-                each.sock.shutdown(SHUT_RDWR)
+                connection.sock.shutdown(SHUT_RDWR)  # unlike `close`, it ends a read that waits
 
     def _keep(self, connection: HTTPConnection) -> HTTPConnection:
         connect = connection.connect
@@ -116,8 +116,8 @@ def send_json(address: str, body: bytes, seconds: float, headers: Mapping[str, s
 
     def send() -> RequestOutcome:
         try:
-            given = {"Content-Type": "application/json"} | dict(headers or {})
-            with opener.open(Request(address, body, given), timeout=seconds) as answer:  # noqa: S310  # its scheme is checked by callers
+            all_headers = {"Content-Type": "application/json"} | dict(headers or {})
+            with opener.open(Request(address, body, all_headers), timeout=seconds) as answer:  # noqa: S310  # its scheme is checked by callers
                 return _judge(answer.status, "")
         except HTTPError as error:
             with error:
@@ -126,7 +126,8 @@ def send_json(address: str, body: bytes, seconds: float, headers: Mapping[str, s
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 return RequestOutcome(0, describe_silence("it", seconds))
-            if tunnel := _TUNNEL.match(str(reason)):
+            tunnel = _TUNNEL.match(str(reason))
+            if tunnel is not None:
                 return RequestOutcome(int(tunnel[1]), f"its proxy answered {tunnel[1]}", is_of_proxy=True)
             return RequestOutcome(0, f"it could not be reached ({type(reason).__name__})")
 

@@ -67,6 +67,6 @@ def make_array(
         buffers: Those of its values.
         nulls: A bit for each value that is there, and how many are not.
     """
-    return pa.Array.from_buffers(
-        kind, size, [None if nulls[0] is None else pa.py_buffer(nulls[0]), *map(pa.py_buffer, buffers)], nulls[1]
-    )
+    bits, null_count = nulls
+    validity = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(kind, size, [validity, *map(pa.py_buffer, buffers)], null_count)

@@ -79,8 +79,9 @@ def _folder_or_prefix(value: object) -> object:
         parts = PurePosixPath(value).parts
         if len(parts) < 3 or ".." in parts:  # noqa: PLR2004  # scheme, bucket, prefix
             raise ValueError("is not a bucket and a prefix below it, such as s3://data/lockstep")
-        if found := _NOT_IN_PREFIX.search(value):
-            raise ValueError(f"has {found[0]!r} in its prefix, which delta-rs and Spark read as part of an URL")
+        match = _NOT_IN_PREFIX.search(value)
+        if match is not None:
+            raise ValueError(f"has {match[0]!r} in its prefix, which delta-rs and Spark read as part of an URL")
         return value
     if isinstance(value, str) and "://" in value:
         raise ValueError("is neither the path of a folder, such as /data/lockstep, nor s3://BUCKET/PREFIX")
@@ -101,7 +102,8 @@ def _further_headers(headers: dict[str, str]) -> dict[str, str]:
 
 
 def _cron(value: str) -> str:
-    if problem := find_cron_problem(value):
+    problem = find_cron_problem(value)
+    if problem:
         raise ValueError(problem)
     return value
 
@@ -165,7 +167,8 @@ class RegistrySettings(_Refusing):
     def _whole(self) -> RegistrySettings:
         if bool(self.user) != ("password" in self.secrets):
             raise ValueError("a user needs registry.secrets password, and the password a user")
-        if problem := self._find_wrong_client():
+        problem = self._find_wrong_client()
+        if problem:
             raise ValueError(problem)
         return self
 
@@ -173,16 +176,18 @@ class RegistrySettings(_Refusing):
         """The problem of the client of OpenID Connect; empty without one."""
         of_client = (bool(self.client_id), "client_secret" in self.secrets, bool(self.issuer_url))
         if not any(of_client):
-            unused = "scope" if self.scope else "issuer_hosts" if self.issuer_hosts else ""
-            return f"registry.{unused} has no effect without registry.client_id" if unused else ""
+            for name in ("scope", "issuer_hosts"):
+                if getattr(self, name):
+                    return f"registry.{name} has no effect without registry.client_id"
+            return ""
         if not all(of_client):
             return "a client needs registry.client_id, registry.issuer_url and registry.secrets client_secret"
         if self.user:
             return "registry.user has no effect with registry.client_id: remove one of them"
         if urlsplit(self.url).scheme != "https":
             return "a token over http is readable: registry.url of a client starts with https"
-        wrong = _find_wrong_issuer(self.issuer_url, self.issuer_hosts, "registry.issuer_hosts")
-        return f"registry.issuer_url {wrong}" if wrong else ""
+        problem = _find_wrong_issuer(self.issuer_url, self.issuer_hosts, "registry.issuer_hosts")
+        return f"registry.issuer_url {problem}" if problem else ""
 
 
 ALLOWED_OPTIONS = (
@@ -222,8 +227,9 @@ def _reach_only(options: dict[str, str]) -> dict[str, str]:
         if name in REFUSED_OPTIONS:
             raise ValueError(f"option {name!r} {REFUSED_OPTIONS[name]}")
         if name not in ALLOWED_OPTIONS and not name.startswith(ALLOWED_FAMILIES):
-            known = ", ".join((*ALLOWED_OPTIONS, *(f"{family}*" for family in ALLOWED_FAMILIES)))
-            raise ValueError(f"option {name!r} is not passed through; allowed: {known}")
+            families = [f"{family}*" for family in ALLOWED_FAMILIES]
+            allowed = ", ".join([*ALLOWED_OPTIONS, *families])
+            raise ValueError(f"option {name!r} is not passed through; allowed: {allowed}")
         if not name.endswith(".pem") and not value.isprintable():
             raise ValueError(f"option {name!r} holds control characters")
         if name.endswith(".location") and not Path(value).is_absolute():
@@ -239,8 +245,8 @@ def _references_only(secrets: dict[str, str]) -> dict[str, str]:
         if name not in SECRET_OPTIONS:
             raise ValueError(f"{name!r} is not a secret option; they are {', '.join(SECRET_OPTIONS)}")
         kind, _, place = reference.partition(":")
-        in_file = kind == "file" and Path(place).is_absolute()
-        if not in_file and not (kind == "env" and place.isidentifier()):
+        is_in_file = kind == "file" and Path(place).is_absolute()
+        if not is_in_file and not (kind == "env" and place.isidentifier()):
             raise ValueError(f"{name} does not name the place of the secret: {_REFERENCE}")
     return secrets
 
@@ -256,12 +262,12 @@ def _servers(value: str) -> str:
 
 
 class TopicIdentity(StrEnum):
-    """What makes a topic the same one as before."""
+    """The identity of a topic: two topics with one identity are the same topic."""
 
     ID = "id"
-    """Kafka's topic id: a re-created topic is another one."""
+    """Kafka's topic id: a re-created topic is another topic."""
     NAME = "name"
-    """The name, for brokers without topic ids: a re-created topic is read as the old one.
+    """The name, for brokers without topic ids: a re-created topic is read as the old topic.
 
     `Strict` and `Once` are refused.
     """
@@ -301,8 +307,10 @@ class KafkaSettings(_Refusing):
     @property
     def connection(self) -> dict[str, str]:
         """The configuration of every client that connects: addresses, options, and references of secrets."""
-        method = {"sasl.oauthbearer.method": "oidc"} if self.options.get("sasl.mechanism") == TOKENS else {}
-        return {**self.options, **self.secrets, **method, "bootstrap.servers": self.bootstrap_servers}
+        configuration = {**self.options, **self.secrets}
+        if self.options.get("sasl.mechanism") == TOKENS:
+            configuration["sasl.oauthbearer.method"] = "oidc"
+        return {**configuration, "bootstrap.servers": self.bootstrap_servers}
 
 
 def _downgrade(options: dict[str, str], secrets: dict[str, str]) -> str:
@@ -317,7 +325,9 @@ def _downgrade(options: dict[str, str], secrets: dict[str, str]) -> str:
                 f"{unused[0]} has no effect with security.protocol {protocol or 'unset, which means PLAINTEXT'}: "
                 "set security.protocol SASL_SSL, or SSL for TLS alone"
             )
-    return _weak_login(protocol, options, secrets) if protocol.startswith("SASL") else ""
+    if not protocol.startswith("SASL"):
+        return ""
+    return _weak_login(protocol, options, secrets)
 
 
 def _weak_login(protocol: str, options: dict[str, str], secrets: dict[str, str]) -> str:
@@ -362,9 +372,9 @@ _PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
 
 def _wrong_tokens(options: dict[str, str], secrets: dict[str, str], hosts: tuple[str, ...]) -> str:
     """Reason why no token can be requested, or a token from a host that is not allowed; empty otherwise."""
-    given = [name for name in (*options, *secrets) if name.startswith(("sasl.oauthbearer.", "https."))]
+    of_tokens = [name for name in (*options, *secrets) if name.startswith(("sasl.oauthbearer.", "https."))]
     if options.get("sasl.mechanism") != TOKENS:
-        return f"{given[0]} has no effect without sasl.mechanism {TOKENS}" if given else ""
+        return f"{of_tokens[0]} has no effect without sasl.mechanism {TOKENS}" if of_tokens else ""
     if _IDENTITY in options or _IDENTITY_CONFIG in options:
         if hosts:
             return f"kafka.issuer_hosts has no effect with {_IDENTITY}: the cloud issues the tokens"
@@ -394,8 +404,8 @@ def _wrong_identity(options: dict[str, str], secrets: dict[str, str]) -> str:
     form, example = _IDENTITIES[kind]
     if not form.fullmatch(options.get(_IDENTITY_CONFIG, "")):
         return f"options {_IDENTITY_CONFIG} is not of the form {example!r}"
-    kept = {"sasl.mechanism", _IDENTITY, _IDENTITY_CONFIG, "sasl.oauthbearer.extensions"}
-    unused = [name for name in (*options, *secrets) if name.startswith(("sasl.", "https.")) and name not in kept]
+    used = {"sasl.mechanism", _IDENTITY, _IDENTITY_CONFIG, "sasl.oauthbearer.extensions"}
+    unused = [name for name in (*options, *secrets) if name.startswith(("sasl.", "https.")) and name not in used]
     return f"{unused[0]} has no effect with {kind}, whose identity is the machine's" if unused else ""
 
 
@@ -407,9 +417,9 @@ def _find_wrong_issuer(address: str, hosts: tuple[str, ...], setting: str) -> st
         port = url.port
     except ValueError:
         return "is not a URL"
+    netloc = host if port is None else f"{host}:{port}"
     # The library that requests the token may read an unusual address in another way than this check.
-    plain = f"https://{host}{'' if port is None else f':{port}'}{url.path}"
-    if address != plain or not _HOST.fullmatch(host) or not _PATH.fullmatch(url.path):
+    if address != f"https://{netloc}{url.path}" or not _HOST.fullmatch(host) or not _PATH.fullmatch(url.path):
         return "is https://HOST[:PORT]/PATH in lower case, without user, query and fragment"
     return "" if host in hosts else f"names the host {host}, which is not in {setting}"
 
@@ -437,7 +447,9 @@ class SparkSettings(_Refusing):
     @property
     def worker_memory_bytes(self) -> int | None:
         """`worker_memory_mb` in bytes."""
-        return None if self.worker_memory_mb is None else self.worker_memory_mb * 1_000_000
+        if self.worker_memory_mb is None:
+            return None
+        return self.worker_memory_mb * 1_000_000
 
 
 class DagsterSettings(_Refusing):
@@ -470,8 +482,10 @@ def _origin(value: str) -> str:
         raise ValueError(f"{value!r} is not an origin: write http:// or https://, a host and its port, and no path")
     if "@" in parts.netloc or "*" in parts.netloc:
         raise ValueError(f"{parts.hostname!r}: an origin is one host, without user and password")
-    named = parts.netloc.removesuffix(f":{port}") if port == DEFAULT_PORTS[parts.scheme] else parts.netloc
-    return f"{parts.scheme}://{named}"
+    netloc = parts.netloc
+    if port == DEFAULT_PORTS[parts.scheme]:  # browsers leave it out
+        netloc = netloc.removesuffix(f":{port}")
+    return f"{parts.scheme}://{netloc}"
 
 
 class WebSettings(_Refusing):
@@ -644,8 +658,9 @@ def load_settings() -> Settings:
 
 def _refuse_escape(root: Path) -> None:
     """Refuse a folder such as `a%2Fb`, also one above: a table would be written there and read in `a/b`."""
-    if found := _ESCAPE.search(str(root)):
-        problem = f"settings are wrong: table_root = '{root}': has {found[0]!r}, which delta-rs reads as an escape"
+    match = _ESCAPE.search(str(root))
+    if match is not None:
+        problem = f"settings are wrong: table_root = '{root}': has {match[0]!r}, which delta-rs reads as an escape"
         raise SettingsError(problem, next_step="set table_root to a folder whose whole path has no such part")
 
 
@@ -659,12 +674,12 @@ def _refuse_mistyped_origins() -> None:
             f"LOCKSTEP_SETTINGS names {find_settings_file()}, and there is no such file",
             next_step="correct the name, or unset LOCKSTEP_SETTINGS to read lockstep.toml",
         )
-    known = tuple(f"LOCKSTEP_{name.upper()}" for name in Settings.model_fields)
+    variables = tuple(f"LOCKSTEP_{name.upper()}" for name in Settings.model_fields)
     for name in sorted(os.environ):
         setting = name.upper().partition("__")[0]
-        if setting.startswith("LOCKSTEP_") and setting not in (*known, *OTHER_VARIABLES):
+        if setting.startswith("LOCKSTEP_") and setting not in (*variables, *OTHER_VARIABLES):
             raise SettingsError(
-                f"{name} in the environment is not a setting; known: {', '.join(known)} (parts after __)",
+                f"{name} in the environment is not a setting; known: {', '.join(variables)} (parts after __)",
                 next_step=f"correct or unset {name}{_name_closest(name.upper())}",
             )
         field = Settings.model_fields.get(name.upper().removeprefix("LOCKSTEP_").lower())
@@ -679,26 +694,29 @@ def _problem(item: ErrorDetails) -> str:
     value = item["input"]
     if item["type"] == "extra_forbidden":
         return f"{key} is not a setting{_name_known(item['loc'])}"
-    hidden = any(part in key for part in (".options", ".secrets")) or _WITH_SECRET.search(str(value)) is not None
-    plain = isinstance(value, (str, int, float)) and not hidden
-    return f"{key}{f' = {value!r}' if plain else ''}: {item['msg'].removeprefix('Value error, ')}"
+    is_hidden = any(part in key for part in (".options", ".secrets")) or _WITH_SECRET.search(str(value)) is not None
+    if isinstance(value, (str, int, float)) and not is_hidden:
+        key = f"{key} = {value!r}"
+    return f"{key}: {item['msg'].removeprefix('Value error, ')}"
 
 
 def _name_known(path: tuple[int | str, ...]) -> str:
     """The settings that an unknown key was compared with: those of its group, or the groups."""
     group = Settings.model_fields.get(str(path[0]))
-    inside = len(path) > 1 and group is not None and isinstance(group.default, BaseModel)
-    known = type(group.default).model_fields if inside and group is not None else Settings.model_fields
-    return f" (known{f' in {path[0]}' if inside else ''}: {', '.join(known)})"
+    if len(path) > 1 and group is not None and isinstance(group.default, BaseModel):
+        return f" (known in {path[0]}: {', '.join(type(group.default).model_fields)})"
+    return f" (known: {', '.join(Settings.model_fields)})"
 
 
 def _name_closest(name: str) -> str:
     """A hint at the variable that a mistyped one is most like; empty if none is."""
-    fields = Settings.model_fields.items()
-    groups = {key: type(field.default).model_fields for key, field in fields if isinstance(field.default, BaseModel)}
-    keys = [*Settings.model_fields, *(f"{key}__{part}" for key, parts in groups.items() for part in parts)]
-    found = difflib.get_close_matches(name, [f"LOCKSTEP_{key.upper()}" for key in keys], n=1, cutoff=ALIKE_MIN)
-    return f" (the closest is {found[0]})" if found else ""
+    keys = list(Settings.model_fields)
+    for key, field in Settings.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            keys += [f"{key}__{part}" for part in type(field.default).model_fields]
+    variables = [f"LOCKSTEP_{key.upper()}" for key in keys]
+    similar = difflib.get_close_matches(name, variables, n=1, cutoff=ALIKE_MIN)
+    return f" (the closest is {similar[0]})" if similar else ""
 
 
 def _where() -> str:

@@ -92,25 +92,25 @@ def repeat_unanswered(ask: Callable[[], Answer], wait_seconds: float) -> Answer:
     Raises:
         OSError: Any other error of the request, or this error after `wait_seconds`.
     """
-    begin = time.monotonic()
+    started = time.monotonic()
     pause = _PAUSE_SECONDS
-    is_told = False
+    has_warned = False
     while True:
         try:
             return ask()
         except (FileExistsError, PermissionError):  # an answer, although the client has repeated the request before it
             raise
         except OSError as error:
-            left = wait_seconds - (time.monotonic() - begin)
+            remaining = wait_seconds - (time.monotonic() - started)
             text = str(error.__cause__)
             if not _UNANSWERED.search(text):
                 raise
-            if left <= 0:
-                error.strerror = f"{describe_silence('it', round(time.monotonic() - begin))}: {error.strerror}"
+            if remaining <= 0:
+                error.strerror = f"{describe_silence('it', round(time.monotonic() - started))}: {error.strerror}"
                 raise
-            if not (is_told or _BROKEN_OFF in text):
-                LOG.warning("no answer yet, asked again for %.0f s: %s", left, str(error).splitlines()[0])
-                is_told = True
+            if not (has_warned or _BROKEN_OFF in text):
+                LOG.warning("no answer yet, asked again for %.0f s: %s", remaining, str(error).splitlines()[0])
+                has_warned = True
         time.sleep(pause)
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
@@ -122,7 +122,9 @@ def find_region() -> str | None:
 
 def find_delta_options(table: Path) -> dict[str, str] | None:
     """What delta-rs needs besides the environment to open a table; None for one in a folder."""
-    return dict(_DELTA_RETRIES) if is_in_object_store(table) else None
+    if not is_in_object_store(table):
+        return None
+    return dict(_DELTA_RETRIES)
 
 
 def open_arrow_client() -> S3FileSystem:

@@ -201,20 +201,21 @@ def request_handover(control: Path, epoch: int, timeout_seconds: float, cancelle
     withdrawn: a writer that has not seen it continues.
     """
     find_storage(control).replace(_handover_request(control, epoch), b"{}")
-    before = read_heartbeat(control, epoch)
+    last = read_heartbeat(control, epoch)
     asked = time.monotonic()
     counted = asked
     while not cancelled():
-        now = read_heartbeat(control, epoch)
+        newest = read_heartbeat(control, epoch)
         clock = time.monotonic()
-        if now is None or now.phase is Phase.ENDED:
+        if newest is None or newest.phase is Phase.ENDED:
             return Takeover.HANDOVER
-        if now != before:
-            before = now
+        if newest != last:
+            last = newest
             counted = clock
-        if now.phase is Phase.WRITING and clock - asked > timeout_seconds:
+        if newest.phase is Phase.WRITING and clock - asked > timeout_seconds:
             return Takeover.SILENT
-        if now.phase is Phase.DRAINING and clock - counted > POLLS * compute_poll_seconds(control):
+        # It has acknowledged: a last batch may take long, but its counter must change.
+        if newest.phase is Phase.DRAINING and clock - counted > POLLS * compute_poll_seconds(control):
             return Takeover.DEAD
         time.sleep(HANDOVER_POLL_SECONDS * find_storage(control).poll_factor)
     find_storage(control).delete(_handover_request(control, epoch))

@@ -155,7 +155,7 @@ def _write_record(path: Path, record: HeartbeatRecord | RunHeartbeat, *, is_firs
     storage = find_storage(path)
     content = msgspec.json.encode(record).ljust(RECORD_BYTES)
     if not is_first and len(content) == RECORD_BYTES:
-        with suppress(FileNotFoundError):  # an observer took the process for dead
+        with suppress(FileNotFoundError):  # an observer took the process for dead, and removed its file
             storage.overwrite(path, content)
             return
     storage.replace(path, content)
@@ -262,19 +262,21 @@ def run_heartbeat(control: Path, run_id: str) -> Iterator[None]:
 
 def read_run_heartbeats(control: Path) -> dict[str, RunHeartbeat]:
     """The newest heartbeats of all runs that have not ended, by run id; some may be dead."""
-    found: dict[str, RunHeartbeat] = {}
+    heartbeats: dict[str, RunHeartbeat] = {}
     storage = find_storage(control)
     for path in storage.find_files(control, f"*{RUN_FILE}"):
         record = _read_record(path, RunHeartbeat)
         if record is not None:
-            found[path.name.removesuffix(RUN_FILE)] = record
-    return found
+            heartbeats[path.name.removesuffix(RUN_FILE)] = record
+    return heartbeats
 
 
 def is_run_counting(control: Path, run_id: str) -> bool:
     """Poll until the counter of a run changes or counts as dead. Takes one to three seconds."""
     first = read_run_heartbeats(control).get(run_id)
-    for _ in range(POLLS if first is not None else 0):
+    if first is None:
+        return False
+    for _ in range(POLLS):
         time.sleep(compute_poll_seconds(control))
         last = read_run_heartbeats(control).get(run_id)
         if last != first:
@@ -293,8 +295,8 @@ def find_epoch_written_by(control: Path, run_id: str) -> int | None:
 
 def list_epochs(control: Path) -> list[int]:
     """The epochs with a heartbeat file."""
-    found = find_storage(control).find_files(control, "liveness-*.json")
-    return [int(path.stem.removeprefix("liveness-")) for path in found]
+    paths = find_storage(control).find_files(control, "liveness-*.json")
+    return [int(path.stem.removeprefix("liveness-")) for path in paths]
 
 
 def forget_run(control: Path, run_id: str) -> None:
@@ -307,7 +309,9 @@ def read_this_process() -> ProcessIdentity | None:
     pid = os.getpid()
     started = _started(pid)
     place = _place()
-    return ProcessIdentity(pid, started, place) if started is not None and place is not None else None
+    if started is None or place is None:
+        return None
+    return ProcessIdentity(pid, started, place)
 
 
 def is_process_alive(process: ProcessIdentity | None) -> bool:
@@ -347,8 +351,10 @@ def find_writer(control: Path, epoch: int) -> WriterState:
         return WriterState.ENDED
     if is_writer_alive(control, epoch):
         return WriterState(last.phase.value)
-    after = read_heartbeat(control, epoch)
-    return WriterState.ENDED if after is not None and after.phase is Phase.ENDED else WriterState.GONE
+    newest = read_heartbeat(control, epoch)
+    if newest is not None and newest.phase is Phase.ENDED:  # it ended while its counter was observed
+        return WriterState.ENDED
+    return WriterState.GONE
 
 
 def find_heartbeat_time(control: Path, epoch: int) -> float | None:
@@ -356,8 +362,8 @@ def find_heartbeat_time(control: Path, epoch: int) -> float | None:
 
     For alarms only: whether a writer is alive is decided by its counter.
     """
-    found = find_storage(control).get_status(_liveness(control, epoch))
-    return None if found is None else found.modified_at
+    status = find_storage(control).get_status(_liveness(control, epoch))
+    return None if status is None else status.modified_at
 
 
 def compute_poll_seconds(control: Path) -> float:
@@ -371,13 +377,17 @@ def _started(pid: int) -> int | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    if fields[0] in "ZX":  # a zombie, or dead
+        return None
+    return int(fields[19])
 
 
 def _place() -> str | None:
     boot = read_boot_id()
+    if boot is None:
+        return None
     try:
-        return None if boot is None else f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
 

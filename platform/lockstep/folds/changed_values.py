@@ -40,4 +40,4 @@ def find_change_test(fold: type) -> IsChanged:
     """
     value = get_args(read_transform_types(fold).state)[1]
     has_nan = any(isinstance(part, _INEXACT) for part in list_type_parts(inspect.type_info(value)))
-    return is_changed if has_nan else operator.ne
+    return is_changed if has_nan else operator.ne  # without an encoding for each value

@@ -99,15 +99,17 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
     def envelope(self, message: M, record: Record) -> Envelope:
         """Session, number and event time are fields of the message."""
         declared = self.fields
-        kind = type(message)
+        kind = Kind.UPDATE
+        if type(message) is declared.snapshot:
+            kind = Kind.SNAPSHOT
+        elif type(message) is declared.end:
+            kind = Kind.END
         session = record.key_text if declared.session is None else getattr(message, declared.session)
-        return Envelope(
-            session if isinstance(session, str) else session.decode(),
-            Kind.SNAPSHOT if kind is declared.snapshot else Kind.END if kind is declared.end else Kind.UPDATE,
-            None if declared.sequence is None else getattr(message, declared.sequence),
-            None,
-            None if declared.event_time_us is None else getattr(message, declared.event_time_us),
-        )
+        if not isinstance(session, str):
+            session = session.decode()
+        sequence = None if declared.sequence is None else getattr(message, declared.sequence)
+        event_time_us = None if declared.event_time_us is None else getattr(message, declared.event_time_us)
+        return Envelope(session, kind, sequence, None, event_time_us)
 
     @override
     def on_snapshot(self, message: M, record: Record, previous: dict[K, V] | None) -> dict[K, V]:
@@ -139,24 +141,26 @@ class ColumnFold(Transform[M, dict[K, V], R], Generic[M, K, V, R]):
             values = names.values_of(row)
             previous = state.get(key)
             if previous is None:
-                before = names.nothing
-                after = list(values)
+                old_values = names.nothing
+                new_values = list(values)
                 _check_complete(key, values)
             else:
-                before = astuple(previous)
-                after = [old if value is UNSET else value for old, value in zip(before, values, strict=True)]
-            new = make(*after)
+                old_values = astuple(previous)
+                pairs = zip(old_values, values, strict=True)
+                new_values = [old if value is UNSET else value for old, value in pairs]
+            new = make(*new_values)
             if unchanged or is_changed(new, previous):
                 state[key] = new
-                emitted.append(emit(*pick((key, *after, *before))))
+                emitted.append(emit(*pick((key, *new_values, *old_values))))
         return emitted
 
     def emit(self, message: M | None, key: K, new: V | None, previous: V | None) -> R:
         """The output row of one changed row, as `TableFold.emit`."""
         del message
         names = self._compiled()
-        after, before = (names.nothing if each is None else astuple(each) for each in (new, previous))
-        return cast("R", names.row(*names.pick((key, *after, *before))))
+        new_values = names.nothing if new is None else astuple(new)
+        old_values = names.nothing if previous is None else astuple(previous)
+        return cast("R", names.row(*names.pick((key, *new_values, *old_values))))
 
     @override
     @classmethod
@@ -214,9 +218,8 @@ class ColumnNames:
         if declared.snapshot not in members:
             raise _refuse(transform, "fields.snapshot", declared.snapshot, "is not a message type of it", "one of M")
         self.nothing = (None,) * len(self.columns)
-        self.updates: tuple[type[msgspec.Struct], ...] = tuple(
-            each for each in members if each not in {declared.snapshot, declared.end}
-        )
+        others = {declared.snapshot, declared.end}
+        self.updates: tuple[type[msgspec.Struct], ...] = tuple(member for member in members if member not in others)
         self.key_of: Callable[[object], Any] = attrgetter(self.key)
         values = cast("_Getter", attrgetter(*self.columns))
         pick = cast("_Getter", itemgetter(*self.source))
@@ -224,10 +227,11 @@ class ColumnNames:
         self.pick = _make_tuples(pick, len(self.source))
 
     def _place(self, transform: type, name: str) -> int:
-        known = [self.key, *self.columns, *(PREVIOUS + column for column in self.columns)]
-        if name not in known:
-            raise _refuse(transform, f"{self.row.__name__}.{name}", name, "has no value", f"one of {', '.join(known)}")
-        return known.index(name)
+        sources = [self.key, *self.columns, *(PREVIOUS + column for column in self.columns)]
+        if name not in sources:
+            field = f"{self.row.__name__}.{name}"
+            raise _refuse(transform, field, name, "has no value", f"one of {', '.join(sources)}")
+        return sources.index(name)
 
 
 @cache
@@ -238,10 +242,16 @@ def compile_fields(transform: type[ColumnFold[Any, Any, Any, Any]]) -> ColumnNam
 
 def find_row_type(message: type[msgspec.Struct], rows: str) -> type[msgspec.Struct] | None:
     """The Struct of the rows of a message type; None if the field is not a list of a Struct."""
-    found: Any = {each.name: each.type for each in fields(message)}.get(rows)
-    inner: Any = get_args(found)[0] if get_origin(found) is list else None
-    struct: type[msgspec.Struct] | None = inner if inner is not None and hasattr(inner, "__struct_fields__") else None
-    return struct
+    declared: Any = _list_types(message).get(rows)
+    if get_origin(declared) is not list:
+        return None
+    struct: type[msgspec.Struct] = get_args(declared)[0]
+    return struct if hasattr(struct, "__struct_fields__") else None
+
+
+def _list_types(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """The types of the fields of a Struct, by name."""
+    return {field.name: field.type for field in fields(struct)}
 
 
 def _check_complete(key: object, values: tuple[object, ...]) -> None:
@@ -251,7 +261,9 @@ def _check_complete(key: object, values: tuple[object, ...]) -> None:
 
 def _make_tuples(read: _Getter, size: int) -> _Getter:
     """A getter that returns a tuple also for one value."""
-    return read if size > 1 else lambda row: (read(row),)
+    if size > 1:
+        return read
+    return lambda row: (read(row),)
 
 
 def _names_of(transform: type, value: Any) -> tuple[str, ...]:
@@ -262,7 +274,8 @@ def _names_of(transform: type, value: Any) -> tuple[str, ...]:
 
 def _find_removed(transform: type, names: ColumnNames) -> str:
     """The first column that is never None in V; it and the others are None in the row of a removed key."""
-    row, value = ({each.name: each.type for each in fields(struct)} for struct in (names.row, names.value))
+    row = _list_types(names.row)
+    value = _list_types(names.value)
     if names.key not in row:
         right = f"{names.key}, the key of the state"
         raise _refuse(transform, names.row.__name__, sorted(row), "has no field for the key", right)
@@ -307,9 +320,9 @@ def _check_message(transform: type, declared: TableFields, message: Any, value: 
 
 def _check_column_types(transform: type, row: type[msgspec.Struct], value: type[msgspec.Struct]) -> None:
     """Refuse columns whose values in a message are of other types than in the state, such as int and float."""
-    given = {each.name: each.type for each in fields(row)}
+    types = _list_types(row)
     for column in fields(value):
-        kind = given[column.name]
+        kind = types[column.name]
         if not StorableType(kind).kinds <= StorableType(column.type).kinds:
             problem = f"is of another type than {value.__name__}.{column.name}: {column.type}"
             raise _refuse(transform, f"{row.__name__}.{column.name}", kind, problem, "declare both with one type")

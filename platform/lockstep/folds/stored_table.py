@@ -25,5 +25,7 @@ def find_stored_type(fold: type, base: type, state: object) -> object:
         base: The ready fold that it is one of.
         state: The `dict[K, V]` of its declaration.
     """
-    sees_state = any(getattr(fold, hook) is not getattr(base, hook) for hook in SEES_STATE)
-    return state if sees_state else find_table_type(state)
+    for hook in SEES_STATE:
+        if getattr(fold, hook) is not getattr(base, hook):
+            return state
+    return find_table_type(state)

@@ -283,7 +283,8 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         self, message: M, record: Record, previous: WindowState[A] | None
     ) -> InitialState[WindowState[A], R]:
         """Start a session with its first message."""
-        if (kind := self.envelope(message, record).kind) in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
+        kind = self.envelope(message, record).kind
+        if kind in {Kind.SNAPSHOT, Kind.SNAPSHOT_PART}:
             raise Violation("a message of kind UPDATE, as windows have no snapshots", kind.name, "snapshot of windows")
         state = WindowState[A]()
         return InitialState(state, self.on_update(state, message, record))
@@ -317,26 +318,26 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
         del deadline_us
         end_us = state.open[0].window.end_us
         closed = bisect_right(state.open, end_us, key=_get_end)
-        rows = [self.emit(each.window, each.value) for each in state.open[:closed]]
+        rows = [self.emit(opened.window, opened.value) for opened in state.open[:closed]]
         del state.open[:closed]
         return rows
 
     @override
     def on_end(self, state: WindowState[A]) -> Iterable[R]:
         """Close all windows of a session that ends."""
-        return [self.emit(each.window, each.value) for each in state.open]
+        return [self.emit(opened.window, opened.value) for opened in state.open]
 
     @override
     def pending(self, state: WindowState[A]) -> int:
         """Messages in open windows."""
-        return sum(each.window.messages for each in state.open)
+        return sum(opened.window.messages for opened in state.open)
 
     def _put(self, state: WindowState[A], message: M, start_us: int, end_us: int) -> None:
         """Add a message to the window of these times."""
-        at = bisect_left(state.open, (end_us, start_us), key=_get_order)
-        if at == len(state.open) or _get_order(state.open[at]) != (end_us, start_us):
-            state.open.insert(at, OpenWindow(Window(start_us, end_us), self.create()))
-        self._take(state.open[at], message)
+        place = bisect_left(state.open, (end_us, start_us), key=_get_order)
+        if place == len(state.open) or _get_order(state.open[place]) != (end_us, start_us):
+            state.open.insert(place, OpenWindow(Window(start_us, end_us), self.create()))
+        self._take(state.open[place], message)
 
     def _join(self, state: WindowState[A], message: M, start_us: int, end_us: int) -> None:
         """Add a message to the session window that it continues; it may join two."""
@@ -347,7 +348,7 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
             joined.value = self.merge(joined.value, other.value)
             joined.window.messages += other.window.messages
         joined.window.start_us = min(joined.window.start_us, start_us)
-        joined.window.end_us = max(end_us, *(each.window.end_us for each in (joined, *others)))
+        joined.window.end_us = max(end_us, *(opened.window.end_us for opened in (joined, *others)))
         state.open[first:until] = [joined]
         self._take(joined, message)
 
@@ -357,7 +358,8 @@ class WindowFold(Transform[M, WindowState[A], R], Generic[M, A, R]):
             state.open = [OpenWindow(Window(time_us, time_us), self.create())]
         (counted,) = state.open
         window = counted.window
-        window.start_us, window.end_us = min(window.start_us, time_us), max(window.end_us, time_us)
+        window.start_us = min(window.start_us, time_us)
+        window.end_us = max(window.end_us, time_us)
         self._take(counted, message)
         if window.messages < size:
             return ()

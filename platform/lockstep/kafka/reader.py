@@ -509,7 +509,7 @@ class _Prober:
         shows_all = {"isolation.level": "read_uncommitted", "debug": "msg"}
         self._client = RangeConsumer({**configuration, **shows_all}, self._log, log_level=DEBUG)
 
-    def read(self, whole: Range) -> tuple[list[tuple[int, int]], list[Fetch]] | UnreadableRange:
+    def look(self, whole: Range) -> tuple[list[tuple[int, int]], list[Fetch]] | UnreadableRange:
         """[start, until) of offsets with a message, and the fetches that showed that; earlier results are discarded."""
         self._log.fetches.clear()
         seen: list[tuple[int, int]] = []
@@ -606,7 +606,7 @@ def _explained(configuration: Configuration, whole: Range, gaps: Gaps, tuning: T
     holes = [Hole(start=start, until=until, cause=UNPROVEN) for start, until in gaps]
     prober = _Prober(configuration, tuning)
     try:
-        answer = prober.read(whole)  # 1
+        answer = prober.look(whole)  # 1
     finally:
         prober.close()
     if isinstance(answer, UnreadableRange):
@@ -633,7 +633,7 @@ def _by_batches(
     prober = _Prober({**configuration, **ONE_BATCH}, tuning)
     try:
         for hole in unproven:
-            answer = prober.read(msgspec.structs.replace(whole, start=hole.start, until=hole.until))
+            answer = prober.look(msgspec.structs.replace(whole, start=hole.start, until=hole.until))
             if isinstance(answer, UnreadableRange):
                 return answer
             # Of a batch with more records, none tells which offset the control record has.

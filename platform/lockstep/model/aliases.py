@@ -20,7 +20,9 @@ V = TypeVar("V")
 
 def find_alias(state: object) -> str:
     """Two places with one object that can be changed; empty without any."""
-    return _name_alias(state) if _has_alias(state) else ""
+    if not _has_alias(state):
+        return ""
+    return _name_alias(state)
 
 
 def _has_alias(state: object) -> bool:
@@ -48,7 +50,9 @@ def _list_values(value: Any) -> Collection[object]:
         return cast("Collection[object]", value.values())
     if isinstance(value, TableState):
         return cast("Collection[object]", list_held_rows(value).values())
-    return cast("Collection[object]", value) if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, (list, tuple)):
+        return cast("Collection[object]", value)
+    return ()
 
 
 @cache
@@ -72,7 +76,8 @@ def _name_alias(state: object) -> str:
     while inside:
         place, value = inside.popleft()
         if is_mutable(value):
-            if first := places.get(id(value)):
+            first = places.get(id(value))
+            if first:
                 return f"{first} and {place} are one {type(value).__name__}, and would be loaded as two: copy it"
             places[id(value)] = place
         inside.extend(_list_parts(value, place))
@@ -92,29 +97,38 @@ def _list_parts(value: Any, place: str) -> Iterator[tuple[str, object]]:
         for name in value.__struct_fields__:
             yield f"{place}.{name}", getattr(value, name)
     elif isinstance(value, (dict, TableState)):
-        for key, inner in (value if isinstance(value, dict) else list_held_rows(value)).items():
+        rows = value if isinstance(value, dict) else list_held_rows(value)
+        for key, inner in rows.items():
             yield f"{place}[{key!r}]", inner
     elif isinstance(value, (list, tuple)):
-        for at, inner in enumerate(value):
-            yield f"{place}[{at}]", inner
+        for number, inner in enumerate(value):
+            yield f"{place}[{number}]", inner
 
 
 def may_share_objects(left: object, right: object) -> bool:
     """Whether a value of one type may hold an object of a value of the other one, and the object can be changed."""
     others = _list_mutable(right)
-    return any(issubclass(a, b) or issubclass(b, a) for a in _list_mutable(left) for b in others)
+    for kind in _list_mutable(left):
+        if any(issubclass(kind, other) or issubclass(other, kind) for other in others):
+            return True
+    return False
 
 
 def _list_mutable(declared: object) -> set[type]:
     """The classes in a type whose objects can be changed in place."""
-    return {kind for part in list_type_parts(inspect.type_info(declared)) for kind in _find_mutable(part)}
+    kinds = set[type]()
+    for part in list_type_parts(inspect.type_info(declared)):
+        kinds |= _find_mutable(part)
+    return kinds
 
 
 def _find_mutable(info: inspect.Type) -> set[type]:
     if isinstance(info, inspect.StructType):
         kind = cast("type[msgspec.Struct]", get_origin(info.cls) or info.cls)
         return set() if kind.__struct_config__.frozen else {kind}
-    return {list} if isinstance(info, inspect.ListType) else {dict} if isinstance(info, inspect.DictType) else set()
+    if isinstance(info, inspect.ListType):
+        return {list}
+    return {dict} if isinstance(info, inspect.DictType) else set()
 
 
 def copy_value(value: V) -> V:
@@ -129,7 +143,9 @@ def _copy(value: Any) -> object:
         return {key: _copy(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_copy(inner) for inner in value]
-    return tuple(map(_copy, value)) if type(value) is tuple else value
+    if type(value) is tuple:
+        return tuple(map(_copy, value))
+    return value
 
 
 def _copy_struct(value: msgspec.Struct) -> msgspec.Struct:

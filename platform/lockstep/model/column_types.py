@@ -97,7 +97,9 @@ def _read(number: Number) -> Decimal:
         return number
     text = number if isinstance(number, str) else repr(number)
     # Decimal takes more: spaces, underscores, digits of other scripts.
-    return Decimal(text) if _SPELLING.fullmatch(text) else _NAN
+    if not _SPELLING.fullmatch(text):
+        return _NAN
+    return Decimal(text)
 
 
 class _Numbers(dict[Number, Decimal]):
@@ -113,7 +115,8 @@ class _Numbers(dict[Number, Decimal]):
         if len(self) >= NUMBERS_MAX:
             self.clear()
         if not isinstance(number, str) or len(number) <= TEXT_LENGTH_MAX:
-            self[canonical if isinstance(number, Decimal) else number] = canonical  # no Decimal of a million digits
+            key = canonical if isinstance(number, Decimal) else number  # no Decimal of a million digits
+            self[key] = canonical
         return canonical
 
 

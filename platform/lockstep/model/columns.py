@@ -152,13 +152,14 @@ def _check_names(names: list[str], path: str) -> None:
     seen: dict[str, str] = {}
     for name in names:
         place = _Place(f"{path}.{name}", ())
-        if bad := sorted(set(name) & _REFUSED_IN_NAMES):
-            raise place.error(name, f"Delta allows no {bad} in a column's name", "use letters, digits and underscores")
+        refused = sorted(set(name) & _REFUSED_IN_NAMES)
+        if refused:
+            problem = f"Delta allows no {refused} in a column's name"
+            raise place.error(name, problem, "use letters, digits and underscores")
         other = seen.setdefault(name.lower(), name)
         if other != name:
-            raise place.error(
-                name, f"Delta cannot tell it from the column {other!r}: case does not count", "rename one"
-            )
+            problem = f"Delta cannot tell it from the column {other!r}: case does not count"
+            raise place.error(name, problem, "rename one")
 
 
 def _column_type(annotation: object, place: _Place) -> ColumnType:
@@ -176,12 +177,13 @@ _MARKED: Final[Mapping[type, tuple[type, str]]] = {
 
 def _check_markers(annotation: object, place: _Place) -> None:
     """Refuse annotations of a type that do not describe its column."""
-    for one in place.markers:
-        kind = one if isinstance(one, type) else type(one)
-        of, example = _MARKED.get(kind, (None, ""))
-        if of is not None and (isinstance(one, type) or annotation is not of):
-            problem = "is a class and no value of it" if isinstance(one, type) else f"is for {of.__name__} alone"
-            raise place.error(one, f"{problem}, next to {annotation}", f"for example {example}")
+    for marker in place.markers:
+        is_class = isinstance(marker, type)
+        kind = marker if isinstance(marker, type) else type(marker)
+        marked, example = _MARKED.get(kind, (None, ""))
+        if marked is not None and (is_class or annotation is not marked):
+            problem = "is a class and no value of it" if is_class else f"is for {marked.__name__} alone"
+            raise place.error(marker, f"{problem}, next to {annotation}", f"for example {example}")
 
 
 def _mapping(annotation: object) -> _Mapping:
@@ -212,15 +214,14 @@ def _unwrapped(annotation: object, place: _Place) -> tuple[object, _Place]:
 
 
 def _optional(annotation: object, place: _Place) -> ColumnType:
-    given = get_args(annotation)
-    inner = [one for one in given if one is not types.NoneType]
+    inner = [member for member in get_args(annotation) if member is not types.NoneType]
     if len(inner) != 1:
         raise place.error(annotation, "is a union of several types, a column has one", "split it into optional columns")
     return replace(_column_type(inner[0], place), nullable=True)
 
 
 def _scalar(annotation: object, place: _Place) -> ColumnType:
-    if any(isinstance(one, msgspec.Meta) and one.tz is False for one in place.markers):
+    if any(isinstance(marker, msgspec.Meta) and marker.tz is False for marker in place.markers):
         raise place.error(annotation, "asks for times without a zone", "use aware datetimes: the table holds UTC")
     return _SCALARS[annotation]
 
@@ -246,7 +247,7 @@ Default = TypeVar("Default")
 
 
 def _marker(place: _Place, kind: type[Marker], default: Default) -> Marker | Default:
-    return next((one for one in reversed(place.markers) if isinstance(one, kind)), default)
+    return next((marker for marker in reversed(place.markers) if isinstance(marker, kind)), default)
 
 
 def _struct(annotation: type[msgspec.Struct], place: _Place) -> ColumnType:
@@ -256,26 +257,26 @@ def _struct(annotation: type[msgspec.Struct], place: _Place) -> ColumnType:
 
 
 def _enum(annotation: type[enum.Enum], place: _Place) -> ColumnType:
-    found = _of_values([member.value for member in annotation], annotation, place)
-    return replace(found, python=annotation)
+    column = _of_values([member.value for member in annotation], annotation, place)
+    return replace(column, python=annotation)
 
 
 def _of_values(values: list[object], annotation: object, place: _Place) -> ColumnType:
     """The column of an Enum or Literal: all its values are of one type."""
-    held = {type(value) for value in values}
+    kinds = {type(value) for value in values}
     if values and all(isinstance(value, str) for value in values):
         return ColumnType(ColumnKind.ENUM, pa.string())
-    if values and all(isinstance(value, int) for value in values) and bool not in held:
+    if values and all(isinstance(value, int) for value in values) and bool not in kinds:
         return ColumnType(ColumnKind.ENUM, pa.int64())
-    named = ", ".join(sorted(kind.__name__ for kind in held)) or "none"
-    raise place.error(annotation, f"has values of these types: {named}", "use strings only or integers only")
+    names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+    raise place.error(annotation, f"has values of these types: {names}", "use strings only or integers only")
 
 
 def _literal(annotation: object, place: _Place) -> ColumnType:
     values = [value for value in get_args(annotation) if value is not None]
-    found = _of_values(values, annotation, place)
-    kind = ColumnKind.STRING if found.arrow == pa.string() else ColumnKind.INTEGER
-    return replace(found, kind=kind, nullable=len(values) < len(get_args(annotation)))
+    column = _of_values(values, annotation, place)
+    kind = ColumnKind.STRING if column.arrow == pa.string() else ColumnKind.INTEGER
+    return replace(column, kind=kind, nullable=len(values) < len(get_args(annotation)))
 
 
 def _list(annotation: object, place: _Place) -> ColumnType:
@@ -294,8 +295,8 @@ def _map(annotation: object, place: _Place) -> ColumnType:
     key, value = get_args(annotation)
     if _unwrapped(key, place)[0] is not str:
         raise place.error(annotation, "has keys that are not str", "use dict[str, X], or a list of a nested Struct")
-    held = Column("value", _column_type(value, _Place(f"{place.path}{{}}", place.parents)))
-    return ColumnType(ColumnKind.MAP, pa.map_(pa.string(), held.type.arrow), children=(held,))
+    item = Column("value", _column_type(value, _Place(f"{place.path}{{}}", place.parents)))
+    return ColumnType(ColumnKind.MAP, pa.map_(pa.string(), item.type.arrow), children=(item,))
 
 
 _MAPPINGS: Final[Mapping[object, _Mapping]] = {

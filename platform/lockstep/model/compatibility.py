@@ -63,7 +63,9 @@ def _outline(shape: StateTypeSchema) -> tuple[str, str, int]:
 
 def _members(shape: StateTypeSchema) -> tuple[StateTypeSchema, ...]:
     """The members of a union without None; of any other type, the type itself."""
-    return tuple(item for item in shape.items if item != _NONE) if shape.kind == "union" else (shape,)
+    if shape.kind != "union":
+        return (shape,)
+    return tuple(item for item in shape.items if item != _NONE)
 
 
 def _compare_unions(
@@ -88,30 +90,31 @@ def _compare_items(stored: StateTypeSchema, declared: StateTypeSchema, path: str
             if was != now:
                 yield Incompatibility(f"{path}{{key}}", str(was), str(now))
         else:
-            yield from _compare(was, now, f"{path}[{number}]" if stored.kind == "tuple" else f"{path}{{}}")
+            inner = f"{path}[{number}]" if stored.kind == "tuple" else f"{path}{{}}"
+            yield from _compare(was, now, inner)
 
 
 def _compare_fields(stored: StateTypeSchema, declared: StateTypeSchema, path: str) -> Iterator[Incompatibility]:
-    known = {field.name: field for field in declared.fields}
+    declared_fields = {field.name: field for field in declared.fields}
     for field in stored.fields:
-        if field.name not in known:
+        if field.name not in declared_fields:
             yield Incompatibility(_inside(path, field), str(field.shape), "no such field")
         else:
-            yield from _compare_field(field, known[field.name], path)
-    before = _names(stored)
-    after = _names(declared)
+            yield from _compare_field(field, declared_fields[field.name], path)
+    old_names = _names(stored)
+    new_names = _names(declared)
     for field in declared.fields:
-        if field.name not in before and field.default is None:
+        if field.name not in old_names and field.default is None:
             yield Incompatibility(_inside(path, field), "no such field", f"{field.shape} without a default")
-    if stored.kind == "array" and before != after[: len(before)]:
-        yield Incompatibility(path, f"fields by position {', '.join(before)}", ", ".join(after))
+    if stored.kind == "array" and old_names != new_names[: len(old_names)]:
+        yield Incompatibility(path, f"fields by position {', '.join(old_names)}", ", ".join(new_names))
 
 
 def _compare_field(stored: FieldSchema, declared: FieldSchema, path: str) -> Iterator[Incompatibility]:
     if stored.default is not None and stored.default != declared.default:
         # Sessions stored before the field existed lack it: they would silently read the new default.
-        found = "no default" if declared.default is None else f"default {declared.default}"
-        yield Incompatibility(_inside(path, stored), f"default {stored.default}", found)
+        new_default = "no default" if declared.default is None else f"default {declared.default}"
+        yield Incompatibility(_inside(path, stored), f"default {stored.default}", new_default)
     yield from _compare(stored.shape, declared.shape, _inside(path, stored))
 
 

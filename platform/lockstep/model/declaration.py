@@ -84,45 +84,48 @@ def _find_mistake(cls: DeclarationType, args: Sequence[object], kwargs: Mapping[
 def _find_unknown_name(
     cls: DeclarationType, parameters: Mapping[str, Parameter], kwargs: Mapping[str, object]
 ) -> CallError | None:
-    if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     unknown = next((name for name in kwargs if name not in parameters), None)
     if unknown is None:
         return None
     problem = f"is not an argument of {cls.__name__}"
-    shown = f"{cls.__name__}.{unknown} = {_show(kwargs[unknown])}"
-    near = get_close_matches(unknown, parameters, n=1)
+    argument = f"{cls.__name__}.{unknown} = {_show(kwargs[unknown])}"
+    similar = get_close_matches(unknown, parameters, n=1)
     example = _find_example(cls)
-    if near:
-        fitting = example if f"{near[0]}=" in example else f"{cls.__name__}({near[0]}=...)"
-        return CallError(shown, problem, f"did you mean {near[0]}? For example {fitting}")
+    if similar:
+        name = similar[0]
+        fitting = example if f"{name}=" in example else f"{cls.__name__}({name}=...)"
+        return CallError(argument, problem, f"did you mean {name}? For example {fitting}")
     if not parameters:
-        return CallError(shown, problem, f"{cls.__name__} has no arguments: {example}")
-    return CallError(shown, problem, f"its arguments are {', '.join(parameters)}; for example {example}")
+        return CallError(argument, problem, f"{cls.__name__} has no arguments: {example}")
+    return CallError(argument, problem, f"its arguments are {', '.join(parameters)}; for example {example}")
 
 
 def _find_surplus(
     cls: DeclarationType, parameters: Mapping[str, Parameter], args: Sequence[object]
 ) -> CallError | None:
     """More arguments without a name than the class takes."""
-    if any(each.kind is Parameter.VAR_POSITIONAL for each in parameters.values()):
+    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters.values()):
         return None
-    taken = [name for name, each in parameters.items() if each.kind in _BY_POSITION]
-    if len(args) <= len(taken):
+    positional = [name for name, parameter in parameters.items() if parameter.kind in _BY_POSITION]
+    if len(args) <= len(positional):
         return None
-    rest = ", ..." if len(args) > _ARGUMENTS_SHOWN else ""
-    shown = f"{cls.__name__}({', '.join(map(_show, args[:_ARGUMENTS_SHOWN]))}{rest})"
+    more = ", ..." if len(args) > _ARGUMENTS_SHOWN else ""
+    call = f"{cls.__name__}({', '.join(map(_show, args[:_ARGUMENTS_SHOWN]))}{more})"
     if not parameters:
-        return CallError(shown, f"{cls.__name__} has no arguments", _find_example(cls))
-    problem = f"takes {_count(len(taken))} without a name ({', '.join(taken)})" if taken else "its arguments need names"
-    return CallError(shown, problem, f"for example {_find_example(cls)}")
+        return CallError(call, f"{cls.__name__} has no arguments", _find_example(cls))
+    problem = "its arguments need names"
+    if positional:
+        problem = f"takes {_count(len(positional))} without a name ({', '.join(positional)})"
+    return CallError(call, problem, f"for example {_find_example(cls)}")
 
 
 def _find_repeated(
     cls: DeclarationType, parameters: Mapping[str, Parameter], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> CallError | None:
-    taken = list(parameters)[: len(args)]
-    repeated = next((name for name in taken if name in kwargs), None)
+    by_position = list(parameters)[: len(args)]
+    repeated = next((name for name in by_position if name in kwargs), None)
     if repeated is None:
         return None
     return CallError(f"{cls.__name__}.{repeated}", "is given twice", f"give it once: {_find_example(cls)}")
@@ -131,17 +134,21 @@ def _find_repeated(
 def _find_missing(
     cls: DeclarationType, parameters: Mapping[str, Parameter], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> CallError | None:
-    given = {*list(parameters)[: len(args)], *kwargs}
-    missing = [name for name in _list_required(parameters) if name not in given]
+    names = {*list(parameters)[: len(args)], *kwargs}
+    missing = [name for name in _list_required(parameters) if name not in names]
     if not missing:
         return None
-    shown = ", ".join(f"{cls.__name__}.{name}" for name in missing)
-    return CallError(shown, "is missing" if len(missing) == 1 else "are missing", f"for example {_find_example(cls)}")
+    arguments = ", ".join(f"{cls.__name__}.{name}" for name in missing)
+    problem = "is missing" if len(missing) == 1 else "are missing"
+    return CallError(arguments, problem, f"for example {_find_example(cls)}")
 
 
 def _list_required(parameters: Mapping[str, Parameter]) -> list[str]:
-    needed = (each for each in parameters.values() if each.default is Parameter.empty and each.kind not in _COLLECTORS)
-    return [each.name for each in needed]
+    required = list[str]()
+    for parameter in parameters.values():
+        if parameter.default is Parameter.empty and parameter.kind not in _COLLECTORS:
+            required.append(parameter.name)
+    return required
 
 
 def _find_example(cls: DeclarationType) -> str:
@@ -149,7 +156,8 @@ def _find_example(cls: DeclarationType) -> str:
     documented = _EXAMPLE.search(cls.__doc__ or "")
     if documented is not None:
         return documented[1]
-    return f"{cls.__name__}({', '.join(f'{name}=...' for name in _list_required(cls.__signature__.parameters))})"
+    arguments = [f"{name}=..." for name in _list_required(cls.__signature__.parameters)]
+    return f"{cls.__name__}({', '.join(arguments)})"
 
 
 def _show(value: object) -> str:

@@ -39,7 +39,7 @@ def check_class(field: str, value: object) -> None:
         DeclarationError: Names both classes.
     """
     bases = type(value).__mro__
-    if bases[0].__module__.startswith(PACKAGE) or any(each in EXTENSION_POINTS for each in bases):
+    if bases[0].__module__.startswith(PACKAGE) or any(base in EXTENSION_POINTS for base in bases):
         return
     closed = next((base for base in bases if base.__module__.startswith(PACKAGE)), None)
     if closed is not None:
@@ -53,9 +53,9 @@ def check_classes(part: object) -> None:
     owner = find_owner(type(part))
     if owner is None:
         return
-    for each in fields(owner):
-        for inner in _list_parts(getattr(part, each.name)):
-            check_class(f"{type(part).__name__}.{each.name}", inner)
+    for field in fields(owner):
+        for inner in _list_parts(getattr(part, field.name)):
+            check_class(f"{type(part).__name__}.{field.name}", inner)
             check_classes(inner)
 
 
@@ -81,62 +81,67 @@ def check_field_types(part: object) -> None:
 
 def find_owner(kind: type) -> type | None:
     """The nearest declared class of lockstep; None for a class of others."""
-    found = next((base for base in kind.__mro__ if base.__module__.startswith(PACKAGE)), None)
-    return found if found is not None and is_dataclass(found) else None
+    owner = next((base for base in kind.__mro__ if base.__module__.startswith(PACKAGE)), None)
+    return owner if owner is not None and is_dataclass(owner) else None
 
 
 @cache
 def read_types(owner: type) -> Mapping[str, object]:
     """The types of the fields of a dataclass, by name."""
     hints = get_type_hints(owner)
-    return {each.name: hints[each.name] for each in fields(owner)}
+    return {field.name: hints[field.name] for field in fields(owner)}
 
 
 def _list_parts(value: object) -> Collection[object]:
     """The parts of a field's value: itself, or the values of a collection."""
     if isinstance(value, Mapping):
         return list(cast("Mapping[object, object]", value).values())
-    return cast("Sequence[object]", value) if isinstance(value, (tuple, list)) else (value,)
+    if isinstance(value, (tuple, list)):
+        return cast("Sequence[object]", value)
+    return (value,)
 
 
 def _fits(value: object, kind: Any) -> bool:  # a type of any form
     origin = get_origin(kind)
     if origin in {Union, UnionType}:
-        return any(_fits(value, each) for each in get_args(kind))
+        return any(_fits(value, member) for member in get_args(kind))
     if origin is not None:
         return _fits_generic(value, origin, get_args(kind))
     if not isinstance(kind, type):  # a type variable, or Any
         return True
     if isinstance(value, bool):
         return kind in {bool, object}
-    return isinstance(value, (int, float) if kind is float else kind)
+    kinds = (int, float) if kind is float else kind  # a whole number is a number
+    return isinstance(value, kinds)
 
 
 def _fits_generic(value: object, origin: Any, arguments: tuple[Any, ...]) -> bool:
     if origin is Callable:
         return callable(value)
-    if not isinstance(value, Sequence if origin is tuple else origin) or isinstance(value, (str, bytes)):
+    wanted = Sequence if origin is tuple else origin  # a list may stand for a tuple
+    if not isinstance(value, wanted) or isinstance(value, (str, bytes)):
         return False
     if isinstance(value, Mapping):
-        held = cast("Mapping[object, object]", value)
-        return all(_fits(key, arguments[0]) and _fits(each, arguments[1]) for key, each in held.items())
+        items = cast("Mapping[object, object]", value).items()
+        return all(_fits(key, arguments[0]) and _fits(item, arguments[1]) for key, item in items)
     if isinstance(value, Collection) and issubclass(origin, Collection):
-        return all(_fits(each, arguments[0]) for each in cast("Collection[object]", value))
+        return all(_fits(item, arguments[0]) for item in cast("Collection[object]", value))
     return True
 
 
 def _list_kinds(kind: Any) -> list[Any]:
-    return (
-        [each for each in get_args(kind) if each is not NoneType] if get_origin(kind) in {Union, UnionType} else [kind]
-    )
+    if get_origin(kind) not in {Union, UnionType}:
+        return [kind]
+    return [member for member in get_args(kind) if member is not NoneType]
 
 
 def format_type(kind: Any) -> str:
     """Write a type as a declaration would."""
-    shown = [
-        each.__name__ if isinstance(each, type) and not get_args(each) else str(each) for each in _list_kinds(kind)
-    ]
-    return " | ".join(shown).replace("collections.abc.", "").replace("typing.", "")
+    names = list[str]()
+    for member in _list_kinds(kind):
+        is_plain = isinstance(member, type) and not get_args(member)
+        names.append(member.__name__ if is_plain else str(member))
+    return " | ".join(names).replace("collections.abc.", "").replace("typing.", "")
 
 
 _EXAMPLES: Mapping[object, str] = {
@@ -155,7 +160,8 @@ def _suggest(kind: Any) -> str:
         return " or ".join(f"{first.__name__}.{name}" for name in first.__members__)
     if first in _EXAMPLES:
         return _EXAMPLES[first]
-    if isinstance(first, type) and (derived := _list_derived(first)):
+    derived = _list_derived(first) if isinstance(first, type) else []
+    if derived:
         return f"for example {min(derived)}()"
     return f"a value of type {format_type(kind)}"
 
@@ -163,4 +169,4 @@ def _suggest(kind: Any) -> str:
 def _list_derived(kind: type) -> list[str]:
     """The names of the library's classes that are derived from a class."""
     derived = cast("list[type]", type.__subclasses__(kind))
-    return [each.__name__ for each in derived if each.__module__.startswith(PACKAGE)]
+    return [subclass.__name__ for subclass in derived if subclass.__module__.startswith(PACKAGE)]

@@ -21,7 +21,9 @@ HIDDEN = "<session>"
 
 def escape_surrogates(text: str) -> str:
     """Write lone surrogates as escapes: a producer may send them, and neither a commit nor a table holds them."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -61,9 +63,9 @@ class Finding(msgspec.Struct, frozen=True):
             if text and not text.isascii():
                 msgspec.structs.force_setattr(self, name, escape_surrogates(text))
         for name in ("expected", "found", "detail"):
-            shown: str | None = getattr(self, name)
-            if shown and len(shown) > TEXT_MAX:
-                msgspec.structs.force_setattr(self, name, f"{shown[: TEXT_MAX - len(CUT)]}{CUT}")
+            value: str | None = getattr(self, name)
+            if value and len(value) > TEXT_MAX:
+                msgspec.structs.force_setattr(self, name, f"{value[: TEXT_MAX - len(CUT)]}{CUT}")
 
     @classmethod
     def at(  # noqa: PLR0913  # the parts of the evidence
@@ -79,14 +81,17 @@ class Finding(msgspec.Struct, frozen=True):
         detail: str = "",
     ) -> Self:
         """A violation in the partition of a position; at its next offset by default, and of no more than that place."""
-        offset = position.next_offset if offset is None else offset
+        if offset is None:
+            offset = position.next_offset
+        if until is None:
+            until = offset
         return cls(
             cause=cause,
             topic=position.topic,
             topic_id=position.topic_id,
             partition=position.partition,
             offset=offset,
-            until=offset if until is None else until,
+            until=until,
             session=session,
             expected=expected,
             found=found,
@@ -97,22 +102,25 @@ class Finding(msgspec.Struct, frozen=True):
         """The violation without the name of its session, for places that no erasure reaches: its offset is enough."""
         if not self.session:
             return self
+        # Texts of errors quote it as Python does.
         spellings = {self.session, repr(self.session)[1:-1], ascii(self.session)[1:-1]}
-        listed = "|".join(re.escape(each) for each in sorted(spellings, key=len, reverse=True))
-        name = re.compile(rf"(?<!\w)(?:{listed})(?!\w)")
+        alternatives = "|".join(re.escape(spelling) for spelling in sorted(spellings, key=len, reverse=True))
+        name = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)")
         texts = {part: getattr(self, part) for part in ("expected", "found", "detail", "traceback")}
         hidden = {part: name.sub(HIDDEN, text) for part, text in texts.items() if text}
         return msgspec.structs.replace(self, session=None, **hidden)
 
     def __str__(self) -> str:
         """One line: a value in it, which anybody may have sent, makes no second line of a log."""
-        where = f"{self.topic}/{self.partition} offset {self.offset}"
+        text = f"{self.cause} at {self.topic}/{self.partition} offset {self.offset}"
         if self.until > self.offset + 1:
-            where += f" to {self.until - 1}"
+            text += f" to {self.until - 1}"
         if self.session is not None:
-            where += f", session {self.session!r}"
-        compared = f": expected {self.expected}, found {self.found}" if self.expected is not None else ""
-        text = f"{self.cause} at {where}{compared}{f' ({self.detail})' if self.detail else ''}"
+            text += f", session {self.session!r}"
+        if self.expected is not None:
+            text += f": expected {self.expected}, found {self.found}"
+        if self.detail:
+            text += f" ({self.detail})"
         return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 

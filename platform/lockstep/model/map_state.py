@@ -112,17 +112,17 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         """The keys, in the order of their encoding."""
-        known = {_ENCODER.encode(key): key for key, value in self._held.items() if value is not ABSENT}
+        keys = {_ENCODER.encode(key): key for key, value in self._held.items() if value is not ABSENT}
         if self._stored is not None:
-            known |= {encoded: key for encoded, key in self._stored.all_keys() if key not in self._held}
-        return iter([known[encoded] for encoded in sorted(known)])
+            keys |= {encoded: key for encoded, key in self._stored.all_keys() if key not in self._held}
+        return iter([keys[encoded] for encoded in sorted(keys)])
 
     def __len__(self) -> int:
         """The number of rows."""
-        held = sum(value is not ABSENT for value in self._held.values())
+        count = sum(value is not ABSENT for value in self._held.values())
         if self._stored is None:
-            return held
-        return held + sum(key not in self._held for _, key in self._stored.all_keys())
+            return count
+        return count + sum(key not in self._held for _, key in self._stored.all_keys())
 
     def clear(self) -> None:
         """Remove all rows."""
@@ -139,7 +139,8 @@ class MapState(MutableMapping[K, V], Generic[K, V]):
             return value
         if self._stored is None:
             return ABSENT
-        value = self._held[key] = self._stored.get(key)
+        value = self._stored.get(key)
+        self._held[key] = value  # also an absent row: it is searched once
         return value
 
 
@@ -199,8 +200,8 @@ def make_table(rows: dict[K, V]) -> TableState[K, V]:
 
 def list_held_rows(rows: MapState[K, V]) -> dict[K, V]:
     """The rows that are in memory."""
-    held = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
-    return {key: cast("V", row) for key, row in held.items() if row is not ABSENT}
+    in_memory = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
+    return {key: cast("V", row) for key, row in in_memory.items() if row is not ABSENT}
 
 
 def is_table_type(declared: object) -> bool:
@@ -236,6 +237,6 @@ def to_stored(rows: MapState[K, V]) -> StoredRows[K, V] | None:
 
 def find_changed_rows(rows: MapState[K, V]) -> Iterator[tuple[K, V | Absent]]:
     """The rows that were assigned or deleted since the table was bound."""
-    held = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
+    in_memory = cast("Mapping[K, V | Absent]", getattr(rows, _HELD))
     changed = cast("Iterable[K]", getattr(rows, _CHANGED))
-    return ((key, held[key]) for key in changed)
+    return ((key, in_memory[key]) for key in changed)

@@ -20,7 +20,9 @@ def make_canonical_key(key: object) -> object:
         return _shorten(cast("Decimal", key))
     if kind is float:
         return key or 0.0  # -0.0 equals 0.0
-    return tuple(map(make_canonical_key, cast("tuple[object, ...]", key))) if kind is tuple else key
+    if kind is tuple:
+        return tuple(map(make_canonical_key, cast("tuple[object, ...]", key)))
+    return key
 
 
 def _shorten(number: Decimal) -> Decimal:
@@ -32,10 +34,10 @@ def _shorten(number: Decimal) -> Decimal:
         return Decimal(0)
     if len(digits) <= DIGITS_MAX and (exponent == 0 or (exponent < 0 and digits[-1])):
         return number
-    kept = len(digits)
-    while digits[kept - 1] == 0:
-        kept -= 1
-    zeros = exponent + len(digits) - kept
-    if 0 < zeros <= DIGITS_MAX - kept:
-        return Decimal((sign, digits[:kept] + (0,) * zeros, 0))
-    return Decimal((sign, digits[:kept], zeros))
+    count = len(digits)
+    while digits[count - 1] == 0:
+        count -= 1
+    zeros = exponent + len(digits) - count
+    if 0 < zeros <= DIGITS_MAX - count:
+        return Decimal((sign, digits[:count] + (0,) * zeros, 0))
+    return Decimal((sign, digits[:count], zeros))

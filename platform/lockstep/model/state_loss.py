@@ -59,13 +59,16 @@ def merge_losses(losses: Iterable[StateLoss]) -> tuple[StateLoss, ...]:
     """One loss of each cause, in order of their offsets."""
     merged: dict[str, StateLoss] = {}
     for loss in losses:
-        merged[loss.cause] = merged[loss.cause] + loss if loss.cause in merged else loss
+        total = merged.get(loss.cause)
+        merged[loss.cause] = loss if total is None else total + loss
     return tuple(sorted(merged.values(), key=lambda loss: (loss.offset, loss.cause)))
 
 
 def _add(first: int | None, second: int | None) -> int | None:
     """The sum of the known numbers."""
-    return second if first is None else first + (second or 0)
+    if first is None:
+        return second
+    return first + (second or 0)
 
 
 class LossTotal(msgspec.Struct, frozen=True, array_like=True):

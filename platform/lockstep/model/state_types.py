@@ -66,10 +66,10 @@ def find_map_types(state_type: object) -> tuple[RowsType, ...]:
 
 
 def _rows_type(attribute: str, name: str, annotation: object) -> RowsType:
-    given = get_args(annotation)
-    if len(given) != 2:  # noqa: PLR2004  # a key and a row
+    arguments = get_args(annotation)
+    if len(arguments) != 2:  # noqa: PLR2004  # a key and a row
         raise _refused(annotation, "does not declare its types", "write MapState[K, V]")
-    key, value = given
+    key, value = arguments
     if not _is_key(inspect.type_info(key)):
         instead = "use str, int, bytes, an enum, or a tuple; of a number the text of DecimalType.canonical"
         raise _refused(annotation, f"its key {key} has no single encoding", instead)
@@ -84,8 +84,9 @@ def find_table_type(state_type: object) -> object:
     if get_origin(state_type) is not dict:
         return state_type
     key, value = get_args(state_type)
-    can_be_stored = _is_key(inspect.type_info(key), (*_KEYS, *_NUMBERS))
-    return TableState[key, value] if can_be_stored else state_type  # type: ignore[valid-type]  # made at run time
+    if not _is_key(inspect.type_info(key), (*_KEYS, *_NUMBERS)):
+        return state_type
+    return TableState[key, value]  # type: ignore[valid-type]  # made at run time
 
 
 def _table_type(annotation: object) -> RowsType:
@@ -167,8 +168,13 @@ class StateTypeSchema(msgspec.Struct, frozen=True, array_like=True):
     fields: tuple[FieldSchema, ...] = ()
 
     def __str__(self) -> str:
+        text = self.kind
+        if self.detail:
+            text += f"({self.detail})"
         inner = ", ".join([*map(str, self.items), *(field.name for field in self.fields)])
-        return self.kind + (f"({self.detail})" if self.detail else "") + (f"[{inner}]" if inner else "")
+        if inner:
+            text += f"[{inner}]"
+        return text
 
 
 def make_type_schema(state_type: object) -> StateTypeSchema:
@@ -185,13 +191,12 @@ def make_type_schema(state_type: object) -> StateTypeSchema:
         shape = _shape(info, (), frozenset(tables))
     except (TypeError, NameError) as error:
         raise _unsaveable(state_type, str(error)) from error
-    return msgspec.structs.replace(
-        shape,
-        fields=tuple(
-            msgspec.structs.replace(field, shape=tables.get(field.name, field.shape)) if tables else field
-            for field in shape.fields
-        ),
-    )
+    if not tables:
+        return shape
+    fields = list[FieldSchema]()
+    for field in shape.fields:
+        fields.append(msgspec.structs.replace(field, shape=tables.get(field.name, field.shape)))
+    return msgspec.structs.replace(shape, fields=tuple(fields))
 
 
 def hash_of_type_schema(shape: StateTypeSchema) -> str:
@@ -200,9 +205,9 @@ def hash_of_type_schema(shape: StateTypeSchema) -> str:
 
 
 def _rows_shape(table: RowsType) -> StateTypeSchema:
-    return StateTypeSchema(
-        "rows", items=(_shape(inspect.type_info(table.key), ()), _shape(inspect.type_info(table.value), ()))
-    )
+    key = _shape(inspect.type_info(table.key), ())
+    row = _shape(inspect.type_info(table.value), ())
+    return StateTypeSchema("rows", items=(key, row))
 
 
 def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] = ()) -> StateTypeSchema:
@@ -217,7 +222,8 @@ def _shape(info: inspect.Type, outer: tuple[type, ...], tables: Collection[str] 
         members = [_shape(member, outer) for member in info.types]
         return StateTypeSchema("union", items=tuple(sorted(members, key=msgspec.msgpack.encode)))
     if isinstance(info, inspect.EnumType):
-        return StateTypeSchema("enum", detail=repr(sorted((member.value for member in info.cls), key=repr)))
+        values = [member.value for member in info.cls]
+        return StateTypeSchema("enum", detail=repr(sorted(values, key=repr)))
     if isinstance(info, inspect.LiteralType):
         return StateTypeSchema("literal", detail=repr(sorted(info.values, key=repr)))
     return StateTypeSchema(_kind(info), _constraints(info), _items(info, outer))
@@ -227,21 +233,21 @@ def _record(info: RecordType, outer: tuple[type, ...], tables: Collection[str] =
     if info.cls in outer:
         return StateTypeSchema("outer", detail=str(len(outer) - outer.index(info.cls)))
     inside = (*outer, info.cls)
-    fields = tuple(
-        FieldSchema(
-            field.encode_name,
-            StateTypeSchema("rows") if field.encode_name in tables else _shape(field.type, inside),
-            _default(field),
-        )
-        for field in info.fields
-    )
+    fields = list[FieldSchema]()
+    for field in info.fields:
+        shape = StateTypeSchema("rows")
+        if field.encode_name not in tables:
+            shape = _shape(field.type, inside)
+        fields.append(FieldSchema(field.encode_name, shape, _default(field)))
     by_position = isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False)
-    return StateTypeSchema("array" if by_position else "record", _tag(info), fields=fields)
+    return StateTypeSchema("array" if by_position else "record", _tag(info), fields=tuple(fields))
 
 
 def _tag(info: inspect.Type) -> str:
     tag = getattr(info, "tag", None)
-    return "" if tag is None else f"{getattr(info, 'tag_field', None)}={tag!r}"
+    if tag is None:
+        return ""
+    return f"{getattr(info, 'tag_field', None)}={tag!r}"
 
 
 def _default(field: inspect.Field) -> str | None:
@@ -249,7 +255,9 @@ def _default(field: inspect.Field) -> str | None:
     factory = field.default_factory
     if factory is not msgspec.NODEFAULT:
         name = getattr(factory, "__qualname__", None)
-        return repr(cast("Callable[[], object]", factory)()) if name is None else f"{name}()"
+        if name is None:
+            return repr(cast("Callable[[], object]", factory)())
+        return f"{name}()"
     if field.default is not msgspec.NODEFAULT:
         return repr(field.default)
     return None if field.required else "left out"
@@ -262,8 +270,8 @@ def _items(info: inspect.Type, outer: tuple[type, ...]) -> tuple[StateTypeSchema
 
 
 def _constraints(info: inspect.Type) -> str:
-    given = ((name, getattr(info, name, None)) for name in _CONSTRAINTS)
-    return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
+    values = {name: getattr(info, name, None) for name in _CONSTRAINTS}
+    return ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
 
 
 def _kind(info: inspect.Type) -> str:
@@ -307,11 +315,14 @@ def _of_dict(value: dict[object, object], shape: StateTypeSchema, outer: tuple[S
     if shape.kind == "record":
         inside = (*outer, shape)
         shapes = {field.name: field.shape for field in shape.fields}
-        named = cast("dict[str, object]", value)
-        return {name: _plain(held, shapes[name], inside) if name in shapes else held for name, held in named.items()}
+        fields = dict(cast("dict[str, object]", value))
+        for name, inner in fields.items():
+            if name in shapes:
+                fields[name] = _plain(inner, shapes[name], inside)
+        return fields
     if len(shape.items) == 2:  # noqa: PLR2004  # a key and a value
-        key, item = shape.items
-        return {_plain(name, key, outer): _plain(held, item, outer) for name, held in value.items()}
+        key_shape, item_shape = shape.items
+        return {_plain(key, key_shape, outer): _plain(item, item_shape, outer) for key, item in value.items()}
     return value
 
 
@@ -319,24 +330,33 @@ def _of_list(value: list[object], shape: StateTypeSchema, outer: tuple[StateType
     if shape.kind == "array":
         return _of_array(value, shape, (*outer, shape))
     if shape.kind == "tuple":
-        return tuple(_plain(held, item, outer) for held, item in zip(value, shape.items, strict=True))
-    item = shape.items[0] if shape.items else None
-    return [held if item is None else _plain(held, item, outer) for held in value]
+        return tuple(_plain(item, item_shape, outer) for item, item_shape in zip(value, shape.items, strict=True))
+    if not shape.items:
+        return list(value)
+    return [_plain(item, shape.items[0], outer) for item in value]
 
 
 def _of_array(value: list[object], shape: StateTypeSchema, inside: tuple[StateTypeSchema, ...]) -> dict[str, object]:
     """Name the fields by position; later fields may be missing at the end of older values."""
+    named = dict[str, object]()
     tag, _, tagged = shape.detail.partition("=")
-    named: dict[str, object] = {tag: value[0]} if tagged else {}
-    fields = zip(shape.fields, value[1:] if tagged else value, strict=False)
-    return named | {field.name: _plain(held, field.shape, inside) for field, held in fields}
+    if tagged:
+        named[tag] = value[0]
+        value = value[1:]
+    for field, item in zip(shape.fields, value, strict=False):
+        named[field.name] = _plain(item, field.shape, inside)
+    return named
 
 
 def _member(value: object, members: tuple[StateTypeSchema, ...]) -> StateTypeSchema:
     """The member of a union that a value belongs to: by its tag, else by its structure."""
-    there = [shape for shape in members if shape.kind != "none"]
-    kinds = _NAMED if isinstance(value, dict) else _LISTED if isinstance(value, list) else ()
-    fitting = [shape for shape in there if shape.kind in (*kinds, "outer")] or there
+    kinds: tuple[str, ...] = ()
+    if isinstance(value, dict):
+        kinds = _NAMED
+    elif isinstance(value, list):
+        kinds = _LISTED
+    candidates = [shape for shape in members if shape.kind != "none"]
+    fitting = [shape for shape in candidates if shape.kind in (*kinds, "outer")] or candidates
     return next((shape for shape in fitting if _is_tagged(value, shape)), fitting[0])
 
 

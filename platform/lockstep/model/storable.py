@@ -75,7 +75,9 @@ class TypedPlace:
         if kind not in self.kinds:
             return f"{path} = {show(value)} is of type {_name(kind)}, and would not be loaded so: its type is {self}"
         check = self.kinds[kind]
-        return _find_unstorable(value, path) if check is None else check.find(value, path)
+        if check is None:
+            return _find_unstorable(value, path)
+        return check.find(value, path)
 
     def __str__(self) -> str:
         return " | ".join("None" if kind is type(None) else kind.__name__ for kind in self.kinds)
@@ -114,7 +116,9 @@ class ValueCondition:
 
     def find(self, value: Any, path: str) -> str:
         """See `InnerCheck.find`."""
-        return "" if self.holds(value) else f"{path} = {show(value)} {self._problem}"
+        if self.holds(value):
+            return ""
+        return f"{path} = {show(value)} {self._problem}"
 
 
 def _is_utc(value: datetime) -> bool:
@@ -160,7 +164,11 @@ class AllOf:
 
     def find(self, value: Any, path: str) -> str:
         """See `InnerCheck.find`."""
-        return next(filter(None, (check.find(value, path) for check in self._checks)), "")
+        for check in self._checks:
+            problem = check.find(value, path)
+            if problem:
+                return problem
+        return ""
 
 
 class ItemsCheck:
@@ -172,7 +180,11 @@ class ItemsCheck:
 
     def find(self, value: Any, path: str) -> str:
         """See `InnerCheck.find`."""
-        return next(filter(None, (self._item.find(item, f"{path}[{at}]") for at, item in enumerate(value))), "")
+        for place, item in enumerate(value):
+            problem = self._item.find(item, f"{path}[{place}]")
+            if problem:
+                return problem
+        return ""
 
 
 class DictCheck:
@@ -187,12 +199,11 @@ class DictCheck:
 
     def find(self, value: Any, path: str) -> str:
         """See `InnerCheck.find`."""
-        return next(filter(None, self._find_all(value, path)), "")
-
-    def _find_all(self, value: dict[object, object], path: str) -> Iterator[str]:
         for key, inner in value.items():
-            yield self._key.find(key, f"a key of {path}")
-            yield self._value.find(inner, f"{path}[{show(key)}]")
+            problem = self._key.find(key, f"a key of {path}") or self._value.find(inner, f"{path}[{show(key)}]")
+            if problem:
+                return problem
+        return ""
 
 
 class RecordCheck:
@@ -229,12 +240,17 @@ class RecordCheck:
         """See `InnerCheck.find`."""
         if self._size is not None and len(value) != self._size:
             return f"{path} = {show(value)} has {len(value)} values, and its type has {self._size}"
-        found = (place.find(_read(value, field), f"{path}{field}") for field, place in self.fields.items())
-        return next(filter(None, found), "")
+        for field, place in self.fields.items():
+            problem = place.find(_read(value, field), f"{path}{field}")
+            if problem:
+                return problem
+        return ""
 
 
 def _read(value: Any, field: str) -> object:
-    return value[int(field[1:-1])] if field.startswith("[") else getattr(value, field[1:])
+    if field.startswith("["):
+        return value[int(field[1:-1])]
+    return getattr(value, field[1:])
 
 
 def _make_expression(value: str, place: TypedPlace, names: dict[str, object]) -> str:
@@ -250,7 +266,9 @@ def _make_expression(value: str, place: TypedPlace, names: dict[str, object]) ->
 
 
 def _make_kind_expression(value: str, kind: type, names: dict[str, object]) -> str:
-    return f"{value} is None" if kind is type(None) else f"type({value}) is {_add_name(kind, names)}"
+    if kind is type(None):
+        return f"{value} is None"
+    return f"type({value}) is {_add_name(kind, names)}"
 
 
 def _add_name(named: object, names: dict[str, object]) -> str:
@@ -354,16 +372,19 @@ class StorableType:
         if isinstance(info, inspect.CustomType) and is_table_type(info.cls):
             yield cast("type[Any]", get_origin(info.cls) or info.cls), None  # its rows are checked one by one
         elif type(info) in _REFUSED or type(info) not in _KNOWN:
-            found = getattr(info, "cls", type(info).__name__.removesuffix("Type").lower())
-            raise _refuse(path, found, *_REFUSED.get(type(info), _REFUSED[inspect.CustomType]))
+            refused = getattr(info, "cls", type(info).__name__.removesuffix("Type").lower())
+            raise _refuse(path, refused, *_REFUSED.get(type(info), _REFUSED[inspect.CustomType]))
         elif isinstance(info, inspect.EnumType):
             yield info.cls, None
         elif isinstance(info, inspect.LiteralType):
             yield from _list_literals(info)
         else:
             kind, check = self._find_kind(info, path, is_key=is_key)
-            checks = [each for each in (check, _make_constraint(info)) if each is not None]
-            yield kind, AllOf(*checks) if len(checks) > 1 else checks[0] if checks else None
+            constraint = _make_constraint(info)
+            if check is not None and constraint is not None:
+                yield kind, AllOf(check, constraint)
+            else:
+                yield kind, constraint if check is None else check
 
     def _find_kind(self, info: inspect.Type, path: str, *, is_key: bool) -> tuple[type, InnerCheck | None]:
         match info:
@@ -384,18 +405,20 @@ class StorableType:
             return dict, DictCheck(key, self._make_place(info.value_type, f"{path}{{}}", is_key=is_key))
         if isinstance(info, inspect.TupleType):
             check = RecordCheck()
-            items = enumerate(info.item_types)
-            places = {f"[{at}]": self._make_place(each, f"{path}[{at}]", is_key=is_key) for at, each in items}
+            places = dict[str, TypedPlace]()
+            for number, item_type in enumerate(info.item_types):
+                places[f"[{number}]"] = self._make_place(item_type, f"{path}[{number}]", is_key=is_key)
             check.compile(places, len(places))
             return tuple, check
         kind = list if isinstance(info, inspect.ListType) else tuple
         return kind, ItemsCheck(self._make_place(info.item_type, f"{path}[]", is_key=is_key))
 
     def _make_record(self, info: inspect.StructType | inspect.NamedTupleType, *, is_key: bool) -> RecordCheck:
-        known = self._records.get((info.cls, is_key))
-        if known is not None:
-            return known
-        check = self._records[info.cls, is_key] = RecordCheck()
+        compiled = self._records.get((info.cls, is_key))
+        if compiled is not None:
+            return compiled
+        check = RecordCheck()
+        self._records[info.cls, is_key] = check  # before its fields: the type may be recursive
         kind = _class_of(info)
         _check_record(kind, is_key=is_key)
         fields: dict[str, TypedPlace] = {}
@@ -415,7 +438,10 @@ def _list_members(info: inspect.Type) -> tuple[inspect.Type, ...]:
     if isinstance(info, inspect.Metadata):
         return _list_members(info.type)
     if isinstance(info, inspect.UnionType):
-        return tuple(each for member in info.types for each in _list_members(member))
+        members = list[inspect.Type]()
+        for member in info.types:
+            members += _list_members(member)
+        return tuple(members)
     return (info,)
 
 
@@ -426,11 +452,12 @@ def _list_literals(info: inspect.LiteralType) -> Iterator[tuple[type, InnerCheck
 
 
 def _make_constraint(info: inspect.Type) -> InnerCheck | None:
-    given = {name: value for name in _CONSTRAINTS if (value := getattr(info, name, None)) is not None}
-    if not given:
+    values = {name: getattr(info, name, None) for name in _CONSTRAINTS}
+    declared: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+    if not declared:
         return None
-    wanted: Any = Annotated[_CONSTRAINED[type(info)], msgspec.Meta(**given)]
-    return ValueCondition(lambda value: _is_within(value, wanted), f"is beyond its type's {given}")
+    wanted: Any = Annotated[_CONSTRAINED[type(info)], msgspec.Meta(**declared)]
+    return ValueCondition(lambda value: _is_within(value, wanted), f"is beyond its type's {declared}")
 
 
 def _is_within(value: object, wanted: object) -> bool:
@@ -472,7 +499,9 @@ def _check_record(kind: type[Any], *, is_key: bool) -> None:
 def _is_equal_by_fields(kind: type[Any]) -> bool:
     config: msgspec.structs.StructConfig | None = getattr(kind, "__struct_config__", None)
     equal: object = kind.__eq__
-    return equal is tuple.__eq__ if config is None else config.eq and equal is msgspec.Struct.__eq__
+    if config is None:  # a NamedTuple
+        return equal is tuple.__eq__
+    return config.eq and equal is msgspec.Struct.__eq__
 
 
 def _check_default(place: TypedPlace, field: inspect.Field, path: str) -> None:
@@ -480,7 +509,10 @@ def _check_default(place: TypedPlace, field: inspect.Field, path: str) -> None:
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = cast("Callable[[], object]", field.default_factory)()
-    if default is not msgspec.NODEFAULT and (problem := place.find(default, path)):
+    if default is msgspec.NODEFAULT:
+        return
+    problem = place.find(default, path)
+    if problem:
         raise _refuse(path, default, f"its default is not of its type: {problem}", "correct the default")
 
 

@@ -78,10 +78,10 @@ def fetch_ivy_jar() -> Path:
     """The Ivy inside the installed pyspark, found without importing pyspark."""
     spec = importlib.util.find_spec("pyspark")
     home = Path(spec.origin).parent if spec and spec.origin else Path()
-    found = sorted((home / "jars").glob("ivy-*.jar"))
-    if not found:
+    jars = sorted((home / "jars").glob("ivy-*.jar"))
+    if not jars:
         raise EnvironmentProblem("pyspark is not installed with its jars", next_step="run `make setup`")
-    return found[-1]
+    return jars[-1]
 
 
 def _command(folder: Path) -> list[str]:
@@ -100,10 +100,10 @@ def _run(command: list[str], log: Path, folder: Path, doing: str) -> int | None:
     with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             while not has_ended_within(process, PROGRESS_SECONDS):
-                before = arrived
+                arrived_before = arrived
                 arrived = _count_arrived(folder)
                 sys.stderr.write(f"{doing}: {arrived} so far" + ("\r" if sys.stderr.isatty() else "\n"))
-                if arrived > before:
+                if arrived > arrived_before:
                     silent_since = time.monotonic()
                 elif time.monotonic() - silent_since > SILENCE_SECONDS_MAX:
                     return None
@@ -124,7 +124,7 @@ def _reason(log: Path) -> str:
 
 
 def _module(coordinates: Sequence[str]) -> str:
-    wanted = "\n".join(_dependency(*each.split(":")) for each in coordinates)
+    wanted = "\n".join(_dependency(*of_jar.split(":")) for of_jar in coordinates)
     return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
 <info organisation="lockstep" module="jars"/>
 <configurations><conf name="default"/></configurations>
@@ -136,9 +136,9 @@ def _module(coordinates: Sequence[str]) -> str:
 
 
 def _dependency(organisation: str, artifact: str, version: str, classifier: str = "") -> str:
-    named = f"org={quoteattr(organisation)} name={quoteattr(artifact)} rev={quoteattr(version)}"
+    names = f"org={quoteattr(organisation)} name={quoteattr(artifact)} rev={quoteattr(version)}"
     file = f"<artifact name={quoteattr(artifact)} m:classifier={quoteattr(classifier)}/>" if classifier else ""
-    return f'<dependency {named} transitive="false" conf="default-&gt;default">{file}</dependency>'
+    return f'<dependency {names} transitive="false" conf="default-&gt;default">{file}</dependency>'
 
 
 def _settings(mirror: str | None) -> str:
@@ -229,8 +229,8 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
 
 def find_cache_folder(jars: tuple[Jar, ...]) -> Path:
     """The folder of these jars in the user's cache; any change of the list makes another folder."""
-    listed = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
-    digest = hashlib.sha256(listed.encode()).hexdigest()[:16]
+    lines = "\n".join(f"{jar.coordinates} {jar.sha256}" for jar in jars)
+    digest = hashlib.sha256(lines.encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "lockstep" / "jars" / f"{jars[0].group}-{digest}"
 
@@ -242,10 +242,10 @@ def check_jars_lock(jars: tuple[Jar, ...], folder: Path) -> tuple[Path, ...]:
         EnvironmentProblem: Names the first jar that is missing or another, with both hashes.
     """
     for jar in jars:
-        found = compute_sha256(folder / jar.file_name)
-        if found != jar.sha256:
+        sha256 = compute_sha256(folder / jar.file_name)
+        if sha256 != jar.sha256:
             raise EnvironmentProblem(
-                f"jar {jar.coordinates} is not the locked one: expected SHA-256 {jar.sha256}, found {found}",
+                f"jar {jar.coordinates} is not the locked one: expected SHA-256 {jar.sha256}, found {sha256}",
                 next_step=f"do not load it; remove {folder}, find out who changed it, then run again",
             )
     return tuple(folder / jar.file_name for jar in jars)
@@ -280,7 +280,7 @@ def _publish(fetched: Path, folder: Path) -> None:
     try:
         fetched.rename(folder)
     except OSError:
-        if not folder.exists():
+        if not folder.exists():  # otherwise another process was faster
             raise
         shutil.rmtree(fetched)
 

@@ -44,9 +44,15 @@ INSTALL = "install a full Java 17 or 21 (Debian: apt install openjdk-17-jre-head
 
 def find_java(environment: Mapping[str, str]) -> Path | None:
     """The java command that Spark would use: JAVA_HOME first, then PATH."""
+    java = _find_command(environment)
+    return Path(java) if java and os.access(java, os.X_OK) else None
+
+
+def _find_command(environment: Mapping[str, str]) -> str | None:
     home = environment.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
-    return Path(found) if found and os.access(found, os.X_OK) else None
+    if home:
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java", path=environment.get("PATH"))
 
 
 def read_java_release(banner: str) -> int | None:

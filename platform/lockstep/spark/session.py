@@ -100,7 +100,9 @@ def may_use_socket_files(master: str, options: Mapping[str, str]) -> bool:
     """
     if SOCKET_FOLDER in options:
         return _is_short(options[SOCKET_FOLDER])
-    words = [word for name in _JAVA_OPTIONS for word in _split_options(options.get(name, ""))]
+    words = list[str]()
+    for name in _JAVA_OPTIONS:
+        words += _split_options(options.get(name, ""))
     moved = [word.removeprefix(_JAVA_TEMPORARY) for word in words if word.startswith(_JAVA_TEMPORARY)]
     return master.startswith(_MASTERS_OF_SHORT_FOLDERS) and all(map(_is_short, moved))
 
@@ -127,16 +129,16 @@ def make_spark_properties(
         import_roots: Folders from which executors import the user's stream modules.
         tables: Table root that Spark itself reads; None for streams, whose tasks read in Python.
     """
-    in_object_store = tables is not None and is_in_object_store(tables)
-    own = settings.options.get(PYTHON_PATH)
-    # Copies that the driver imports come first in any case: workers of another folder would fold with other code.
-    roots = (*import_roots, Path(lockstep.__file__).parents[1]) if own is None else (*list_code_folders(), own)
-    python_path = ":".join(map(str, roots))
+    jars = resolve_jars("delta")
+    properties_of_store: dict[str, str] = {}
+    if tables is not None and is_in_object_store(tables):
+        jars += resolve_jars("s3")
+        properties_of_store = _make_object_store_properties()
     return {
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": make_driver_options(_archive_options()),
-        "spark.jars": ",".join(map(str, resolve_jars("delta") + (resolve_jars("s3") if in_object_store else ()))),
+        "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
@@ -155,10 +157,19 @@ def make_spark_properties(
         "spark.ui.enabled": "false",
         "spark.ui.killEnabled": "false",
         **(ON_THIS_MACHINE if is_local(settings.master) else ON_A_CLUSTER),
-        **(_make_object_store_properties() if in_object_store else {}),
+        **properties_of_store,
         **settings.options,
-        PYTHON_PATH: python_path,
+        PYTHON_PATH: ":".join(map(str, _list_python_path(settings, import_roots))),
     }
+
+
+def _list_python_path(settings: SparkSettings, import_roots: tuple[Path, ...]) -> tuple[Path | str, ...]:
+    """The import path of executors: the user's property, or that of this process."""
+    declared = settings.options.get(PYTHON_PATH)
+    if declared is None:
+        return (*import_roots, Path(lockstep.__file__).parents[1])
+    # Copies that the driver imports precede it: workers of another folder would fold with other code.
+    return (*list_code_folders(), declared)
 
 
 def _make_object_store_properties() -> dict[str, str]:
@@ -178,13 +189,16 @@ def _make_object_store_properties() -> dict[str, str]:
 
 def make_driver_options(further: tuple[str, ...]) -> str:
     """The Java options of the driver's JVM, with further ones."""
-    return " ".join([JAVA_OPTIONS, *(f'"{each}"' for each in (f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *further))])
+    options = (f"-Dlog4j2.configurationFile={LOG_SETTINGS}", *further)
+    return " ".join([JAVA_OPTIONS, *(f'"{option}"' for option in options)])  # quoted: paths may have spaces
 
 
 def _archive_options() -> tuple[str, ...]:
     """The driver maps the archive of classes, if one was made for this Java and this pyspark."""
     java = find_java(os.environ)
-    return make_use_options(find_spark_archive(java)) if java else ()
+    if java is None:
+        return ()
+    return make_use_options(find_spark_archive(java))
 
 
 def start_context(
@@ -207,9 +221,9 @@ def start_context(
         return SparkContext.getOrCreate(SparkConf().setAppName(name).setAll(list(properties.items())))
     except (Py4JError, PySparkException) as error:
         names = ", ".join(sorted(settings.options)) or "no options"  # their values may be secrets
-        given = f"master={settings.master!r}, driver_memory={settings.driver_memory!r} and {names}"
+        used = f"master={settings.master!r}, driver_memory={settings.driver_memory!r} and {names}"
         raise EnvironmentProblem(
-            f"Spark did not start with {given}: {_find_reason(error)}",
+            f"Spark did not start with {used}: {_find_reason(error)}",
             next_step="correct [spark] in lockstep.toml, or LOCKSTEP_SPARK__* in the environment; `lockstep doctor` "
             "looks at Java and the jars; what Java itself said stands in the log before this",
         ) from error
@@ -218,7 +232,8 @@ def start_context(
 def _find_reason(error: Exception) -> str:
     """The exception of Java, without its frames; of a JVM that did not start the text of PySpark."""
     java = getattr(error, "java_exception", None)
-    return str(java.toString() if java is not None else error).strip().splitlines()[0]
+    text = str(error) if java is None else str(java.toString())
+    return text.strip().splitlines()[0]
 
 
 def prepare_session(
@@ -264,10 +279,10 @@ def _name_python(chosen: str | None) -> None:
 
 
 def _refuse_other(running: SparkContext, wanted: dict[str, str]) -> None:
-    held = dict(running.getConf().getAll())
+    current = dict(running.getConf().getAll())
     for key in ("spark.master", "spark.driver.memory", "spark.jars", "spark.sql.extensions"):
-        if held.get(key) != wanted[key]:
+        if current.get(key) != wanted[key]:
             raise EnvironmentProblem(
-                f"this process already runs a Spark session with {key} = {held.get(key)!r}, not {wanted[key]!r}",
+                f"this process already runs a Spark session with {key} = {current.get(key)!r}, not {wanted[key]!r}",
                 next_step="stop that session, or run the stream in a process of its own",
             )

@@ -44,8 +44,8 @@ def drop_archives(path: list[str]) -> list[str]:
         path: The import path, in which Spark puts `pyspark.zip` and that of py4j first.
     """
     archives = [entry for entry in path if entry.endswith(".zip")]
-    left = [entry for entry in path if entry not in archives]
-    installed = next((folder for entry in left if (folder := Path(entry, "pyspark")).is_dir()), None)
+    packages = [Path(entry, "pyspark") for entry in path if entry not in archives]
+    installed = next((folder for folder in packages if folder.is_dir()), None)
     if installed is None:
         return path
     return [entry for entry in path if entry not in archives or installed not in Path(entry).parents]

@@ -58,9 +58,10 @@ def apply_blocks(entries: dict[bytes, bytes], blocks: Iterable[list[Change]]) ->
     """Apply the changes of a segment to entries in memory."""
     for block in blocks:
         removals, others = split_changes(block)
-        removed = {to_prefix(removal) for removal in removals}
-        for key in [key for key in entries if is_removed(key, removed)] if removed else ():
-            del entries[key]
+        if removals:
+            removed = {to_prefix(removal) for removal in removals}
+            for key in [key for key in entries if is_removed(key, removed)]:
+                del entries[key]
         for key, value in others:
             if value is None:
                 entries.pop(key, None)

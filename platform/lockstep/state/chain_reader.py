@@ -85,9 +85,9 @@ class _IndexedSegment:
         """The new value of a key; None when the segment removes it."""
         number = bisect_right(self._firsts, store_key) - 1
         if number >= self._begin:
-            found = self._cache.read(self._reader, number).get(key, _NOT_FOUND)
-            if not isinstance(found, NotFound):
-                return found
+            value = self._cache.read(self._reader, number).get(key, _NOT_FOUND)
+            if not isinstance(value, NotFound):
+                return value
         return None if self.removed and is_removed(key, self.removed) else _NOT_FOUND
 
     def iterate(self, start: bytes, *, is_cached: bool) -> Iterator[Change]:
@@ -98,11 +98,11 @@ class _IndexedSegment:
         for change in entries:
             if make_store_key(change[0]) >= start:
                 yield change
-                yield from entries
+                yield from entries  # all others are behind it: their keys are not computed
 
     def _cached(self, number: int) -> Iterator[Change]:
-        for each in range(number, len(self._firsts)):
-            yield from self._cache.read(self._reader, each).items()
+        for following in range(number, len(self._firsts)):
+            yield from self._cache.read(self._reader, following).items()
 
 
 class ChainReader:
@@ -121,9 +121,9 @@ class ChainReader:
         """The value of an entry; None without one."""
         store_key = make_store_key(key)
         for segment in self._newest_first:
-            found = segment.find(key, store_key)
-            if not isinstance(found, NotFound):
-                return found
+            value = segment.find(key, store_key)
+            if not isinstance(value, NotFound):
+                return value
         return None
 
     def iterate(self, start: bytes, *, is_cached: bool = False) -> Iterator[tuple[bytes, bytes]]:
@@ -143,5 +143,9 @@ class ChainReader:
             entries = self.iterate(max(wanted, start), is_cached=True)
             yield from takewhile(lambda entry: entry[0].startswith(prefix), entries)
         if start < PLAIN and any(segment.has_hashed for segment in self._segments):
-            hashed = takewhile(lambda entry: is_hashed(make_store_key(entry[0])), self.iterate(max(HASHED, start)))
-            yield from (entry for entry in hashed if entry[0].startswith(prefix))
+            # Sorted by their hashes: all of them are read.
+            for entry in self.iterate(max(HASHED, start)):
+                if not is_hashed(make_store_key(entry[0])):
+                    return
+                if entry[0].startswith(prefix):
+                    yield entry

@@ -251,14 +251,16 @@ def advance(version: StateVersion, next_offset: int, segment: SegmentRef | None)
 
 def count_change_bytes(change: Change) -> int:
     """Size of a change before compression."""
-    return len(change[0]) + (len(change[1]) if change[1] is not None else 0)
+    key, value = change
+    return len(key) if value is None else len(key) + len(value)
 
 
 def compress_blocks(entries: Iterable[Change], compressor: zstandard.ZstdCompressor) -> CompressedBlocks:
     """Pack entries, in their order, into compressed blocks of about `BLOCK_BYTES`."""
     frames = list[bytes]()
     index = list[BlockAddress]()
-    count = size = 0
+    count = 0
+    size = 0
     for block, block_bytes in _sized_blocks(entries, BLOCK_BYTES):
         frame = _compress_block(block, compressor)
         first = b"" if is_prefix_removal(block[0]) else make_store_key(block[0][0])
@@ -266,7 +268,8 @@ def compress_blocks(entries: Iterable[Change], compressor: zstandard.ZstdCompres
         frames.append(frame)
         count += len(block)
         size += block_bytes
-    packed = _pad(compressor.compress(content := _ENCODER.encode(index)), content)
+    content = _ENCODER.encode(index)
+    packed = _pad(compressor.compress(content), content)
     return CompressedBlocks((_LENGTH.pack(len(packed)), packed, *frames), count, size)
 
 
@@ -418,13 +421,17 @@ def _check_frame(frame: memoryview, limit: int, place: str) -> None:
         zstandard.ZstdError: It is not a frame.
     """
     size = zstandard.frame_content_size(frame)
-    if not 0 <= size <= limit:
-        raise StateDamaged(place, f"a frame of at most {limit} bytes", "no size" if size < 0 else f"{size} bytes")
+    if size < 0:
+        raise StateDamaged(place, f"a frame of at most {limit} bytes", "no size")
+    if size > limit:
+        raise StateDamaged(place, f"a frame of at most {limit} bytes", f"{size} bytes")
 
 
 def _count_entries(content: bytes) -> int:
     """The length that a list in msgpack states; 0 of a short one, and of other content."""
-    return int.from_bytes(content[1 : _LISTS.get(content[0], 1)], "big") if content else 0
+    if not content:
+        return 0
+    return int.from_bytes(content[1 : _LISTS.get(content[0], 1)], "big")
 
 
 def decode_index(body: memoryview, length: int, place: str) -> tuple[tuple[BlockAddress, ...], int]:
@@ -443,7 +450,9 @@ def decode_index(body: memoryview, length: int, place: str) -> tuple[tuple[Block
     try:
         _check_frame(frame, compute_frame_limit(len(frame)), place)
         content = zstandard.ZstdDecompressor().decompress(frame)
-        if (blocks := _count_entries(content)) > length // _FRAME_BYTES_MIN:
+        # Before it is decoded: a small file could name millions of blocks.
+        blocks = _count_entries(content)
+        if blocks > length // _FRAME_BYTES_MIN:
             raise StateDamaged(place, f"blocks in {length} bytes", blocks)
         index = _INDEXES.decode(content)
     except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
@@ -466,7 +475,8 @@ def decode_block(decompressor: zstandard.ZstdDecompressor, frame: memoryview, pl
     try:
         _check_frame(frame, compute_frame_limit(len(frame)), place)
         content = decompressor.decompress(frame)
-        if (entries := _count_entries(content)) > BLOCK_ENTRIES_MAX:
+        entries = _count_entries(content)
+        if entries > BLOCK_ENTRIES_MAX:
             raise StateDamaged(place, f"at most {BLOCK_ENTRIES_MAX} entries in a block", entries)
         return _CHANGES.decode(content)
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
@@ -571,9 +581,11 @@ def read_header(folder: Path, ref: SegmentRef) -> SegmentHeader:
     storage = find_storage(folder)
     check_name(ref, place)
     try:
-        begin = storage.read_range(path, ref.start, min(ref.length, BEGIN_BYTES))
-        size = count_header_bytes(begin[:PREAMBLE_BYTES], place)
-        return decode_header(begin[:size] if size <= len(begin) else storage.read_range(path, ref.start, size), place)
+        first_bytes = storage.read_range(path, ref.start, min(ref.length, BEGIN_BYTES))
+        size = count_header_bytes(first_bytes[:PREAMBLE_BYTES], place)
+        if size > len(first_bytes):  # a long chain, or many schemas
+            first_bytes = storage.read_range(path, ref.start, size)
+        return decode_header(first_bytes[:size], place)
     except FileNotFoundError:
         raise StateDamaged(place, "a durable state file", "no such file") from None
 
@@ -608,7 +620,7 @@ def restore_plan(
         missing = whole[whole.index(held) + 1 :]
         return RestorePlan(RestoreKind.ROLLED_FORWARD if missing else RestoreKind.CURRENT, missing)
     for number, ref in enumerate(whole):
-        if held is not None and held in merged.get(ref, ()):
+        if held is not None and held in merged.get(ref, ()):  # the merged segment applies to the state after `held`
             return RestorePlan(RestoreKind.ROLLED_FORWARD, whole[number:])
     return RestorePlan(RestoreKind.REBUILT, whole)
 
@@ -636,7 +648,8 @@ def count_merged(header: SegmentHeader) -> int:
     if len(deltas) + 1 < limit:
         return 0
     for level in sorted(set(deltas)):
-        count = len(deltas) - next(number for number, each in enumerate(deltas) if each <= level)
+        first = next(number for number, of_delta in enumerate(deltas) if of_delta <= level)
+        count = len(deltas) - first
         if count >= limit // 2:
             return count
     return len(deltas)

@@ -47,9 +47,9 @@ class StateTypeChanged(StateError):
     """
 
     def __init__(self, where: str, found: tuple[Incompatibility, ...]) -> None:
-        shown = "\n".join(f"  {difference}" for difference in found)
+        lines = "\n".join(f"  {difference}" for difference in found)
         super().__init__(
-            f"{where} was written by another state type:\n{shown}",
+            f"{where} was written by another state type:\n{lines}",
             next_step=(
                 "keep the stored fields and give new fields a default, or override migrate(old) of the transform; or, "
                 "to read everything again into a new table, move the stream's folder under table_root away, then: "
@@ -172,8 +172,10 @@ class StateSchema(Generic[S]):
         Raises:
             StateNotOfItsType: The state contains a value that cannot be stored, or would be loaded as another value.
         """
+        # The rows of a table are separate entries: in the value True stands for it.
+        value = True if self._is_table and state is not None else state
         try:
-            encoded = self._encoder.encode((gate, True if self._is_table and state is not None else state))
+            encoded = self._encoder.encode((gate, value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise make_encoding_error(session, self._type.find(state) or str(error)) from error
         if state is not None and not self._is_storable(state):
@@ -186,8 +188,9 @@ class StateSchema(Generic[S]):
         Raises:
             StateNotOfItsType: An object that can be changed is in two places.
         """
-        if found := find_alias(state):
-            raise StateNotOfItsType(session, found, next_step=NOT_COMMITTED)
+        alias = find_alias(state)
+        if alias:
+            raise StateNotOfItsType(session, alias, next_step=NOT_COMMITTED)
 
     def examine_some(self, session: str, state: S) -> None:
         """Examine the first states of the process, and some of the others. Raises as `examine` does."""
@@ -235,8 +238,9 @@ class StateSchema(Generic[S]):
     def _check_tables(self, made: S) -> None:
         """Refuse other objects in place of tables: in an encoded state every table is a placeholder."""
         for table in self.tables:
-            if not isinstance(found := table.of(made), MapState):
-                raise TypeError(f"{table.attribute or 'the state'} is a {type(found).__name__}, not a MapState")
+            value = table.of(made)
+            if not isinstance(value, MapState):
+                raise TypeError(f"{table.attribute or 'the state'} is a {type(value).__name__}, not a MapState")
 
     def put_tables(self, state: S, made: object) -> None:
         """Put the tables of a state into the same state, encoded and decoded."""
@@ -251,9 +255,11 @@ class StateSchema(Generic[S]):
         """
         encoded = self.encode(session, gate, state)
         self.examine(session, state)
-        _, again = self.decode(session, encoded)
-        self.put_tables(again, state)
-        return cast("S", dict(again.items())) if isinstance(again, TableState) else again
+        _, loaded = self.decode(session, encoded)
+        self.put_tables(loaded, state)
+        if isinstance(loaded, TableState):
+            return cast("S", dict(loaded.items()))
+        return loaded
 
     def reads(self, stored_hash: str, stored: StateTypeSchema) -> bool:
         """Whether state of another schema is read as this type, without a migration."""
@@ -281,8 +287,9 @@ class StateSchema(Generic[S]):
         for stored_hash, stored in shapes.items():
             if self.migrate is not None or self.is_layout(stored):
                 continue
-            if found := self.differing(stored_hash, stored):
-                raise StateTypeChanged(where, found)
+            differences = self.differing(stored_hash, stored)
+            if differences:
+                raise StateTypeChanged(where, differences)
 
     def is_layout(self, stored: StateTypeSchema) -> bool:
         """Whether state of another schema is this table in its other layout: whole, or row by row."""
@@ -341,7 +348,9 @@ def _as_nothing(value: object) -> bool:
 
 def _as_table(declared: object, value: object) -> object:
     """An empty table, to be bound to the stored rows."""
-    return cast("type[object]", get_origin(declared) or declared)() if is_table_type(declared) else value
+    if not is_table_type(declared):
+        return value
+    return cast("type[object]", get_origin(declared) or declared)()
 
 
 _PARTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -389,9 +398,11 @@ class StateMigrator(Generic[S]):
             header: Header of the newest segment; None while there is none.
         """
         self._schema = schema
-        self._stored = read_versions(header) if header else StateTypeVersions(schema.hash, {schema.hash: schema.shape})
-        reads = {hashed: schema.reads(hashed, shape) for hashed, shape in self._stored.shapes.items()}
-        self._foreign = {hashed for hashed, is_read in reads.items() if not is_read}
+        self._stored = StateTypeVersions(schema.hash, {schema.hash: schema.shape})
+        if header is not None:
+            self._stored = read_versions(header)
+        self._foreign = {hashed for hashed, shape in self._stored.shapes.items() if not schema.reads(hashed, shape)}
+        # Values without a tag that the current type reads need no migration: they count as of this type.
         self._plain = self._stored.plain if self._stored.plain in self._foreign else schema.hash
         self.mark = b"" if self._plain == schema.hash else make_type_tag(schema.hash)
         self.is_plain = not self._foreign and not self._stored.tagged
@@ -411,11 +422,9 @@ class StateMigrator(Generic[S]):
             return CurrentValue(stored)
         marked, value = split_type_tag(stored)
         hashed = marked or self._plain
-        return (
-            self._migrated(session, self._shape(session, hashed), value, rows)
-            if hashed in self._foreign
-            else CurrentValue(value)
-        )
+        if hashed not in self._foreign:
+            return CurrentValue(value)
+        return self._migrated(session, self._shape(session, hashed), value, rows)
 
     def make_rewriter(self) -> BaseRewriter:
         """The rewriter of stored values for a base."""
@@ -429,7 +438,9 @@ class StateMigrator(Generic[S]):
     @property
     def plain(self) -> StateTypeSchema | None:
         """Schema of values without a tag, for the header of a delta; None if it is the current schema."""
-        return self._stored.shapes[self._plain] if self.mark else None
+        if not self.mark:
+            return None
+        return self._stored.shapes[self._plain]
 
     @property
     def older(self) -> tuple[StateTypeSchema, ...]:
@@ -447,8 +458,8 @@ class StateMigrator(Generic[S]):
         if state == _NIL:
             return CurrentValue(value, Migrated(None))  # its snapshot is not complete
         if self._schema.is_layout(shape):
-            whole = bytes(state) if shape.kind == "dict" else _ENCODER.encode(rows("", _AS_STORED))
-            laid_out, table = self._schema.lay_out(whole)
+            table_bytes = bytes(state) if shape.kind == "dict" else _ENCODER.encode(rows("", _AS_STORED))
+            laid_out, table = self._schema.lay_out(table_bytes)
             return CurrentValue(_ENCODER.encode([gate, msgspec.Raw(laid_out), *others]), Migrated(table))
         old = _with_rows(to_untyped(msgspec.msgpack.decode(state), shape), shape, rows)
         migrate = self._schema.migrate
@@ -467,7 +478,9 @@ def _with_rows(old: object, shape: StateTypeSchema, rows: OldRows) -> object:
     if shape.kind == "rows":
         return rows("", shape)
     tables = {field.name: rows(field.name, field.shape) for field in shape.fields if field.shape.kind == "rows"}
-    return {**old, **tables} if tables and isinstance(old, dict) else old
+    if not tables or not isinstance(old, dict):
+        return old
+    return {**old, **tables}
 
 
 def _has_tables(shape: StateTypeSchema) -> bool:

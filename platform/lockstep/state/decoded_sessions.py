@@ -125,8 +125,9 @@ class SessionCache:
 
     def discard_below(self, folder: Path) -> None:
         """Discard the sessions whose durable state is below a folder."""
-        for place in [each for each in self._cached if each[0].is_relative_to(folder)]:
-            self._drop(place)
+        for place in list(self._cached):
+            if place[0].is_relative_to(folder):
+                self._drop(place)
 
     def _drop(self, place: Place) -> _CachedSessions | None:
         cached = self._cached.pop(place, None)

@@ -44,7 +44,9 @@ def sort_changes(changes: Collection[Change]) -> list[Change]:
 def split_changes(changes: Collection[Change]) -> tuple[list[Change], Collection[Change]]:
     """The prefix removals, sorted and each once, and the other changes."""
     removals = {change for change in changes if change[1] is None and change[0].startswith(PREFIX_REMOVED)}
-    others = [change for change in changes if change not in removals] if removals else changes
+    if not removals:  # nearly always
+        return [], changes
+    others = [change for change in changes if change not in removals]
     return sorted(removals, key=lambda change: change[0]), others
 
 

@@ -6,7 +6,6 @@ It has all entries before a key, as of its stamp. All others are read from the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice, takewhile
 from typing import Protocol
 
 from lockstep.state.chain_reader import ChainReader
@@ -56,7 +55,9 @@ class FillingStore:
 
     def get(self, key: bytes) -> bytes | None:
         """See StoredEntries."""
-        return self._local.get(key) if make_store_key(key) < self._filled else self._durable.get(key)
+        if make_store_key(key) < self._filled:
+            return self._local.get(key)
+        return self._durable.get(key)
 
     def items(self, changes: Iterable[Change] = ()) -> Iterator[tuple[bytes, bytes]]:
         """See StoredEntries."""
@@ -65,11 +66,18 @@ class FillingStore:
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """See StoredEntries."""
-        found = self._local.scan(prefix, after, most)
+        entries = self._local.scan(prefix, after, most)
+        if len(entries) >= most:
+            return entries
         start = max(self._filled, make_store_key(after))
-        durable = self._durable.iterate(start, is_cached=True)
-        later = takewhile(lambda entry: entry[0].startswith(prefix), durable)
-        return [*found, *islice((entry for entry in later if entry[0] > after), most - len(found))]
+        for entry in self._durable.iterate(start, is_cached=True):
+            if not entry[0].startswith(prefix):
+                break
+            if entry[0] > after:
+                entries.append(entry)
+                if len(entries) == most:
+                    break
+        return entries
 
     def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """See StoredEntries."""
@@ -82,7 +90,7 @@ class FillingStore:
             self._local.apply(block, None)
             size += sum(map(count_change_bytes, block))
             if size >= FILLED_BYTES:
-                return make_store_key(block[-1][0]) + b"\0"
+                return make_store_key(block[-1][0]) + b"\0"  # the smallest key behind it
         return None
 
     def _iterate_stored(self) -> Iterator[Change]:

@@ -99,27 +99,32 @@ def find_whole_file(path: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     try:
-        found = os.fstat(handle)
-        return found if _last_page_fits(handle, found.st_size) else None
+        status = os.fstat(handle)
+        return status if _last_page_fits(handle, status.st_size) else None
     finally:
         os.close(handle)
 
 
 def _last_page_fits(handle: int, size: int) -> bool:
     first = _meta(os.pread(handle, _META_BYTES, 0))
-    second = _meta(os.pread(handle, _META_BYTES, first.page_size)) if first else None
-    if first is None or second is None or first.page_size != second.page_size:
+    if first is None:
+        return False
+    # Two meta pages, written in turn: a commit that was cut short leaves the older one whole.
+    second = _meta(os.pread(handle, _META_BYTES, first.page_size))
+    if second is None or first.page_size != second.page_size:
         return False
     newest = max(first, second, key=lambda meta: meta.transaction)
     return size >= (newest.last_page + 1) * newest.page_size
 
 
 def _meta(page: bytes) -> _Meta | None:
-    """The contents of a meta page; None when it is none."""
+    """The contents of a meta page; None for another page."""
     if len(page) < _META_BYTES:
         return None
     magic, page_size, last_page, transaction = _META.unpack_from(page)
-    return _Meta(page_size, last_page, transaction) if magic == _META_MAGIC else None
+    if magic != _META_MAGIC:
+        return None
+    return _Meta(page_size, last_page, transaction)
 
 
 DEATHS_MAX = 1
@@ -145,12 +150,12 @@ class StoreLock:
         """Take the lock without waiting; False if another process has it, or its file is no longer at its path."""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._path.stat().st_ino != os.fstat(self._handle).st_ino:
+            if self._path.stat().st_ino != os.fstat(self._handle).st_ino:  # deleted since it was opened
                 return False
         except (BlockingIOError, FileNotFoundError):
             return False
         self.deaths = int.from_bytes(os.pread(self._handle, 1, 0))
-        os.pwrite(self._handle, bytes([min(self.deaths + 1, 255)]), 0)
+        os.pwrite(self._handle, bytes([min(self.deaths + 1, 255)]), 0)  # `release` takes it back
         return True
 
     @property
@@ -197,21 +202,21 @@ class StoreFile:
         self.environment = self._opened()
 
     def take(self) -> bool:
-        """Use it again after a release, as others have left it; False when its lock cannot be had.
+        """Reacquire the file after a release. Returns False if its lock is held.
 
         Raises:
             LocalStoreCorrupt: It cannot be opened again.
         """
         if self._lock is None or not self._lock.take():
             return False
-        found = None if self._path is None else find_whole_file(self._path)
-        if self._lock.store_is_suspect or found is None:
+        status = None if self._path is None else find_whole_file(self._path)
+        if self._lock.store_is_suspect or status is None:
             self.reset()
-        elif found.st_ino != self._inode:
+        elif status.st_ino != self._inode:  # another process has replaced the file
             self.environment.close()
             self.environment = self._opened()
         else:
-            self.size = found.st_size
+            self.size = status.st_size
         return True
 
     def reset(self) -> None:
@@ -237,15 +242,15 @@ class StoreFile:
         if self._path is None:
             return _private_environment(self._scratch)
         try:
-            made = _environment(self._path)
+            environment = _environment(self._path)
         except LocalStoreCorrupt:
             self._path.unlink(missing_ok=True)
-            made = _environment(self._path)
+            environment = _environment(self._path)
         with _damage():
-            found = self._path.stat()
-        self._inode = found.st_ino
-        self.size = found.st_size
-        return made
+            status = self._path.stat()
+        self._inode = status.st_ino
+        self.size = status.st_size
+        return environment
 
 
 class LocalStore:
@@ -270,8 +275,10 @@ class LocalStore:
         """The last stamp; None for a store without one, or with a damaged one."""
         with _damage():
             sealed = (self._reader or self._begin_reading()).get(STAMP_KEY)
+        if sealed is None:
+            return None
         try:
-            return None if sealed is None else decode_entry(STAMP_KEY, bytes(sealed))[1]
+            return decode_entry(STAMP_KEY, bytes(sealed))[1]
         except LocalStoreCorrupt:
             return None
 
@@ -292,9 +299,9 @@ class LocalStore:
                 return None
         except (lmdb.Error, OSError) as error:  # `_damage` costs as much as the search
             raise LocalStoreCorrupt(str(error)) from error
-        found, value = decode_entry(key, bytes(sealed))
-        if found != session:
-            raise _collision(session, found)
+        stored_session, value = decode_entry(key, bytes(sealed))
+        if stored_session != session:
+            raise _collision(session, stored_session)
         return value
 
     def items(self, changes: Iterable[Change] = ()) -> Iterator[tuple[bytes, bytes]]:
@@ -304,33 +311,33 @@ class LocalStore:
             changes: In the order of `entry_order.py`.
         """
         removed, newer = take_prefixes(changes)
-        before = b""
-        at, change = _next_change(newer)
+        previous = b""
+        change_key, change = _next_change(newer)
         with _damage(), self.file.environment.begin() as transaction, transaction.cursor() as cursor:
             for key in chain(cursor.iternext(keys=True, values=False), (_END,)):
-                if key <= before:
+                if key <= previous:
                     raise LocalStoreCorrupt("the keys are out of order")
-                before = key
-                while at < key:
+                previous = key
+                while change_key < key:
                     if change[1] is not None:
                         yield change[0], change[1]
-                    at, change = _next_change(newer)
-                if key not in {at, STAMP_KEY}:
+                    change_key, change = _next_change(newer)
+                if key not in {change_key, STAMP_KEY}:
                     entry = decode_entry(key, bytes(cursor.value()))
                     if not (removed and is_removed(entry[0], removed)):
                         yield entry
 
     def scan(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Entries with short names by prefix, after a given name, in order, at most so many."""
-        found: list[tuple[bytes, bytes]] = []
+        entries: list[tuple[bytes, bytes]] = []
         with _damage(), self.file.environment.begin() as transaction, transaction.cursor() as cursor:
-            more = cursor.set_range(make_store_key(after))
-            while more and len(found) < most and bytes(cursor.key()).startswith(make_store_key(prefix)):
+            has_entry = cursor.set_range(make_store_key(after))
+            while has_entry and len(entries) < most and bytes(cursor.key()).startswith(make_store_key(prefix)):
                 key, value = decode_entry(bytes(cursor.key()), bytes(cursor.value()))
                 if key > after:
-                    found.append((key, value))
-                more = cursor.next()
-        return found
+                    entries.append((key, value))
+                has_entry = cursor.next()
+        return entries
 
     def scan_all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """All entries by name prefix, those with long names last."""
@@ -339,7 +346,7 @@ class LocalStore:
 
     def apply(self, changes: Sequence[Change], stamp: bytes | None) -> None:
         """Remove prefixes, put and remove entries, set the stamp (None: remove it), in one transaction."""
-        self._end_reading()
+        self._end_reading()  # this writer may reuse the pages of an open reader
         with _damage(), self.file.environment.begin(write=True) as transaction:
             removals, others = split_changes(changes)
             _remove_all(transaction, [to_prefix(removal) for removal in removals])
@@ -371,7 +378,6 @@ class LocalStore:
         return self._reader
 
     def _end_reading(self) -> None:
-        # Without lmdb's reader table a writer may reuse the pages of an open reader.
         if self._reader is not None:
             self._reader.abort()
             self._reader = None
@@ -403,10 +409,10 @@ def _with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, by
     if is_hashed(wanted) or not cursor.set_range(wanted):
         return
     for key, sealed in cursor.iternext():
-        found = decode_entry(bytes(key), bytes(sealed))
+        entry = decode_entry(bytes(key), bytes(sealed))
         if not bytes(key).startswith(wanted):
             return
-        yield found
+        yield entry
 
 
 def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -416,9 +422,9 @@ def _hashed_with_prefix(cursor: lmdb.Cursor, prefix: bytes) -> Iterator[tuple[by
     for key, sealed in cursor.iternext():
         if not is_hashed(bytes(key)):
             return
-        found = decode_entry(bytes(key), bytes(sealed))
-        if found[0].startswith(prefix):
-            yield found
+        entry = decode_entry(bytes(key), bytes(sealed))
+        if entry[0].startswith(prefix):
+            yield entry
 
 
 def _check_missing(cursor: lmdb.Cursor, key: bytes) -> None:
@@ -427,10 +433,11 @@ def _check_missing(cursor: lmdb.Cursor, key: bytes) -> None:
     A damaged key is not found, and its session must not be treated as unknown. But the search
     for it ends next to it, and a search misled by a damaged branch ends out of order.
     """
-    behind = cursor.set_range(key)
-    if behind:
+    has_next = cursor.set_range(key)
+    if has_next:
         _check_neighbour(cursor, is_right=bytes(cursor.key()) > key)
-    if cursor.prev() if behind else cursor.last():
+    has_previous = cursor.prev() if has_next else cursor.last()
+    if has_previous:
         _check_neighbour(cursor, is_right=bytes(cursor.key()) < key)
 
 
@@ -442,7 +449,9 @@ def _check_neighbour(cursor: lmdb.Cursor, *, is_right: bool) -> None:
 
 def _next_change(changes: Iterator[Change]) -> tuple[bytes, Change]:
     change = next(changes, None)
-    return (_END, (b"", None)) if change is None else (make_store_key(change[0]), change)
+    if change is None:
+        return _END, (b"", None)
+    return make_store_key(change[0]), change
 
 
 def _remove_all(transaction: lmdb.Transaction, prefixes: Sequence[bytes]) -> None:
@@ -457,7 +466,9 @@ def _remove_all(transaction: lmdb.Transaction, prefixes: Sequence[bytes]) -> Non
         removed = set(prefixes)
         while is_hashed(bytes(cursor.key())):
             name, _ = decode_entry(bytes(cursor.key()), bytes(cursor.value()))
-            if not (cursor.delete() if is_removed(name, removed) else cursor.next()):
+            # A removal leaves the cursor at the next entry.
+            has_next = cursor.delete() if is_removed(name, removed) else cursor.next()
+            if not has_next:
                 return
 
 
@@ -488,13 +499,13 @@ def _put_all(transaction: lmdb.Transaction, changes: Collection[Change]) -> None
 def _refuse_collision(transaction: lmdb.Transaction, key: bytes, session: bytes) -> None:
     present = transaction.get(key)
     if present is not None:
-        found, _ = decode_entry(key, bytes(present))
-        if found != session:
-            raise _collision(session, found)
+        stored_session, _ = decode_entry(key, bytes(present))
+        if stored_session != session:
+            raise _collision(session, stored_session)
 
 
-def _collision(session: bytes, found: bytes) -> KeyCollision:
-    return KeyCollision(f"sessions {session[:80]!r}... and {found[:80]!r}... have the same hash")
+def _collision(session: bytes, other: bytes) -> KeyCollision:
+    return KeyCollision(f"sessions {session[:80]!r}... and {other[:80]!r}... have the same hash")
 
 
 @contextmanager

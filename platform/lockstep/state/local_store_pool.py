@@ -142,9 +142,10 @@ class IdleFiles:
 
     def close_below(self, folder: Path) -> None:
         """Close the files below a folder."""
-        for path in [each for each in self._files if each.is_relative_to(folder)]:
-            file, _ = self._files.pop(path)
-            file.close()
+        for path in list(self._files):
+            if path.is_relative_to(folder):
+                file, _ = self._files.pop(path)
+                file.close()
 
     def is_sweep_due(self, folder: Path) -> bool:
         """Whether a sweep for unused stores of a folder is due; if so, it counts as done."""

@@ -25,23 +25,23 @@ def merge_changes(streams: Iterable[Iterable[Change]]) -> Iterator[Change]:
         removed.update(dict.fromkeys(prefixes, age))
         aged.append(_add_age(others, age))
     yield from map(make_prefix_removal, sorted(removed))
-    before = b""
+    previous = b""
     for store_key, newest_first, change in merge(*aged):
-        if store_key == before:
+        if store_key == previous:  # an older change of the key
             continue
-        before = store_key
+        previous = store_key
         if not (removed and _is_removed_later(change[0], -newest_first, removed)):
             yield change
 
 
 def _add_age(changes: Iterator[Change], age: int) -> Iterator[_Aged]:
     """Changes as they are merged: by key, the newest first."""
-    before = b""
+    previous = b""
     for change in changes:
         store_key = make_store_key(change[0])
-        if store_key <= before:
+        if store_key <= previous:
             raise ValueError(f"changes out of order at {change[0][:80]!r}")
-        before = store_key
+        previous = store_key
         yield store_key, -age, change
 
 

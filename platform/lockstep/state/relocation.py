@@ -50,25 +50,33 @@ def take_state(
     digest = hashlib.sha256()
     all_positions = list(positions)
     with StateFileWriter.open(target, label) as writer:
-        for held, position in report_items(all_positions, "copying state of partitions", len(all_positions)):
+        for read_by, position in report_items(all_positions, "copying state of partitions", len(all_positions)):
             digest.update(digest_position(position))
-            segment = None if position.state is None else _copy(source, held, position, writer, generation, digest)
+            segment: SegmentRef | None = None
+            if position.state is not None:
+                segment = _copy(source, read_by, position, writer, generation, digest)
             moved.append(msgspec.structs.replace(position, state=segment))
-    size = max((each.state.start + each.state.length for each in moved if each.state is not None), default=0)
-    return RelocatedState(tuple(moved), digest.hexdigest(), {target / writer.name: size} if size else {})
+    return make_relocated(moved, digest.hexdigest(), target / writer.name)
+
+
+def make_relocated(positions: list[Position], digest: str, file: Path) -> RelocatedState:
+    """The result for positions whose state is in one file, if any has state."""
+    ends = [position.state.start + position.state.length for position in positions if position.state is not None]
+    needs = {file: max(ends)} if ends else {}
+    return RelocatedState(tuple(positions), digest, needs)
 
 
 def digest_position(position: Position) -> bytes:
     """The parts of a position that decide which rows follow; the proof writes the same from the ledger."""
-    skipped = [[each.session, each.before] for each in position.suspended_sessions]
+    skipped = [[skip.session, skip.before] for skip in position.suspended_sessions]
     parts = (position.topic_id, position.partition, position.next_offset, position.watermark_us, position.rows_emitted)
     return msgspec.json.encode([*parts, position.suspended_from, skipped, position.catching_up, position.joined_at])
 
 
 def _copy(
-    source: Path, held: int, position: Position, writer: StateFileWriter, generation: int, digest: hashlib._Hash
+    source: Path, read_by: int, position: Position, writer: StateFileWriter, generation: int, digest: hashlib._Hash
 ) -> SegmentRef | None:
-    version = make_state_version(held, position)
+    version = make_state_version(read_by, position)
     last = position.state
     chain = () if last is None else (*read_header(source, last).chain, last)
     refs = list[SegmentRef]()
@@ -76,6 +84,7 @@ def _copy(
         segment = read_segment(source, ref, version)
         digest.update(segment.body)
         until = position.next_offset if ref == last else segment.header.next_offset
+        # The copied segments have new names: the names of those that were merged mean nothing in the copy.
         header = msgspec.structs.replace(
             segment.header, chain=tuple(refs), generation=generation, next_offset=until, merged=()
         )

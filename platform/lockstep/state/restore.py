@@ -110,7 +110,7 @@ def restore_store(store: LocalStore, version: StateVersion, folder: Path, schema
     header, head = _read_head(folder, version, version.segment)
     schema.accept(read_versions(header).shapes, make_place(folder, version.segment))  # it covers the rest of the chain
     plan = _plan(stamp, version, header, folder)
-    filled = stamp.filled if stamp is not None else None
+    filled = None if stamp is None else stamp.filled
     if plan.kind is RestoreKind.REBUILT:
         store.reset()
         filled = b"" if _is_filled_later(folder, plan) else None
@@ -141,15 +141,16 @@ def _plan(stamp: StoreVersion | None, version: StateVersion, head: SegmentHeader
     """The segments to apply to a local store. Raises StateDamaged."""
     if version.segment is None:
         raise ValueError("an empty state has no segments")
-    held = None if stamp is None else stamp.segment
-    whole = (*head.chain, version.segment)
+    local_segment = None if stamp is None else stamp.segment
+    refs = (*head.chain, version.segment)
     merged = dict[SegmentRef, tuple[SegmentRef, ...]]()
-    if held is not None and held not in whole:
+    if local_segment is not None and local_segment not in refs:  # replaced by a merged segment, or of another history
         merged[version.segment] = head.merged
         of_level = [ref for ref, level in zip(head.chain, head.levels, strict=True) if level]
         headers = find_storage(folder).map_files(partial(read_header, folder), of_level)
-        merged.update((ref, header.merged) for ref, header in zip(of_level, headers, strict=True))
-    return restore_plan(held, whole, merged)
+        for ref, header in zip(of_level, headers, strict=True):
+            merged[ref] = header.merged
+    return restore_plan(local_segment, refs, merged)
 
 
 def _read_segments(
@@ -161,15 +162,19 @@ def _read_segments(
     for ref in plan.segments:
         if ref == version.segment and head is not None:
             yield ref, head
-        else:
-            yield ref, next(ahead) if ref.length < AHEAD_BYTES_MAX else read_segment(folder, ref, version)
+        elif ref.length < AHEAD_BYTES_MAX:
+            yield ref, next(ahead)
+        else:  # large ones in their turn: only one is in memory
+            yield ref, read_segment(folder, ref, version)
 
 
 def _stamp(store: LocalStore) -> StoreVersion | None:
     """The stamp of a local store; None without a readable one."""
     stamped = store.stamp()
+    if stamped is None:
+        return None
     try:
-        return None if stamped is None else _STAMPS.decode(stamped)
+        return _STAMPS.decode(stamped)
     except msgspec.MsgspecError:
         return None
 
@@ -272,8 +277,8 @@ class SelfHealingStore(Generic[S]):
             store = self._current()
             if not store.is_private:
                 filled = self._fill()
-                taken = iterate_blocks(keep_filled(changes, filled))
-                apply_stamped(store, taken, encode_stamp(msgspec.structs.replace(stamp, filled=filled)))
+                blocks = iterate_blocks(keep_filled(changes, filled))
+                apply_stamped(store, blocks, encode_stamp(msgspec.structs.replace(stamp, filled=filled)))
         except LocalStoreCorrupt:
             self._throw_away()
 
@@ -285,8 +290,10 @@ class SelfHealingStore(Generic[S]):
         """
         restored = self.restored
         filling = self._filling
-        if restored is None or filling is None or restored.kind is RestoreKind.REBUILT:
-            return restored.filled if restored is not None else None
+        if restored is None:
+            return None
+        if filling is None or restored.kind is RestoreKind.REBUILT:
+            return restored.filled
         try:
             return filling.fill()
         except StateDamaged as error:

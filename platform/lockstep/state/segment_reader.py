@@ -61,8 +61,8 @@ class SegmentReader:
         self.header: SegmentHeader = decode_header(self._read(0, start), self._place)
         check_origin(self.header, ref, self._place, version)
         size = count_index_bytes(memoryview(self._read(start, 4)), self._place)
-        found = decode_index(memoryview(self._read(start, size)), ref.length - start, self._place)
-        self.blocks: tuple[BlockAddress, ...] = found[0]
+        blocks, _ = decode_index(memoryview(self._read(start, size)), ref.length - start, self._place)
+        self.blocks: tuple[BlockAddress, ...] = blocks
         self._starts = [start + size]
         for block in self.blocks:
             self._starts.append(self._starts[-1] + block.length)
@@ -73,22 +73,22 @@ class SegmentReader:
 
     def entries(self, first: int = 0) -> Iterator[Change]:
         """All entries from a block on, with few requests and little memory. Raises StateDamaged."""
-        at = first
-        while at < len(self.blocks):
-            until = at + 1
-            while until < len(self.blocks) and self._starts[until + 1] - self._starts[at] <= READ_BYTES:
+        while first < len(self.blocks):
+            until = first + 1
+            while until < len(self.blocks) and self._starts[until + 1] - self._starts[first] <= READ_BYTES:
                 until += 1
-            data = memoryview(self._read(self._starts[at], self._starts[until] - self._starts[at]))
-            for number in range(at, until):
-                start = self._starts[number] - self._starts[at]
+            data = memoryview(self._read(self._starts[first], self._starts[until] - self._starts[first]))
+            for number in range(first, until):
+                start = self._starts[number] - self._starts[first]
                 yield from self._decode(number, data[start : start + self.blocks[number].length])
-            at = until
+            first = until
 
     def _decode(self, number: int, frame: memoryview) -> list[Change]:
         block = self.blocks[number]
         place = f"{self._place}, block {number}"
-        if (found := zlib.crc32(frame)) != block.checksum:
-            raise StateDamaged(place, f"checksum {block.checksum:08x}", f"{found:08x}")
+        checksum = zlib.crc32(frame)
+        if checksum != block.checksum:
+            raise StateDamaged(place, f"checksum {block.checksum:08x}", f"{checksum:08x}")
         entries = decode_block(self._decompressor, frame, place)
         self.content_bytes = zstandard.frame_content_size(frame)
         return entries

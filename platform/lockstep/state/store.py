@@ -78,17 +78,18 @@ class SpillStore:
             self.size -= sum(map(count_change_bytes, self.scan(to_prefix(removal))))
             self._store.apply([removal], None)
         for key, _ in changes:
-            held = self._store.get(key)
-            if held is not None:
-                self.size -= count_change_bytes((key, _value(held)))
+            spilled = self._store.get(key)
+            if spilled is not None:
+                self.size -= count_change_bytes((key, _value(spilled)))
         self.size += sum(map(count_change_bytes, changes))
-        self._store.apply([(key, _REMOVED if value is None else _PUT + value) for key, value in changes], None)
+        encoded = [(key, _REMOVED if value is None else _PUT + value) for key, value in changes]
+        self._store.apply(encoded, None)
 
     def get(self, key: bytes) -> bytes | NotSpilled | None:
         """The newest value of a key; None when it was removed."""
-        held = self._store.get(key)
-        if held is not None:
-            return _value(held)
+        spilled = self._store.get(key)
+        if spilled is not None:
+            return _value(spilled)
         return None if self.removes(key) else UNTOUCHED
 
     def removes(self, key: bytes) -> bool:
@@ -100,13 +101,14 @@ class SpillStore:
 
     def scan(self, prefix: bytes) -> Iterator[Change]:
         """The changes of all keys with a prefix."""
-        return ((key, _value(held)) for key, held in self._store.scan_all(prefix))
+        return ((key, _value(spilled)) for key, spilled in self._store.scan_all(prefix))
 
     def __iter__(self) -> Iterator[Change]:
         """All changes, in their order."""
-        changes = ((key, _value(held)) for key, held in self._store.items())
+        changes = ((key, _value(spilled)) for key, spilled in self._store.items())
         if not self._removes_prefixes:
             return changes
+        # In the store they are among the others; in the order of changes they are the first.
         return chain(self.scan(PREFIX_REMOVED), filterfalse(is_prefix_removal, changes))
 
     def close(self) -> None:
@@ -119,14 +121,15 @@ def _apply_spilled(
 ) -> list[tuple[bytes, bytes]]:
     """Stored entries with keys of a prefix, after the spilled changes."""
     removed = {to_prefix(removal) for removal in scratch.scan(PREFIX_REMOVED + prefix)}
-    kept = () if scratch.removes(prefix) else stored
-    found: dict[bytes, bytes | None] = {key: value for key, value in kept if not is_removed(key, removed)}
-    found.update(scratch.scan(prefix))
-    return [(key, value) for key, value in found.items() if value is not None]
+    entries: dict[bytes, bytes | None] = {}
+    if not scratch.removes(prefix):
+        entries = {key: value for key, value in stored if not is_removed(key, removed)}
+    entries.update(scratch.scan(prefix))
+    return [(key, value) for key, value in entries.items() if value is not None]
 
 
-def _value(held: bytes) -> bytes | None:
-    return held[1:] if held[:1] == _PUT else None
+def _value(spilled: bytes) -> bytes | None:
+    return spilled[1:] if spilled[:1] == _PUT else None
 
 
 T = TypeVar("T")
@@ -152,14 +155,19 @@ class EntryReader(Generic[S]):
             StateError: The durable state is missing, damaged or of another type.
             LocalStateUnusable: The local disk cannot hold the state.
         """
-        spilled = UNTOUCHED if self.scratch is None else self._local(lambda scratch: scratch.get(key))
-        if not isinstance(spilled, NotSpilled):
-            return spilled
-        return None if self._version.segment is None else self._store.get(key)
+        if self.scratch is not None:
+            spilled = self._local(lambda scratch: scratch.get(key))
+            if not isinstance(spilled, NotSpilled):
+                return spilled
+        if self._version.segment is None:
+            return None
+        return self._store.get(key)
 
     def scan(self, prefix: bytes) -> Iterable[tuple[bytes, bytes]]:
         """All entries by key prefix. Raises as `get` does."""
-        stored = () if self._version.segment is None else self._store.use(lambda store: store.scan_all(prefix))
+        stored: Iterable[tuple[bytes, bytes]] = ()
+        if self._version.segment is not None:
+            stored = self._store.use(lambda store: store.scan_all(prefix))
         if self.scratch is None:
             return stored
         return self._local(lambda scratch: _apply_spilled(stored, scratch, prefix))
@@ -173,7 +181,9 @@ class EntryReader(Generic[S]):
 
     def reserved(self, prefix: bytes, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """System entries in order, of which nothing is spilled before the range ends. Raises as `get` does."""
-        return [] if self._version.segment is None else self._store.use(lambda store: store.scan(prefix, after, most))
+        if self._version.segment is None:
+            return []
+        return self._store.use(lambda store: store.scan(prefix, after, most))
 
     def spill(self, changes: Sequence[Change]) -> None:
         """Put changes on top of the stored entries. Raises LocalStateUnusable."""
@@ -255,16 +265,19 @@ class SegmentWriter(Generic[S]):
             head: Header of the segment of the version.
         """
         migrator = StateMigrator(self._schema, head)
-        size = changes.size if isinstance(changes, SpillStore) else sum(map(count_change_bytes, changes))
-        if head is None or self._version.segment is None or is_base_due(head, size):
+        segment = self._version.segment
+        if head is None or segment is None or is_base_due(head, _count_bytes(changes)):
             return self._write_base(changes, writer, next_offset, migrator)
-        try:
-            merged = self._merge(changes, writer, head, count) if (count := count_merged(head)) else None
-        except StateDamaged:  # the local store has the state without these files
-            return self._write_base(changes, writer, next_offset, migrator)
+        merged: MergedDeltas | None = None
+        count = count_merged(head)
+        if count:
+            try:
+                merged = self._merge(changes, writer, head, count)
+            except StateDamaged:  # the local store has the state without these files
+                return self._write_base(changes, writer, next_offset, migrator)
         packed = writer.pack(changes) if merged is None else merged.packed
         delta = msgspec.structs.replace(self._header(packed, next_offset), plain=migrator.plain, older=migrator.older)
-        header = append_to_chain(delta, head, self._version.segment) if merged is None else merged.complete(delta)
+        header = append_to_chain(delta, head, segment) if merged is None else merged.complete(delta)
         return PendingSegment(writer, changes, StoreVersion(writer.add(header, packed), header), is_rewritten=False)
 
     def _write_base(
@@ -278,20 +291,23 @@ class SegmentWriter(Generic[S]):
 
     def _merge(self, changes: Changes, writer: StateFileWriter, head: SegmentHeader, count: int) -> MergedDeltas:
         """The newest deltas of the chain and the changes of the range, as one delta. Raises StateDamaged."""
-        whole = (*head.chain, self._version.segment)
+        refs = (*head.chain, self._version.segment)
         levels = (*head.levels, head.level)
-        kept = len(whole) - count
+        first = len(refs) - count
         durable = self._store.durable
-        readers = [SegmentReader(durable, ref, self._version) for ref in whole[kept:] if ref is not None]
-        packed = writer.pack(merge_changes([*(reader.entries() for reader in readers), changes]))
-        merged = [*chain.from_iterable((*reader.header.merged, reader.ref) for reader in readers)]
+        readers = [SegmentReader(durable, ref, self._version) for ref in refs[first:] if ref is not None]
+        streams = [reader.entries() for reader in readers]
+        packed = writer.pack(merge_changes([*streams, changes]))
+        merged = list[SegmentRef]()
+        for reader in readers:
+            merged += [*reader.header.merged, reader.ref]
         return MergedDeltas(
             packed,
-            chain=head.chain[:kept],
-            levels=levels[:kept],
-            level=1 + max(levels[kept:]),
+            chain=head.chain[:first],
+            levels=levels[:first],
+            level=1 + max(levels[first:]),
             base_bytes=head.base_bytes,
-            delta_bytes=read_header(durable, head.chain[kept - 1]).delta_bytes + packed.size,
+            delta_bytes=read_header(durable, head.chain[first - 1]).delta_bytes + packed.size,
             merged=tuple(merged[-MERGED_MAX:]),
         )
 
@@ -316,6 +332,12 @@ class SegmentWriter(Generic[S]):
         if self._version.segment is None:
             return writer.pack(rewriter.carry(change for change in changes if change[1] is not None))
         return self._store.use(lambda store: writer.pack(rewriter.carry(store.items(changes))))
+
+
+def _count_bytes(changes: Changes) -> int:
+    if isinstance(changes, SpillStore):
+        return changes.size
+    return sum(map(count_change_bytes, changes))
 
 
 class PartitionState(Generic[S]):
@@ -381,20 +403,23 @@ class PartitionState(Generic[S]):
             StateError: The stored state is missing, damaged, of another type, or its migration failed.
             EnvironmentProblem: The local disk cannot store the local store.
         """
-        if rows_bytes := self._rows.reads.take():
+        rows_bytes = self._rows.reads.take()
+        if rows_bytes:
             self._budget.note_memory(self, rows_bytes)
-        self._budget.enforce()
-        decoded = self.find_decoded() if self._decoded is None else self._decoded
-        if (found := decoded.take(session)) is not None:
+        self._budget.enforce()  # here no entry is in use: the fold asks between messages
+        sessions = self.find_decoded() if self._decoded is None else self._decoded
+        decoded = sessions.take(session)
+        if decoded is not None:
             if self._schema.tables:
-                self._rows.take(_key(session), found.state)
-            self.entries[session] = found
-            return found
+                self._rows.take(_key(session), decoded.state)
+            self.entries[session] = decoded
+            return decoded
         key = _key(session)
         stored = None if session in self._removed else self._entries.get(key)
-        self._budget.note(self, 0 if stored is None else len(stored))
-        if stored is None:
+        if stored is None:  # a new session takes room, too
+            self._budget.note(self, 0)
             return None
+        self._budget.note(self, len(stored))
         entry, is_migrated = self._decode(session, key, stored)
         if is_migrated:
             self._migrated.add(session)
@@ -433,8 +458,10 @@ class PartitionState(Generic[S]):
     def _decode_others(self, stored: Iterable[tuple[bytes, bytes]]) -> Iterator[SessionEntry[S] | MigrationFailed]:
         """The sessions that are not in memory, one by one."""
         for key, value in stored:
-            session = key.decode("utf-8", "surrogatepass") if is_session(key) else None
-            if session is None or session in self.entries or session in self._removed:
+            if not is_session(key):
+                continue
+            session = key.decode("utf-8", "surrogatepass")
+            if session in self.entries or session in self._removed:
                 continue
             try:
                 yield self._decode(session, key, value)[0]
@@ -444,9 +471,10 @@ class PartitionState(Generic[S]):
     def find_decoded(self) -> DecodedSessions[S]:
         """The sessions that are decoded since an earlier batch, as far as the local store still has their state."""
         if self._decoded is None:
-            found = self._local_stores.decoded.take(self._durable, self.version, self._schema)
-            is_current = len(found) > 0 and self._head() is not None and self._store.is_current
-            self._decoded = found if is_current else DecodedSessions()
+            cached = self._local_stores.decoded.take(self._durable, self.version, self._schema)
+            # They are part of a local store: without one that has this segment they prove nothing.
+            is_current = len(cached) > 0 and self._head() is not None and self._store.is_current
+            self._decoded = cached if is_current else DecodedSessions()
             self._budget.note_memory(self, self._decoded.memory_bytes)
         return self._decoded
 
@@ -547,14 +575,15 @@ class PartitionState(Generic[S]):
             writer: The file of this task and batch.
             next_offset: The end of the folded range.
         """
-        changes: Changes = (in_memory := sort_changes(self.changed()))
+        in_memory = sort_changes(self.changed())
+        changes: Changes = in_memory
         if self._entries.scratch is not None:
             self._entries.spill(in_memory)
             changes = self._entries.scratch
         elif not in_memory:
             return advance(self.version, next_offset, self.version.segment)
-        writing = SegmentWriter(self.version, self._schema, self._store)
-        self._written = writing.write(changes, writer, next_offset, self._head())
+        segments = SegmentWriter(self.version, self._schema, self._store)
+        self._written = segments.write(changes, writer, next_offset, self._head())
         return advance(self.version, next_offset, self._written.stamp.segment)
 
     def publish_local(self) -> None:
@@ -567,7 +596,7 @@ class PartitionState(Generic[S]):
             raise RuntimeError(
                 "publish_local() before the writer's close(): the stamp would name a file that may be lost"
             )
-        if written.is_rewritten:
+        if written.is_rewritten:  # the local store has other bytes: the next use rebuilds it
             return
         self._store.advance(written.changes, written.stamp)
         if not isinstance(written.changes, SpillStore):
@@ -628,7 +657,12 @@ class PartitionState(Generic[S]):
         """The header of the version's segment."""
         if self.version.segment is None:
             return None
-        return self._store.use(lambda _: self._store.restored.header if self._store.restored else None)
+
+        def find_header(_: object) -> SegmentHeader | None:
+            restored = self._store.restored
+            return None if restored is None else restored.header
+
+        return self._store.use(find_header)  # restores the store first
 
 
 def _do_nothing() -> None:

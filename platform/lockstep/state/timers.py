@@ -49,7 +49,9 @@ class SystemEntries:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None when it has none."""
-        return self._changed[key] if key in self._changed else self._stored(key)
+        if key in self._changed:
+            return self._changed[key]
+        return self._stored(key)
 
     def add(self, key: bytes, value: bytes) -> None:
         """Set the value of a key that was never stored."""
@@ -71,17 +73,17 @@ class SystemEntries:
     def stored_from(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries stored before this range, in the order of keys; changes of this range are not included."""
         after = prefix
-        while found := self._scan(prefix, after, SCANNED):
-            yield from found
-            after = found[-1][0]
+        while entries := self._scan(prefix, after, SCANNED):
+            yield from entries
+            after = entries[-1][0]
 
     def changes(self) -> list[Change]:
         """Entries that differ from the stored ones, in the order of keys."""
-        return [
-            (key, value)
-            for key, value in sorted(self._changed.items())
-            if key in self._new or value != self._stored(key)
-        ]
+        changes = list[Change]()
+        for key, value in sorted(self._changed.items()):
+            if key in self._new or value != self._stored(key):
+                changes.append((key, value))
+        return changes
 
 
 NEVER: Final = 2**63 - 1
@@ -117,14 +119,15 @@ class TimerQueue:
         deadline_us = self.next_us
         if deadline_us > watermark_us:
             return []
-        taken: set[str] = set()
+        sessions: set[str] = set()
         while self._first_stored is not None and self._first_stored[0] == deadline_us:
-            taken.add(self._taken(self._first_stored))
+            sessions.add(self._taken(self._first_stored))
             self._first_stored = next(self._stored, None)
         while self._added and self._added[0][0] == deadline_us:
-            taken.add(self._taken(heappop(self._added)))
+            sessions.add(self._taken(heappop(self._added)))
         self.next_us = self._earliest()
-        return [(deadline_us, session) for session in sorted(taken)]
+        # Sorted: the order of a set differs from process to process, and a retried task must return the same rows.
+        return [(deadline_us, session) for session in sorted(sessions)]
 
     def _taken(self, entry: tuple[int, str, bytes]) -> str:
         _, session, key = entry
@@ -138,7 +141,8 @@ class TimerQueue:
 
     def _earliest(self) -> int:
         stored = NEVER if self._first_stored is None else self._first_stored[0]
-        return min(stored, self._added[0][0] if self._added else NEVER)
+        added = self._added[0][0] if self._added else NEVER
+        return min(stored, added)
 
 
 def _timer_key(deadline_us: int, session: str) -> bytes:

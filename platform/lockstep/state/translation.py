@@ -18,8 +18,8 @@ from lockstep.errors import StateError
 from lockstep.integrity.gate_states import ActiveSession, GateState, SuspensionMark
 from lockstep.model.position import Position, SuspendedSession
 from lockstep.state.bases import add_base, read_entries
-from lockstep.state.changelog import StateFileWriter, StateVersion
-from lockstep.state.relocation import RelocatedState, digest_position
+from lockstep.state.changelog import StateFileWriter, make_empty_state, make_state_version
+from lockstep.state.relocation import RelocatedState, digest_position, make_relocated
 from lockstep.state.timers import CLOCK, HELD
 from lockstep.state.values import MARK, MARK_BYTES, is_session
 
@@ -59,15 +59,21 @@ class OffsetMap:
             NotTranslatable: An operator gave up offsets after the position, or too few offsets are left.
         """
         self._lower_by = max(0, source.next_offset - next_offset)
-        limits = {source.suspended_from, *(each.before for each in source.suspended_sessions)}
+        limits = {source.suspended_from, *(skip.before for skip in source.suspended_sessions)}
         self._limits: list[tuple[int, int]] = []
-        for number, limit in enumerate(sorted(each for each in limits if each > 0), start=1):
+        lowest = 1
+        for limit in sorted(limits):
+            if limit <= 0:
+                continue
             if limit > source.next_offset:
                 problem = f"an operator gave up offsets up to {limit}, which are not read yet"
                 raise NotTranslatable(source, problem)
-            least = max(self._limits[-1][1] + 1 if self._limits else number, limit - self._lower_by)
-            self._limits.append((limit, least))
-        room = next_offset - (1 if self._limits and self._limits[-1][0] < source.next_offset else 0)
+            new_limit = max(lowest, limit - self._lower_by)
+            self._limits.append((limit, new_limit))
+            lowest = new_limit + 1  # different limits stay different
+        room = next_offset
+        if self._limits and self._limits[-1][0] < source.next_offset:
+            room -= 1
         if self._limits and self._limits[-1][1] > room:
             raise NotTranslatable(source, f"its suspensions do not fit before offset {next_offset}")
 
@@ -114,6 +120,12 @@ class Translation(msgspec.Struct, frozen=True):
         offsets = self.offsets
         if source.catching_up:
             raise NotTranslatable(source, "its log was truncated, and records up to the position are still skipped")
+        skipped = list[SuspendedSession]()
+        for skip in source.suspended_sessions:
+            skipped.append(SuspendedSession(skip.session, offsets.translate(skip.before)))
+        joined_at = 0
+        if source.joined_at:  # 0 would be a log that was read from its start
+            joined_at = max(1, offsets.translate(source.joined_at))
         return msgspec.structs.replace(
             source,
             topic=self.topic,
@@ -122,11 +134,9 @@ class Translation(msgspec.Struct, frozen=True):
             leader_epoch=None,
             state=None,
             suspended_from=offsets.translate(source.suspended_from),
-            suspended_sessions=tuple(
-                SuspendedSession(each.session, offsets.translate(each.before)) for each in source.suspended_sessions
-            ),
+            suspended_sessions=tuple(skipped),
             lost_before=offsets.translate(source.lost_before),
-            joined_at=max(1, offsets.translate(source.joined_at)) if source.joined_at else 0,
+            joined_at=joined_at,
         )
 
 
@@ -150,30 +160,26 @@ def translate_state(
     digest = hashlib.sha256()
     with StateFileWriter.open(target, label) as writer:
         for move in moves:
-            held = move.source
             position = move.make_position()
-            version = StateVersion(generation, held.topic_id, held.partition, held.next_offset, held.state)
-            header, entries = read_entries(source, version)
-            there = StateVersion(generation, position.topic_id, position.partition, position.next_offset, None)
-            written = add_base(writer, there, header, dict(_translate(move, entries.items())))
+            header, entries = read_entries(source, make_state_version(generation, move.source))
+            target_version = make_empty_state(generation, position.topic_id, position.partition, position.next_offset)
+            base = add_base(writer, target_version, header, dict(_translate(move, entries.items())))
             digest.update(digest_position(position))
             segment = None
-            if written is not None:
-                segment, packed = written
+            if base is not None:
+                segment, packed = base
                 for block in packed.blocks:
                     digest.update(block)
             moved.append(msgspec.structs.replace(position, state=segment))
-    size = max((each.state.start + each.state.length for each in moved if each.state is not None), default=0)
-    return RelocatedState(tuple(moved), digest.hexdigest(), {target / writer.name: size} if size else {})
+    return make_relocated(moved, digest.hexdigest(), target / writer.name)
 
 
 def check_translatable(source: Path, moves: Iterable[Translation], *, generation: int) -> None:
     """Check that state can continue in another cluster, without writing. Raises as `translate_state`."""
     for move in moves:
-        held = move.source
         move.make_position()
-        version = StateVersion(generation, held.topic_id, held.partition, held.next_offset, held.state)
-        for _ in _translate(move, read_entries(source, version)[1].items()):
+        _, entries = read_entries(source, make_state_version(generation, move.source))
+        for _ in _translate(move, entries.items()):
             pass
 
 
@@ -196,8 +202,8 @@ def _translate(move: Translation, entries: Iterable[tuple[bytes, bytes]]) -> Ite
 
 def _translate_session(offsets: OffsetMap, stored: bytes) -> bytes:
     """Translate the offsets of a suspension; the user's state stays as it is, byte by byte."""
-    tag, value = (stored[:MARK_BYTES], stored[MARK_BYTES:]) if stored[0] == MARK else (b"", stored)
-    gate, state = _VALUES.decode(value)
+    tag = stored[:MARK_BYTES] if stored[0] == MARK else b""
+    gate, state = _VALUES.decode(stored[len(tag) :])
     if not isinstance(gate, ActiveSession | SuspensionMark):
         return stored
     moved = replace(gate, began_at=offsets.translate(gate.began_at))

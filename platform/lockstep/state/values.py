@@ -118,7 +118,9 @@ class BaseRewriter:
 
     def carry(self, entries: Iterable[Change]) -> Iterable[Change]:
         """The entries of the base."""
-        return entries if self._is_plain else self._carry(entries)
+        if self._is_plain:  # mostly: no value is parsed
+            return entries
+        return self._carry(entries)
 
     def _carry(self, entries: Iterable[Change]) -> Iterator[Change]:
         for key, value in entries:
@@ -126,7 +128,7 @@ class BaseRewriter:
                 yield key, value
                 continue
             carried = self._value(value)
-            self.is_other |= len(carried) != len(value)
+            self.is_other |= len(carried) != len(value)  # a tag was added or removed
             yield key, carried
 
     def _value(self, stored: bytes) -> bytes:
@@ -257,17 +259,17 @@ class _Stored(Generic[K, V]):
         """Take the written rows for the stored ones."""
         rows = self._rows
         for key, row in self._written.items():
-            before = rows.get(key, _NOTHING)
-            self.held_bytes += len(row or b"") - len(before or b"")
-            if before is _NOTHING:
+            previous = rows.get(key, _NOTHING)
+            self.held_bytes += len(row or b"") - len(previous or b"")
+            if previous is _NOTHING:
                 self.held_bytes += ROW_BYTES + 2 * len(key)
         rows |= self._written
         self._written.clear()
 
     def write_all(self, entries: Mapping[bytes, bytes]) -> None:
         """Note the entries of a table that replaces the rows."""
-        begin = len(self.prefix)
-        self._written = {key[begin:]: row for key, row in entries.items()}
+        start = len(self.prefix)
+        self._written = {key[start:]: row for key, row in entries.items()}
 
     def list_changes(self, table: MapState[K, V], mark: bytes) -> Iterator[Change]:
         """The entries of assigned and deleted rows whose bytes differ from the stored ones."""
@@ -289,24 +291,26 @@ class _Stored(Generic[K, V]):
         A key of another type finds what equals it, as in a dict: `rows[True]` is `rows[1]`.
         """
         if not self._field.is_key(key):
-            equal = [found for _, found in self.all_keys() if found == key]
+            equal = [stored for _, stored in self.all_keys() if stored == key]
             return self.get(equal[0]) if equal else ABSENT
         encoded = self._field.encode_key(key)
         value = self._entries.get(self.prefix + encoded)
         self._note(encoded, value)
-        return ABSENT if value is None else self._field.row_of(split_type_tag(value)[1])
+        if value is None:
+            return ABSENT
+        return self._field.row_of(split_type_tag(value)[1])
 
     def all_keys(self) -> Iterator[tuple[bytes, K]]:
         """All keys, encoded and decoded."""
-        begin = len(self.prefix)
+        start = len(self.prefix)
         for key, _ in self._entries.scan(self.prefix):
-            yield key[begin:], self._field.key_of(key[begin:])
+            yield key[start:], self._field.key_of(key[start:])
 
     def read_others(self, held: Container[K]) -> Iterator[tuple[K, V]]:
         """All rows whose keys are not in memory, decoded."""
-        begin = len(self.prefix)
+        start = len(self.prefix)
         for prefixed, value in self._entries.scan(self.prefix):
-            encoded = prefixed[begin:]
+            encoded = prefixed[start:]
             key = self._field.key_of(encoded)
             if key not in held:
                 self._note(encoded, value)
@@ -316,9 +320,9 @@ class _Stored(Generic[K, V]):
         """Record the stored bytes of a row that is in memory, by its encoded key."""
         size = len(row or b"")
         self._reads.bytes += len(key) + size
-        before = self._rows.get(key, _NOTHING)
-        self.held_bytes += size - len(before or b"")
-        if before is _NOTHING:
+        previous = self._rows.get(key, _NOTHING)
+        self.held_bytes += size - len(previous or b"")
+        if previous is _NOTHING:
             self.held_bytes += ROW_BYTES + 2 * len(key)
         self._rows[key] = row
 
@@ -357,8 +361,9 @@ class MapStateStore:
         for field in self._fields:
             table = field.of(state)
             prefix = field.prefix(session)
-            if type(table) is dict:
-                table = state = cast("Any", make_table(table))
+            if type(table) is dict:  # a ready fold's state, which is the table itself
+                state = cast("Any", make_table(table))
+                table = state
             if not isinstance(table, MapState):
                 continue
             stored = self._find_stored(table, prefix) or self._replacing.pop(prefix, None)
@@ -384,18 +389,20 @@ class MapStateStore:
     def _find_stored(self, table: MapState[Any, Any], prefix: bytes) -> _Stored[Any, Any] | None:
         """The rows of this range that a table is bound to; None without."""
         stored = to_stored(table)
-        return stored if isinstance(stored, _Stored) and stored.is_of(prefix, self._entries) else None
+        if isinstance(stored, _Stored) and stored.is_of(prefix, self._entries):
+            return stored
+        return None
 
     def old_rows(self, session: bytes, name: str, shape: StateTypeSchema) -> dict[object, object]:
         """The rows of a table of an older state type, without types."""
         key_shape, row_shape = shape.items
         prefix = make_session_prefix(session) + name.encode() + _END
-        return {
-            _hashable(to_untyped(msgspec.msgpack.decode(key[len(prefix) :]), key_shape)): to_untyped(
-                msgspec.msgpack.decode(split_type_tag(value)[1]), row_shape
-            )
-            for key, value in self._entries.scan(prefix)
-        }
+        rows = dict[object, object]()
+        for entry_key, value in self._entries.scan(prefix):
+            key = to_untyped(msgspec.msgpack.decode(entry_key[len(prefix) :]), key_shape)
+            row = to_untyped(msgspec.msgpack.decode(split_type_tag(value)[1]), row_shape)
+            rows[_hashable(key)] = row
+        return rows
 
     def changes(self, session: bytes, state: object, mark: bytes, *, is_migrated: bool) -> Iterator[Change]:
         """The changes of a fold in the tables of a state.
@@ -403,9 +410,9 @@ class MapStateStore:
         Raises:
             TypeError: A table was replaced by an object that is not a MapState.
         """
-        whole: dict[bytes, bytes] = {}
-        replaced: list[MapField[Any, Any]] = []
-        for field in self._fields if state is not None else ():
+        entries: dict[bytes, bytes] = {}
+        replaced: list[bytes] = []
+        for field in () if state is None else self._fields:
             table = field.of(state)
             prefix = field.prefix(session)
             if not isinstance(table, (MapState, dict)) or (isinstance(table, dict) and field.attribute):
@@ -414,19 +421,20 @@ class MapStateStore:
             if stored is not None and not is_migrated:
                 yield from stored.list_changes(cast("MapState[Any, Any]", table), mark)
             else:
-                replaced.append(field)
-                whole |= self._encode_whole(field, session, table, mark)
-        is_whole = is_migrated or state is None
-        prefixes = [make_session_prefix(session)] if is_whole else [field.prefix(session) for field in replaced]
-        for prefix in prefixes:
-            yield from self._difference(prefix, whole)
-        yield from whole.items()
+                replaced.append(prefix)
+                entries |= self._encode_whole(field, session, table, mark)
+        if is_migrated or state is None:  # tables that the type no longer has are removed, too
+            replaced = [make_session_prefix(session)]
+        for prefix in replaced:
+            yield from self._difference(prefix, entries)
+        yield from entries.items()
 
     def _encode_whole(
         self, field: MapField[K, V], session: bytes, table: Mapping[K, V], mark: bytes
     ) -> dict[bytes, bytes]:
         """The entries of a table that replaces the stored one; notes its rows for `keep`."""
-        stored = self._replacing[field.prefix(session)] = _Stored(field, session, self._entries, self.reads)
+        stored = _Stored(field, session, self._entries, self.reads)
+        self._replacing[stored.prefix] = stored
         entries: dict[bytes, bytes] = {}
         for key, row in table.items():
             field.check(key, row)
@@ -438,17 +446,19 @@ class MapStateStore:
         """The removal of all rows of a session."""
         return self._difference(make_session_prefix(session), {})
 
-    def _difference(self, prefix: bytes, whole: dict[bytes, bytes]) -> Iterator[Change]:
+    def _difference(self, prefix: bytes, entries: dict[bytes, bytes]) -> Iterator[Change]:
         """Removals of stored rows that a new table lacks; equal rows are not written again, unless all are removed."""
         stored = dict(self._entries.scan(prefix))
-        removed = [key for key in stored if key not in whole]
-        equal = [key for key, value in whole.items() if stored.get(key) == value]
-        if sum(map(len, removed)) > len(prefix) + sum(len(key) + len(whole[key]) for key in equal):
+        removed = [key for key in stored if key not in entries]
+        equal = [key for key, value in entries.items() if stored.get(key) == value]
+        # One removal of all costs the equal rows, which are then written again.
+        if sum(map(len, removed)) > len(prefix) + sum(len(key) + len(entries[key]) for key in equal):
             yield make_prefix_removal(prefix)
             return
         for key in equal:
-            del whole[key]
-        yield from ((key, None) for key in removed)
+            del entries[key]
+        for key in removed:
+            yield key, None
 
 
 def make_session_prefix(session: bytes) -> bytes:
@@ -461,4 +471,6 @@ def _encode_canonical(key: object) -> bytes:
 
 
 def _hashable(key: object) -> object:
-    return tuple(map(_hashable, key)) if isinstance(key, (list, tuple)) else key
+    if isinstance(key, (list, tuple)):
+        return tuple(map(_hashable, key))
+    return key

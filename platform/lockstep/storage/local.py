@@ -82,8 +82,8 @@ class LocalStorage(Storage):
     @override
     def read_range(self, path: Path, start: int, length: int) -> bytes:
         with path.open("rb", buffering=0) as file:
-            left = os.fstat(file.fileno()).st_size - start  # else `length` bytes of memory are taken for any file
-            return os.pread(file.fileno(), max(0, min(length, left)), start)
+            present = os.fstat(file.fileno()).st_size - start  # else `length` bytes of memory are taken for any file
+            return os.pread(file.fileno(), max(0, min(length, present)), start)
 
     @override
     def open_source(self, path: Path) -> str:
@@ -116,10 +116,10 @@ class LocalStorage(Storage):
     @override
     def get_status(self, path: Path) -> FileStatus | None:
         try:
-            found = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return FileStatus(found.st_size, found.st_mtime)
+        return FileStatus(status.st_size, status.st_mtime)
 
     @override
     def get_own_status(self, path: Path) -> FileStatus | None:
@@ -271,8 +271,10 @@ def _read_status(entry: os.DirEntry[str]) -> FileStatus | None:
         return None
 
 
-def _to_own_status(found: os.stat_result) -> FileStatus | None:
-    return FileStatus(found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+def _to_own_status(status: os.stat_result) -> FileStatus | None:
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return FileStatus(status.st_size, status.st_mtime)
 
 
 @contextmanager
@@ -311,9 +313,9 @@ def make_private_folder(folder: Path) -> None:
     Raises:
         OSError: It cannot be made.
     """
-    for each in reversed((folder, *folder.parents)):
-        if not each.exists():
-            each.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    for part in reversed((folder, *folder.parents)):
+        if not part.exists():
+            part.mkdir(mode=stat.S_IRWXU, exist_ok=True)  # `parents=True` would make those with the usual mode
 
 
 def require_own_folder(folder: Path) -> None:
@@ -322,13 +324,13 @@ def require_own_folder(folder: Path) -> None:
     Raises:
         EnvironmentProblem: One has: that user could put other files in place of those that are kept there.
     """
-    for each in (folder, *folder.parents):
+    for part in (folder, *folder.parents):
         with suppress(OSError):  # an unreadable folder fails when it is used
-            is_shared = each.parent.stat().st_mode & stat.S_ISVTX
-            owner = each.lstat().st_uid
+            is_shared = part.parent.stat().st_mode & stat.S_ISVTX
+            owner = part.lstat().st_uid
             if is_shared and owner not in {0, os.geteuid()}:
                 raise EnvironmentProblem(
-                    f"{each} belongs to another user (uid {owner}), who could replace its files",
+                    f"{part} belongs to another user (uid {owner}), who could replace its files",
                     next_step="set local_root to a folder of the user that runs lockstep",
                 )
 
@@ -339,7 +341,7 @@ def require_writable_folder(folder: Path) -> None:
     Raises:
         EnvironmentProblem: It cannot: another user has made the folder, or one above, as root does in `/tmp`.
     """
-    nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    nearest = next(part for part in (folder, *folder.parents) if os.path.lexists(part))
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         raise EnvironmentProblem(
             f"{folder} cannot be written by this user (uid {os.geteuid()}): {nearest} is another user's, or read-only",

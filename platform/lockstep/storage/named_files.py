@@ -28,9 +28,9 @@ class PathRefused(LockstepError):
     """
 
     def __init__(self, folder: Path, name: str, reason: str) -> None:
-        shown = ascii(name[:SHOWN_MAX]) + ("..." if len(name) > SHOWN_MAX else "")
+        text = ascii(name[:SHOWN_MAX]) + ("..." if len(name) > SHOWN_MAX else "")
         step = "nothing was written; use a copy in a folder that no other user can write"
-        super().__init__(f"{folder}: the file {shown} is refused: {reason}", next_step=step)
+        super().__init__(f"{folder}: the file {text} is refused: {reason}", next_step=step)
         self.folder = folder
         self.name = name
         self.reason = reason
@@ -67,20 +67,22 @@ def find_named_files(folder: Path, names: Iterable[str], *, below: str = "") -> 
     Raises:
         PathRefused: A name is not a plain relative path, is named twice, or has a folder that is a link.
     """
-    found = dict[str, FileStatus | None]()
+    distinct = dict[str, None]()
     for name in names:
-        if fault := find_fault(name):
+        fault = find_fault(name)
+        if fault:
             raise PathRefused(folder, name, fault)
-        if name in found:
+        if name in distinct:
             raise PathRefused(folder, name, "it is named twice")
-        found[name] = None
+        distinct[name] = None
     storage = find_storage(folder)
     root = storage.resolve(folder)
-    for above, name in {name.rpartition("/")[0]: name for name in found}.items():
+    one_of_folder = {name.rpartition("/")[0]: name for name in distinct}  # each folder is resolved once
+    for above, name in one_of_folder.items():
         if storage.resolve(folder / below / above) != root / below / above:
             raise PathRefused(folder, name, "a folder of it is a link")
-    statuses = storage.map_files(lambda name: storage.get_own_status(folder / below / name), found)
-    return dict(zip(found, statuses, strict=True))
+    statuses = storage.map_files(lambda name: storage.get_own_status(folder / below / name), distinct)
+    return dict(zip(distinct, statuses, strict=True))
 
 
 def read_named_file(folder: Path, name: str, bytes_max: int) -> bytes:

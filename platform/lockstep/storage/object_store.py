@@ -105,7 +105,7 @@ class ObjectStorage(Storage):
             return self.ask(path, lambda: bytes(obstore.get_range(self.client, _key(path), start=start, length=length)))
         except FileNotFoundError:
             raise
-        except OSError:
+        except OSError:  # also for a range behind the end, which a file answers with nothing
             if start < self.ask(path, lambda: obstore.head(self.client, _key(path)))["size"]:
                 raise
             return b""
@@ -119,9 +119,9 @@ class ObjectStorage(Storage):
 
     @override
     def list_names(self, folder: Path) -> list[str]:
-        found = self.ask(folder, lambda: obstore.list_with_delimiter(self.client, _prefix(folder)))
-        below = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        return [key.rpartition("/")[2] for key in below]
+        listing = self.ask(folder, lambda: obstore.list_with_delimiter(self.client, _prefix(folder)))
+        keys = [*listing["common_prefixes"], *(item["path"] for item in listing["objects"])]
+        return [key.rpartition("/")[2] for key in keys]
 
     @override
     def find_files(self, folder: Path, pattern: str) -> list[Path]:
@@ -133,9 +133,10 @@ class ObjectStorage(Storage):
     @override
     def walk_files(self, folder: Path) -> Iterator[tuple[str, FileStatus]]:
         prefix = _prefix(folder)
+        # The whole list before the first item: a request that fails is repeated, and no item is yielded twice.
         for chunk in self.ask(folder, lambda: list(obstore.list(self.client, prefix))):
-            for each in chunk:
-                yield each["path"].removeprefix(prefix), _to_status(each)
+            for item in chunk:
+                yield item["path"].removeprefix(prefix), _to_status(item)
 
     @override
     def get_status(self, path: Path) -> FileStatus | None:
@@ -158,22 +159,25 @@ class ObjectStorage(Storage):
 
     @override
     def delete(self, path: Path) -> int | None:
-        found = self.get_status(path)
-        if found is None:
+        status = self.get_status(path)
+        if status is None:
             return None
         self.ask(path, lambda: obstore.delete(self.client, _key(path)))
-        return found.size
+        return status.size
 
     @override
     def delete_files(self, paths: Sequence[Path]) -> list[int | None]:
-        found = self.get_statuses(paths)
-        self._delete_keys([_key(path) for path, status in zip(paths, found, strict=True) if status is not None], paths)
-        return [None if status is None else status.size for status in found]
+        statuses = self.get_statuses(paths)
+        present = [path for path, status in zip(paths, statuses, strict=True) if status is not None]
+        self._delete_keys([_key(path) for path in present], paths)
+        return [None if status is None else status.size for status in statuses]
 
     @override
     def delete_folder(self, folder: Path) -> None:
-        chunks = self.ask(folder, lambda: list(obstore.list(self.client, _prefix(folder))))
-        self._delete_keys([each["path"] for chunk in chunks for each in chunk], [folder])
+        keys = list[str]()
+        for chunk in self.ask(folder, lambda: list(obstore.list(self.client, _prefix(folder)))):
+            keys += [item["path"] for item in chunk]
+        self._delete_keys(keys, [folder])
 
     @override
     def delete_empty_folder(self, folder: Path) -> None:
@@ -232,8 +236,10 @@ class ObjectStorage(Storage):
         return repeat_unanswered(ask, self._wait_seconds)
 
     def _read_small(self, path: Path) -> bytes | None:
-        found = obstore.get(self.client, _key(path))
-        return bytes(found.bytes()) if found.meta["size"] <= READ_WHOLE_BYTES else None
+        answer = obstore.get(self.client, _key(path))
+        if answer.meta["size"] > READ_WHOLE_BYTES:  # its bytes are not read
+            return None
+        return bytes(answer.bytes())
 
     def _delete_keys(self, keys: list[str], asked: Sequence[Path]) -> None:
         """One request for a thousand objects. An error names the first of the paths that were asked for."""
@@ -271,12 +277,13 @@ class PendingObject(PendingFile):
     @override
     def finish(self, name: str | None = None) -> int:
         size = self._sink.tell()
-        self._path = self._path if name is None else self._path.with_name(name)
+        if name is not None:
+            self._path = self._path.with_name(name)
         try:
             self._storage.ask(self._path, self._upload)
         except FileNotFoundError:  # no such upload: it was complete, and the store's word of it was lost
-            found = self._storage.get_status(self._path)
-            if found is None or found.size != size:
+            status = self._storage.get_status(self._path)
+            if status is None or status.size != size:
                 raise
         self._sink.close()
         return size
@@ -339,10 +346,13 @@ _ANY_DEPTH: Final = "(?:[^/]+/)*"
 @cache
 def _compile(pattern: str) -> re.Pattern[str]:
     """A pattern such as `*/*.parquet`, as `Path.glob` reads it."""
-    parts = [
-        _ANY_DEPTH if part == "**" else re.escape(part).replace(r"\*", "[^/]*") + "/" for part in pattern.split("/")
-    ]
-    return re.compile("".join(parts).removesuffix("/"))
+    expression = ""
+    for part in pattern.split("/"):
+        if part == "**":
+            expression += _ANY_DEPTH
+        else:
+            expression += re.escape(part).replace(r"\*", "[^/]*") + "/"
+    return re.compile(expression.removesuffix("/"))
 
 
 @contextmanager
@@ -375,20 +385,22 @@ _REMEDIES: Final = {
 
 def _make_failure(error: Exception, address: str) -> StoreFailed:
     text = str(error)
-    said = _tell(error)
-    is_refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.match(_REFUSALS, said)
+    answer = _tell(error)
     step = next(step for pattern, step in _REMEDIES.items() if re.search(pattern, text))
-    return (
-        StoreRefused(errno.EACCES, said, address, step) if is_refused else StoreFailed(errno.EIO, said, address, step)
-    )
+    if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or re.match(_REFUSALS, answer):
+        return StoreRefused(errno.EACCES, answer, address, step)
+    return StoreFailed(errno.EIO, answer, address, step)
 
 
 def _tell(error: Exception) -> str:
     """The store's answer, on one line: the error repeats the answer, an XML document, in each of its causes."""
     text = str(error)
-    said = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
-    if said is not None:
-        return ": ".join(said.groups())
+    answer = re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
+    if answer is not None:
+        return ": ".join(answer.groups())
     line = text.partition("\n")[0]
-    asked = re.search(r"Error performing (\w+ \S+) in .* - (?:Server returned non-2xx status code: )?(.*?):?\s*$", line)
-    return line if asked is None else ": ".join(asked.groups())
+    form = r"Error performing (\w+ \S+) in .* - (?:Server returned non-2xx status code: )?(.*?):?\s*$"
+    request = re.search(form, line)
+    if request is None:
+        return line
+    return ": ".join(request.groups())

@@ -52,7 +52,8 @@ def hold_copy(root: Path, digest: str) -> Path | None:
         CopyChanged: Its files have changed.
     """
     folder = root / FOLDER / digest
-    if (descriptor := _lock(folder)) is None:
+    descriptor = _lock(folder)
+    if descriptor is None:
         return None
     if folder in _HELD:
         os.close(descriptor)
@@ -103,9 +104,10 @@ def make_copy(root: Path, code: CodeFiles, named: Collection[str] = ()) -> Path:
     """
     copies = root / FOLDER
     for _ in range(ATTEMPTS):
-        if (held := hold_copy(root, code.digest)) is not None:
+        copy = hold_copy(root, code.digest)
+        if copy is not None:
             prune_copies(root, {*named, code.digest})
-            return held
+            return copy
         copies.mkdir(parents=True, exist_ok=True)
         with _draft(copies) as draft:
             _write(draft, code)
@@ -120,7 +122,8 @@ def _draft(copies: Path) -> Iterator[Path]:
     while True:
         draft = copies / f"{DRAFT}{uuid.uuid4().hex}"
         draft.mkdir()
-        if (descriptor := _lock(draft)) is not None:
+        descriptor = _lock(draft)
+        if descriptor is not None:  # otherwise `prune_copies` deleted it before it was locked
             break
     try:
         yield draft
@@ -151,11 +154,15 @@ def prune_copies(root: Path, named: Collection[str]) -> None:
     copies = root / FOLDER
     unused = list[tuple[float, Path]]()
     for folder in copies.iterdir():
-        if folder.name not in named and (age := _find_age(folder)) is not None:
+        if folder.name in named:
+            continue
+        age = _find_age(folder)
+        if age is not None:
             unused.append((age, folder))
-    whole = sorted((each for each in unused if not each[1].name.startswith(DRAFT)), reverse=True)
-    drafts = [each for each in unused if each[1].name.startswith(DRAFT)]
-    for _, folder in (*whole[KEPT:], *drafts):
+    complete = [item for item in unused if not item[1].name.startswith(DRAFT)]
+    drafts = [item for item in unused if item[1].name.startswith(DRAFT)]
+    newest_first = sorted(complete, reverse=True)
+    for _, folder in (*newest_first[KEPT:], *drafts):
         _delete(folder)
 
 

@@ -88,24 +88,25 @@ def read_code(folder: Path, excluded: Collection[Path] = ()) -> CodeFiles:
         CodeUnusable: There is none, or too much of it; a link leads out of the folder; a file is neither file nor
             folder, or changes while it is read.
     """
-    last = ""
+    changed = ""
     for attempt in range(READS_MAX):
         time.sleep(PAUSE_SECONDS if attempt else 0)
         try:
-            before = list_code(folder, excluded)
-            contents = {name: (folder / name).read_bytes() for name in before}
-            after = list_code(folder, excluded)
+            stamps = list_code(folder, excluded)
+            contents = {name: (folder / name).read_bytes() for name in stamps}
+            stamps_after = list_code(folder, excluded)
         except PermissionError as error:
             step = "let this user read it, or move it out of the folders with Python files"
             raise CodeUnusable(error.filename, "may not be read by this user", step) from error
         except FileNotFoundError as gone:
-            last = str(gone.filename)
+            changed = str(gone.filename)
             continue
-        if before == after:
-            modes = {name: stamp.mode for name, stamp in before.items()}
+        if stamps == stamps_after:
+            modes = {name: stamp.mode for name, stamp in stamps.items()}
             return CodeFiles(contents, digest_contents(contents), modes)
-        last = next(name for name in {**before, **after} if before.get(name) != after.get(name))
-    raise CodeUnusable(folder / last, "changes while it is read", "repeat the command when nothing writes there")
+        names = {**stamps, **stamps_after}
+        changed = next(name for name in names if stamps.get(name) != stamps_after.get(name))
+    raise CodeUnusable(folder / changed, "changes while it is read", "repeat the command when nothing writes there")
 
 
 def digest_contents(contents: Mapping[str, bytes]) -> str:
@@ -128,20 +129,20 @@ def list_code(folder: Path, excluded: Collection[Path] = ()) -> dict[str, FileSt
     Raises:
         CodeUnusable: As `read_code`.
     """
-    found: dict[str, FileStamp] = {}
+    stamps: dict[str, FileStamp] = {}
     size = 0
     for name, status in _Walk(folder, excluded).iterate():
         mode = stat.S_IMODE(status.st_mode)
-        found[name] = FileStamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, mode)
+        stamps[name] = FileStamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, mode)
         size += status.st_size
-        if len(found) > FILES_MAX or size > BYTES_MAX:
+        if len(stamps) > FILES_MAX or size > BYTES_MAX:
             limit = f"{FILES_MAX:,} files or {BYTES_MAX // 1_000_000} MB"
             step = f"move data out of the folders with Python files; the limit was passed at {name!r}"
             raise CodeUnusable(folder, f"has more than {limit} of code", step)
-    if not found:
+    if not stamps:
         step = "run lockstep from the folder that holds definitions.py"
         raise CodeUnusable(folder, "has no Python files", step)
-    return found
+    return stamps
 
 
 class _Walk:
@@ -167,7 +168,8 @@ class _Walk:
 
     def _iterate_folder_of_project(self, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
         folder = Path(entry.path)
-        if self._is_excluded(folder) or not _holds_python(folder, 1 if entry.is_symlink() else PYTHON_LEVELS):
+        levels = 1 if entry.is_symlink() else PYTHON_LEVELS
+        if self._is_excluded(folder) or not _holds_python(folder, levels):
             return
         _examine(self._root, entry)  # refuses a link to code
         yield from self._iterate_code(folder, entry.name)
@@ -192,10 +194,10 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
     """The entries that may be code."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+            in_order = sorted(entries, key=lambda entry: os.fsencode(entry.name))
     except FileNotFoundError:
         return []  # it is gone: the second list shows that
-    return [each for each in found if not each.name.startswith(".") and not _is_derived(each.name)]
+    return [entry for entry in in_order if not entry.name.startswith(".") and not _is_derived(entry.name)]
 
 
 def _is_derived(name: str) -> bool:
@@ -215,8 +217,10 @@ def _holds_python(folder: Path, levels: int) -> bool:
         return False
     if any(entry.name.endswith(".py") and not entry.is_dir(follow_symlinks=False) for entry in entries):
         return True
-    folders = (Path(entry.path) for entry in entries if levels > 1 and entry.is_dir(follow_symlinks=False))
-    return any(_holds_python(each, levels - 1) for each in folders)
+    if levels <= 1:
+        return False
+    folders = (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    return any(_holds_python(inner, levels - 1) for inner in folders)
 
 
 def _examine(root: Path, entry: os.DirEntry[str]) -> os.stat_result:

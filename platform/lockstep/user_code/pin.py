@@ -123,5 +123,6 @@ class _CodeFinder(MetaPathFinder):
 
 def import_from(folder: Path) -> None:
     """Import modules of a folder, before any others of the import path, until this process ends."""
-    place = next((number for number, each in enumerate(sys.meta_path) if each is PathFinder), len(sys.meta_path))
+    places = (number for number, finder in enumerate(sys.meta_path) if finder is PathFinder)
+    place = next(places, len(sys.meta_path))
     sys.meta_path.insert(place, _CodeFinder(folder))
