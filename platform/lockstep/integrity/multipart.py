@@ -65,7 +65,7 @@ class MultipartGate(Gate[M | OpenSnapshot[M]], Generic[M]):
             if not self._tolerates_all:
                 return unchanged, refused
             freed = tuple(parts.offsets)
-            parts = OpenSnapshot([], parts.inner)  # the incomplete snapshot is given up, and the message starts anew
+            parts = OpenSnapshot([], parts.inner)  # the incomplete snapshot is given up
             verdict = msgspec.structs.replace(refused, judgement=Judgement.ACCEPT, freed=freed)
         if envelope.kind is Kind.END or (freed and envelope.kind is Kind.UPDATE):
             return inner, verdict

@@ -391,8 +391,8 @@ STRICT = list_mutants(
     ),
     Change(
         "ids do not go back inside of a message",
-        "kept = _forward(link) and (_continues(link, last) or (is_fresh and _covers(link, last)))",
-        "kept = _continues(link, last) or (is_fresh and _covers(link, last))",
+        "follows = _forward(link) and (_continues(link, last) or (is_fresh and _covers(link, last)))",
+        "follows = _continues(link, last) or (is_fresh and _covers(link, last))",
         "unit/integrity/test_linked.py",
     ),
     Change(
@@ -1762,8 +1762,8 @@ COMMIT_ORDER = [
         ),
         Change(
             "an order ends with a log that was truncated",
-            "wanted = narrow_to_ends(self._wanted, ends)",
-            "wanted = self._wanted",
+            "for key, until in narrow_to_ends(self._wanted, ends).items():",
+            "for key, until in self._wanted.items():",
             "test_an_order_is_due_until_the_messages_of_its_moment_are_read",
         ),
     ),
@@ -1950,8 +1950,8 @@ WEBHOOKS = (
         ),
         Change(
             "the answer of a proxy to CONNECT is an answer",
-            "if tunnel := _TUNNEL.match(str(reason)):",
-            "if False and (tunnel := _TUNNEL.match(str(reason))):",
+            "tunnel = _TUNNEL.match(str(reason))",
+            "tunnel = None",
             "test_a_proxy_that_refuses_the_tunnel_refuses_the_run_and_no_row",
         ),
         Change(

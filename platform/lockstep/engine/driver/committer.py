@@ -153,14 +153,7 @@ class Committer:
         )
         rows = rows_of(stamp, full)
         reached = advance_positions(self._reached, rows)  # raises before anything is written
-        file = ledger.write_ledger(self._folders.ledger, rows)  # 2
-        batch = msgspec.structs.replace(
-            batch,
-            ledger=file,
-            full_ledger_at=now.timestamp() if full else None,
-            needs=_needed(self._folders, batch, file, rows),
-            losses=count_batch_losses(chain.from_iterable(row.losses for row in rows)),
-        )
+        batch = self._with_ledger(batch, rows, now.timestamp() if full else None)  # 2
         landed = self._claimed.output.commit(commit_batch(self._claimed.writer, batch))  # 3
         warning = describe_losses(self._folders.stream, rows)
         if warning is not None:
@@ -191,6 +184,17 @@ class Committer:
             check_not_overtaken(self._claimed.output, self._claimed.writer)
             raise
         self._side = None
+
+    def _with_ledger(self, batch: BatchCommit, rows: list[ledger.LedgerRow], full_at: float | None) -> BatchCommit:
+        """Write the ledger file of a batch; returns the batch with it."""
+        file = ledger.write_ledger(self._folders.ledger, rows)
+        return msgspec.structs.replace(
+            batch,
+            ledger=file,
+            full_ledger_at=full_at,
+            needs=_needed(self._folders, batch, file, rows),
+            losses=count_batch_losses(chain.from_iterable(row.losses for row in rows)),
+        )
 
     def _describe_start(self, now: datetime) -> RunStart | None:
         """The start of the run, with its first batch."""

@@ -116,14 +116,14 @@ def run_stream(
     folders = StreamFolders(stream.name, settings.table_root)
     admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
     group = ConsumerGroup(settings.kafka, stream.name)
-    never_ending = not isinstance(trigger, AvailableNow)
-    ask = _StartPatience(launch.tuning, is_endless=never_ending and delta_log.has_log(folders.table), stop=stop).ask
+    ask = _StartPatience(launch.tuning, trigger, folders, stop).ask
     watch = TopicWatch(admin, launch.tuning.end_look_seconds)
     try:
         ask(lambda: check_table_present(stream, folders, admin, group))  # before a heartbeat file makes a missing root
         with name_stream(stream.name), run_heartbeat(folders.control, launch.run_id), watch:
             job = make_job(stream, settings, folders, _tune(launch.tuning, trigger))
-            startup = WriterStartup(stream, folders, ask(admin.cluster_id), launch=launch, never_ending=never_ending)
+            cluster_id = ask(admin.cluster_id)
+            startup = WriterStartup(stream, folders, cluster_id, launch=launch, never_ending=_is_never_ending(trigger))
             startup.check_topics(admin, watch.history)  # 1
             with _warm_jobs(spark, stream.name, job, launch.run_id, stop) as jobs:  # 2
                 claimed = startup.claim(cancelled=stop.is_set)  # 3
@@ -151,7 +151,8 @@ class _StartPatience:
     The first start of a stream does not wait without end: its address may be mistyped.
     """
 
-    def __init__(self, tuning: Tuning, *, is_endless: bool, stop: threading.Event) -> None:
+    def __init__(self, tuning: Tuning, trigger: Trigger, folders: StreamFolders, stop: threading.Event) -> None:
+        is_endless = _is_never_ending(trigger) and delta_log.has_log(folders.table)
         self._patience = KafkaPatience(tuning, is_endless=is_endless, gives_up=stop.is_set)
         self._stop = stop
 
@@ -192,6 +193,10 @@ def _warm_jobs(
     with StreamJobs(spark(), run_id).on_this_thread(stream) as jobs:
         warm_up(jobs.context, job.stream, job.tuning.executors_seconds_max, cancelled=stop.is_set)
         yield jobs
+
+
+def _is_never_ending(trigger: Trigger) -> bool:
+    return not isinstance(trigger, AvailableNow)
 
 
 def _deadline(stream: AnyStream, trigger: Trigger) -> float | None:

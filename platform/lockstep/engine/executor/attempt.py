@@ -83,7 +83,7 @@ class Attempt(msgspec.Struct, frozen=True):
         if (ends := self._end_before(error) or self._halve_messages()) is not None:  # 2, 3
             return msgspec.structs.replace(narrower, ends=ends)
         if len(self.ranges) > 1:
-            # The other half in the next batch: the same ranges must not be left out for ever.
+            # The other half in the next batch: the same ranges must not be left out of each batch.
             half = self.ranges[self.turn % 2 :: 2]
             return msgspec.structs.replace(narrower, ranges=half, turn=self.turn // 2)  # 4
         if limit is LimitKind.PANIC and not self.judges_panics:

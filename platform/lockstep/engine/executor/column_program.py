@@ -96,12 +96,8 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
     if columns is None or not _are_plain(update, change, names):
         return None
     twin = make_twin(update, {places.rows: list[make_twin(change, {})]})  # type: ignore[misc]  # made at run time
-    message: Any = twin
-    for member in list_members(stream.types.message):
-        if member is not update:
-            message |= member
     return ColumnProgram(
-        decode=decoder.build(message),
+        decode=decoder.build(_replace_member(stream.types.message, update, twin)),
         update=twin,
         session=None if places.session is None else attrgetter(places.session),
         sequence=attrgetter(places.sequence),
@@ -116,6 +112,15 @@ def compile_columns(stream: AnyStream, schema: pa.Schema) -> ColumnProgram | Non
         message_bytes_max=stream.limits.message_bytes,
         make_table=find_table(update, change, places, names, stream.limits.message_bytes),
     )
+
+
+def _replace_member(message: object, member: type[msgspec.Struct], twin: type[msgspec.Struct]) -> Any:
+    """A message type with another type in the place of one of its members."""
+    union: Any = twin
+    for other in list_members(message):
+        if other is not member:
+            union |= other
+    return union
 
 
 def make_twin(struct: type[msgspec.Struct], replaced: dict[str, Any]) -> type[msgspec.Struct]:

@@ -423,7 +423,7 @@ class DeferredEvents:
             self._emission.emit(on_timer(entry.state, due_us))
             self._emission.end_extra()
             self._check_storable(session)
-        if timing.timer_us(entry) <= due_us:  # else it would fire for ever at this watermark
+        if timing.timer_us(entry) <= due_us:  # else it would fire endlessly at this watermark
             raise ValueError(f"on_timer left the deadline at {due_us}: change the state so that it is later, or None")
         self.timer_of = None
 

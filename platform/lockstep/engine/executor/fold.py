@@ -200,12 +200,18 @@ class RangeFold:
         self._applying.checks = self._checks
         self._record: Record | None = None
         self.chunks: ChunkFold | None = None
-        if compiled.columns is not None and self._timing is None and self._checks is None:
-            self.chunks = ChunkFold(ColumnRange(compiled.columns, position, state, self.sessions, self.emission))
         self._updates: UpdateRun | None = None
-        if compiled.plain_updates is not None and self._timing is None and self._checks is None:
-            self._updates = UpdateRun(compiled.plain_updates, position, state, self.sessions, self.emission)
+        if self._timing is None and self._checks is None:  # both act between two messages
+            self._prepare_chunks(compiled)
         self._bind_loop()
+
+    def _prepare_chunks(self, compiled: CompiledStream) -> None:
+        """Prepare the faster folds of the plain case, as far as the stream has one."""
+        if compiled.columns is not None:
+            of_range = ColumnRange(compiled.columns, self._position, self._state, self.sessions, self.emission)
+            self.chunks = ChunkFold(of_range)
+        if compiled.plain_updates is not None:
+            self._updates = UpdateRun(compiled.plain_updates, self._position, self._state, self.sessions, self.emission)
 
     def _bind_loop(self) -> None:
         """Resolve the names of the loop over messages once: at 4 million messages a minute each is a minute a day."""

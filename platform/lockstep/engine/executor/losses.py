@@ -210,7 +210,7 @@ class LossCounter:
 
         sessions, messages, detail = self._state.reduce_sessions(count)
         if sessions:
-            # Without the hook nobody knows the number of messages in a state.
+            # Without the hook the number of messages in a state is unknown.
             is_counted = messages > 0 or self._pending is not None
             self._add(cause, offset, sessions, messages if is_counted else None, detail)
 
