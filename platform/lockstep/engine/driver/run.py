@@ -114,8 +114,7 @@ def run_stream(
     """
     trigger = trigger or stream.trigger
     folders = StreamFolders(stream.name, settings.table_root)
-    admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
-    group = ConsumerGroup(settings.kafka, stream.name)
+    admin, group = _make_clients(stream, settings)
     ask = _StartPatience(launch.tuning, trigger, folders, stop).ask
     watch = TopicWatch(admin, launch.tuning.end_look_seconds)
     try:
@@ -143,6 +142,11 @@ def run_stream(
                 return run_batches(context, claimed)
     except (Fenced, NotWanted, StartCancelled) as unclaimed:
         return _end_unclaimed(unclaimed)
+
+
+def _make_clients(stream: AnyStream, settings: Settings) -> tuple[ClusterAdmin, ConsumerGroup]:
+    admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
+    return admin, ConsumerGroup(settings.kafka, stream.name)
 
 
 class _StartPatience:
