@@ -317,7 +317,7 @@ class NumpyChunks(PlainChunks):
         if set(map(type, bodies)) != {program.update}:
             return None
         if self._range.emission.emitted_at(cast("int", messages[0].offset())):
-            return None  # rows at this offset before its own: a timer's
+            return None  # rows at this offset before its own
         if program.session is None:
             keys = list(map(kind.key, messages))
             if None in keys:

@@ -718,8 +718,9 @@ def _write_archive(
         read = RangeToArchive(position, work.buffer, work.bounds.holes, work.reached, work.fold.batches)
         collected = collect_archived(read, compiled, task.batch.number)
         if collected is not None:
-            rows, archived[position.key] = collected
+            rows, claim = collected
             tables.append(rows)
+            archived[position.key] = claim
     if not tables:
         return (), {}
     return (write_archive(job.archive, pa.concat_tables(tables), label=_label(task)),), archived
@@ -750,7 +751,6 @@ def _save_states(
             with name_partition(work.planned.position):
                 saved = work.state.write(writer, work.reached)
             work.cpu_seconds += time.process_time() - started
-
             result = _make_result(work, saved.segment, writer.checksums)
             results.append(_with_archived(result, archived.get(work.planned.position.key)))
     # After the durable file is synced: a local store must not be ahead of what another worker can restore.
