@@ -86,6 +86,7 @@ def find_derived(root: Path, package: str = PACKAGE, on_broken: OnBroken = _refu
         for value in _list_values(module):
             if not isinstance(value, Derived):
                 continue
+            # One folder of the table root, one asset and one name in SQL belong to a name.
             if value.name in streams or tables.setdefault(value.name, value) is not value:
                 other = "a stream" if value.name in streams else "another derived table"
                 raise DeclarationError("Derived.name", value.name, f"is the name of {other}, too", "rename one of them")
@@ -104,6 +105,7 @@ def _import_modules(root: Path, package: str, on_broken: OnBroken) -> Iterator[M
             imported = importlib.import_module(f"{package}.{module.name}")
         except Exception as error:  # noqa: BLE001  # the user's module: any error of its import
             suffix = "" if module.ispkg else ".py"
+            # The streams of other files run on.
             on_broken(_describe_broken(root, f"{package}/{module.name}{suffix}", error))
         else:
             yield imported

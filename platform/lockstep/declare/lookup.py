@@ -122,6 +122,7 @@ def without_lookups(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # A buffered message has its envelope computed again, perhaps by a batch with another version.
         token = _BOUND.set(None)
         try:
             return function(*args, **kwargs)

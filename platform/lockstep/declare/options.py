@@ -164,8 +164,6 @@ def _is_positive(duration: object) -> bool:
 def _match_whole(expression: str, names: Iterable[str]) -> frozenset[str]:
     """Names that an expression matches as a whole, in time linear in their length.
 
-    Anyone who may create topics chooses names; by Python's own matching one of 40 letters could take hours.
-
     Raises:
         pyarrow.ArrowInvalid: RE2 has no such expression.
     """
@@ -177,6 +175,7 @@ def _match_whole(expression: str, names: Iterable[str]) -> frozenset[str]:
     ends = array("i", [0, *accumulate(map(len, encoded))])
     # `pa.array` would load pandas.
     texts = pa.StringArray.from_buffers(len(listed), pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(encoded)))
+    # RE2 is linear: of a name that others choose, Python's own matching could take hours.
     matched = pc.match_substring_regex(texts, f"^(?:{expression})$").to_pylist()
     return frozenset(name for name, matches in zip(listed, matched, strict=True) if matches)
 

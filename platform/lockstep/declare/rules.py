@@ -440,6 +440,7 @@ class Matches(ColumnRule):
         """See `ColumnRule.accepts`."""
         if isinstance(value, enum.Enum):
             value = value.value
+        # ASCII, as the checks of the table in Java read the classes.
         return isinstance(value, str) and re.fullmatch(self.pattern, value, re.ASCII) is not None
 
     @override

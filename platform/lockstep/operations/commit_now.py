@@ -86,6 +86,7 @@ def commit_now(handle: StreamHandle, *, who: str) -> CommittedNow:
     for key, until in wanted.items():
         position = positions[key]
         reached = after.get(key, position).until
+        # Messages that arrived after the request may be in the batch: they are not counted.
         messages += max(0, min(until, reached) - position.until)
     return CommittedNow(stream=head.stream, messages=messages, batch=now.require_head().batch)
 

@@ -164,6 +164,7 @@ def compute_growth(samples: Sequence[GrowthSample]) -> DiskGrowth:
     kinds = tuple(growths)
     forecasts = [growth.bytes_in_30_days for growth in kinds if growth.bytes_in_30_days is not None]
     bytes_in_30_days = None
+    # A sum without one kind would pass for the forecast of all.
     if len(forecasts) == len(kinds):
         bytes_in_30_days = sum(forecasts)
     return DiskGrowth(

@@ -145,6 +145,7 @@ def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patie
             forget_stop_request(folders.control, head.epoch)
         if ended is not None:
             return _stopped(ended, "the writer")
+    # Without an answer of the writer, a claim fences it.
     claimed = set_by_claim(output, head.epoch, request.desired, str(request))  # 3
     return _stopped(claimed, "a fence" if lives else "a claim")
 

@@ -126,6 +126,7 @@ def _read_open(folders: StreamFolders, head: Head) -> Iterator[LossShown]:
     """
     lost = head.lost
     valid = head.valid_batches
+    # Part by part: the ledger of a year has a hundred million rows.
     for rows in ledger.iterate_columns(folders.ledger, COLUMNS, first_batch=lost.first_batch, last_batch=head.batch):
         with_losses = rows.filter(pc.list_value_length(pc.field("losses")) > 0)
         for row in with_losses.to_pylist():

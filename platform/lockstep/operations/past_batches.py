@@ -64,6 +64,7 @@ def _find_promotion(folders: StreamFolders, head: Head, batch: int) -> Promotion
     promotions = [head.promotion]
     kinds = [kind.name for kind in list_commit_kinds() if kind.skips_batches]
     for version in reversed(delta_log.list_versions(folders.table)):
+        # By a search of its text: only few entries are decoded.
         if any(delta_log.is_of_kind(folders.table, version, kind) for kind in kinds):
             entry = delta_log.read_entry(folders.table, version)
             if entry is not None and entry.head is not None:

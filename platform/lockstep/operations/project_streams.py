@@ -133,5 +133,6 @@ def add_to_definitions(text: str, name: str) -> str | None:
         line_number = earlier[-1].end_lineno or line_number
     lines.insert(line_number, f"from {PACKAGE}.{name} import {name}\n")
     changed = "".join(lines)
+    # A file that Dagster could not load any more is not written.
     ast.parse(changed)
     return changed

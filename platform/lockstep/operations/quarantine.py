@@ -239,9 +239,11 @@ def export_quarantined(folders: StreamFolders, wanted: QuarantineFilter, file: P
     # File by file: a scan of the whole table reads files ahead of a slow writer.
     batches = _read_in_turn(table, _filter(folders, wanted))
     try:
+        # Exclusive: an export replaces no file.
         with file.open("xb") as out:
             try:
                 messages = write(out, batches)
+            # After Ctrl-C, too: a part of an export would be taken for all of it.
             except BaseException:
                 file.unlink()
                 raise

@@ -74,6 +74,7 @@ def run_sql(
     builder = QueryBuilder()
     for name, table in tables.items():
         _register(builder, name, table, (until or {}).get(name))
+    # After the tables, which they read.
     for name, query in (views or {}).items():
         builder.execute(f'CREATE VIEW "{name}" AS {query}').read_all()
     try:

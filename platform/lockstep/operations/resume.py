@@ -252,6 +252,7 @@ def resume_stream(
         usable = [option for option in options if _is_somewhere(option, places)]
         raise UnansweredFindings(head.stream, unanswered, usable, why)
     decision = ResumeDecision(stream=head.stream, findings=findings, accepted=tuple(options), who=who, why=why)
+    # The stream runs, and only its run may commit: it resumes the topics before its next batch.
     if head.desired is not Desired.HALTED and is_writer_alive(folders.control, head.epoch):
         make_accepted_rows(_stamp(head, decision), positions, decision)  # raises the errors of the run
         return _ask_writer(folders, output, head, decision)  # 2

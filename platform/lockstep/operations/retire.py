@@ -131,6 +131,7 @@ def _ask_writer(handle: StreamHandle, epoch: int, request: RetireRequest) -> Non
     has_successor = False
     try:
         while time.monotonic() < deadline and not has_successor:
+            # Repeated until it is taken: the request of another topic may be in its place.
             is_asked = is_asked or request_retirement(control, epoch, request)
             time.sleep(POLL_SECONDS)
             now = StreamHandle(handle.stream, handle.settings)

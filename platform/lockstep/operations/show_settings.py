@@ -101,6 +101,7 @@ def _setting(path: tuple[str, ...], value: object, default: str, given: Mapping[
         "default": "",
     }
     shown = HIDDEN
+    # An address may have user and password in it.
     if not _may_be_secret(path) and not LOGIN.search(str(value)):
         shown = _text(value)
     return Option(".".join(path), shown, default, origin, places[origin])

@@ -136,6 +136,7 @@ class StateRows:
 
 def find_differences(key: ReplayKey, rows: pa.Table, states: pa.Table) -> Iterator[RowDifference]:
     """Compare the current rows of some sessions with the rows of their states."""
+    # Joined, so that a key that one side lacks is a group as well.
     both = pa.concat_tables([rows, states])
     first, last = find_key_rows(both, key)
     is_current = first < rows.num_rows

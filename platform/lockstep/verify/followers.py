@@ -71,6 +71,7 @@ def _find_false_claim(read: SourceHistory, head: Head, version: int, entry: delt
     """Find a contradiction between a claim and the table; empty if there is none."""
     if read.version > version:
         return f"it claims version {read.version}, and the table has {version}"
+    # The version may have been written again: after a torn entry or a restore from a copy.
     if entry is not None and (entry.token or "") != read.token:
         return f"version {read.version} of the table is not the version that it has read"
     newest = max(read.generation, read.batch_generation)

@@ -78,6 +78,7 @@ class InlineRules(msgspec.Struct, frozen=True):
         return kept
 
     def _find_broken(self, row: msgspec.Struct) -> Iterator[_RuleBroken]:
+        # The row of a removed key has no values that a rule could judge.
         if self.removed is not None and getattr(row, self.removed) is None:
             return
         for rule in self.rules:

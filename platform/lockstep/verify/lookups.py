@@ -74,6 +74,7 @@ class LookupVersions:
         return ""
 
     def _find_missing(self, lookup: Lookup[Any], read: ReadVersion) -> str:
+        # Once for each version: many batches read the same one.
         if read not in self._gone:
             try:
                 rows = _open(lookup.find_table(self._root), read).to_pyarrow_dataset()

@@ -156,6 +156,7 @@ class PartitionProof:
         parts = self._parts
         if self.ended or end < chain.until:
             return
+        # One offset more if timers have emitted at the end of the last range.
         self._compare_rows(chain.until + (parts.folding.applying.last_row[0] == chain.until))
         for batch in parts.cursor.before(2**63 - 1):
             offset = batch["_emit_offset"][0].as_py()
@@ -184,6 +185,7 @@ class PartitionProof:
         if offset < self._at:
             return  # expired, according to the ledger: `verify` has compared that with Kafka
         self._at = offset + 1
+        # An operator gave these offsets up: the stream has read none of them.
         if self._ranges[self._next].is_loss:
             self.lost += 1
         else:
@@ -191,6 +193,7 @@ class PartitionProof:
             while self._suspend_at and self._suspend_at[0] <= offset:
                 self._suspend_before(self._suspend_at.pop(0))
             timestamp_ms = message.timestamp()[1]
+            # The ledger has the newest plausible timestamp: a wrong clock would hide how old the stream is.
             if FIRST_TIMESTAMP_MS <= timestamp_ms <= self._parts.folding.due.moment.latest_us // 1000:
                 self._timestamp_ms = timestamp_ms
             self._parts.folding.take(message, offset)

@@ -265,6 +265,7 @@ class Replay:
     def _judge_in_time(self, message: Held) -> None:
         """Judge a message after everything due before it; a message that the transform refuses makes nothing due."""
         envelope, body, record = message
+        # Restored if the transform refuses the message, which then advances nothing.
         watermark_us = self.due.moment.at_us
         try:
             self.due.advance(envelope, body, record)
@@ -275,6 +276,7 @@ class Replay:
         if self.aside.may_hold(record.offset) and (self.due.is_due or self.waiting.held):
             copied = self._copied()  # only for a message that the stream refused: a copy of all states is slow
         self.due.fire_timers(record.offset, self.waits_before)
+        # With a copy the refusal waits: first everything that fired because of the message is undone.
         raised = self._judge(message, refuses=copied is None)
         if raised is not None and copied is not None:
             self._rollback(copied)

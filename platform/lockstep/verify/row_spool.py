@@ -79,6 +79,7 @@ class RowSpool:
         self.rows += rows.num_rows
         self._held_bytes += rows.nbytes
         self._few.append(rows)
+        # Together: a table of a few rows takes far more memory than its values.
         if len(self._few) >= SMALL_TABLES:
             self._held.append(pa.concat_tables(self._few).combine_chunks())
             self._few = []

@@ -176,6 +176,7 @@ class ExpectedSideRows:
         if number is None or self._rows is None:
             return None
         first, rows = self._block
+        # The fold asks in order of offsets, mostly: a block serves many of its questions.
         if not first <= number < first + len(rows):
             first = number - number % BLOCK_ROWS
             rows = self._rows.read(first, first + BLOCK_ROWS)

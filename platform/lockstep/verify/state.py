@@ -280,6 +280,7 @@ class StoredState:
             self._migrator = None
             return None
         head = read_segment(self._folder, wanted, version)
+        # Unless it continues the state that is loaded, its whole chain is read.
         if not head.header.chain or head.header.chain[-1] != self._at:
             self._entries = {}
             self._system = StoredSystemEntries()
@@ -389,7 +390,9 @@ class StoredState:
         except StateNotOfItsType as error:  # the stream applied a message that it should have refused
             self._differs(row, session, f"a state that can be stored, not {show_short(entry.state)}", error.reason)
             return
+        # Encoded once: the fold needs the same copy to undo later messages.
         folding.applying.save(entry, value)
+        # Equal bytes need no decoding; rows of tables are separate entries.
         if value == stored and not self._schema.tables:
             return
         gate, state = self._decoded(session, stored)

@@ -135,6 +135,7 @@ def make_summary(
     stream: str, stored: StoredTables, work: PartitionWork, violations: Violations, cpu_seconds: float
 ) -> VerifyReport:
     """The report."""
+    # Each reason once, in the order in which they were met.
     blocked = list(dict.fromkeys(work.blocked))
     if (
         not blocked
@@ -561,6 +562,7 @@ class _Proving:
             if ids.get(chain.place.topic) == chain.place.topic_id:
                 continue
             gone = "re-created" if chain.place.topic in ids else "gone"
+            # The archive may have what Kafka has deleted with the topic.
             if self._archive.find_first(_key_of(chain), chain.until) < chain.until:
                 readable.append((chain, BufferedRange(chain.until, chain.until)))
                 continue
@@ -623,6 +625,7 @@ class _Proving:
         for chain, _, proof in proofs:
             first = in_kafka[_key_of(chain)]
             shown.append((chain.place, [gap for gap in proof.lasting_gaps if gap[0] >= first]))
+        # A second, uncommitted reading: it sees the messages of aborted transactions.
         check_causes(kafka, shown, self._violations)
 
     def _read_archive(self, chain: LedgerChain, proof: PartitionProof, until: int) -> None:
@@ -686,6 +689,7 @@ class _Proving:
     def _open(self, chain: LedgerChain, first: int) -> PartitionProof | None:
         """The proof of a partition from one of its ranges on, with the state stored before it."""
         parts = self._parts(chain, first)
+        # Batches of another class have left memories in its form.
         if any(each.integrity not in {"", self._class} for each in self._head.policies):
             parts.stored.other = OtherClass(self._integrity, suspends=lambda: parts.folding.suspends)
         if first > 0:

@@ -77,6 +77,7 @@ def read_message(read: Read, data: bytes, start: int) -> Any:
         raise Undecodable(misfit.cause, problem) from error
     except RecursionError as error:
         raise Undecodable(DecodeCause.TOO_DEEP, "the message is nested too deeply") from error
+    # A value that another schema wrote may be read without an error, and ends elsewhere.
     if end != len(data):
         raise Undecodable(DecodeCause.TRAILING, f"{len(data) - end} bytes after the message")
     return value

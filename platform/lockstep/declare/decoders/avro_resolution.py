@@ -99,12 +99,11 @@ def describe(schema: Schema) -> str:
 def resolve_fields(writer: RecordType, reader: RecordType) -> tuple[dict[str, Field], list[Field]]:
     """The reader's fields by their names in the writer's schema, and those that the writer lacks.
 
-    A producer that renames a field writes both for a while: then the name counts, not the alias.
-
     Raises:
         Unresolvable: The writer lacks a field that has no default.
     """
     written = {one.name for one in writer.fields}
+    # First by name: a producer that renames a field writes both for a while, and the name counts.
     targets = {one.name: one for one in reader.fields if one.name in written}
     lacking = list[Field]()
     for field in reader.fields:

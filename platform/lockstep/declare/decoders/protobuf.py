@@ -268,6 +268,7 @@ def _has_other_bytes(parsed: Message, body: bytes) -> bool:
     messages have the bytes that the library writes.
     """
     cast("Any", parsed).DiscardUnknownFields()  # the library's types lack it
+    # An unknown field is missing in it, and a number that was cut is written otherwise.
     return parsed.SerializePartialToString() != body
 
 

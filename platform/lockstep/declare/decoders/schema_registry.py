@@ -162,6 +162,7 @@ class Framed:
             raise RegistryUnreachable("no schema registry is connected", next_step=_NAME_ONE)
         schema = _answer_of(self._registry, schema_id)
         if schema is None and self._second_looks > 0:  # a follower of the registry may lag
+            # Few per worker: more unknown ids are foreign data, and each pause stops the stream.
             self._second_looks -= 1
             time.sleep(SECOND_LOOK_SECONDS)
             schema = _answer_of(self._registry, schema_id)

@@ -43,6 +43,7 @@ def check_definitions(folder: Path) -> Iterator[Diagnosis]:
     if done.returncode == 0:
         yield make_ok(CHECK, f"Dagster loads every code location of {WORKSPACE}")
         return
+    # Dagster prints colours, which would be escaped in the answer.
     output = _COLOUR.sub("", done.stdout + done.stderr)
     failures = [f"{match['name']}: {match['error']}" for match in _FAILED.finditer(output)]
     problem = "; ".join(failures) or output.strip()

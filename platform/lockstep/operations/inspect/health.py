@@ -207,6 +207,7 @@ def _read_transactions(
     for key, offsets in hidden.items():
         if offsets > 0:
             places[key] = TopicNamePartition(figures[key].topic, key.partition)
+    # The last stable offset is the first message of the oldest open transaction.
     first_offsets = {place: ends[key].stable_end for key, place in places.items()}
     begun_ms = read_first_timestamps(handle, first_offsets)
     now_ms = time.time_ns() // 1_000_000

@@ -59,6 +59,7 @@ def read_figures(handle: StreamHandle) -> dict[TopicIdPartition, PartitionFigure
     positions = _joined(handle) | {key: row.until for key, row in handle.positions.items()}
     lags = {key: compute_lag_messages(positions.get(key), ends) for key, ends in view.ends.items()}
     topics = {topic.topic_id: topic for topic in view.topics.values()}
+    # Offsets that retention has deleted are no unread messages.
     first = {key: max(positions.get(key, ends.start), ends.start) for key, ends in view.ends.items()}
     oldest_ms = read_first_timestamps(
         handle,

@@ -189,6 +189,7 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         # Of a stream that starts at the end of its topics, a first batch would have no messages.
         stream = replace(stream, topics=replace(stream.topics, start=FirstSnapshot()))
     pinned = find_newest_versions(stream, StreamFolders(stream.name, settings.table_root))
+    # Tables, states and local files of the trial: nothing is written outside of it.
     with TemporaryDirectory(prefix="lockstep-try-") as folder:
         scratch = Path(folder)
         folders = {"table_root": scratch / "tables", "local_root": scratch / "local"}
@@ -197,6 +198,7 @@ def try_stream(stream: AnyStream, settings: Settings, *, messages_max: int, topi
         plan = _plan(handle, messages_max, topic, archived)
         lookups = find_lookup_tables(stream, settings.table_root)  # the others of its tables are in the scratch folder
         job = msgspec.structs.replace(make_job(stream, handle.settings, handle.folders), lookups=lookups)
+        # One version of each lookup for all tasks, as in a real batch.
         batch = msgspec.structs.replace(plan.batch, lookups=pinned)
         results = [run_task(job, TaskSpec(batch, ranges)) for ranges in plan.bins]
         sample = tuple(_sample_rows(job, results))

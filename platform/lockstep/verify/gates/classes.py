@@ -232,6 +232,7 @@ def rule_by_link(memory: Memory, envelope: Envelope, record: Record) -> Ruling:
 
 def _follow_link(link: Link, last: int, *, is_untouched: bool) -> Ruling:
     """The ruling on an update after another message of its session."""
+    # A snapshot that was fetched separately may end in the middle of the first update's ids.
     fits = _follows(link, last) or (is_untouched and _reaches_over(link, last))
     if not _runs_forward(link):
         return refuse_proof("broken link")
@@ -279,6 +280,7 @@ def drop_duplicates(rule: GateRule, memory: Memory, envelope: Envelope, record: 
         contents = {other: earlier for other, earlier in parts["r"].items() if other != number}
     if number is not None:
         contents[number] = content
+    # The newest alone: the memory is stored with each state.
     newest = dict(list(contents.items())[-REMEMBERED:])
     return ruling._replace(memory={"r": newest, "g": ruling.memory})
 
@@ -323,8 +325,10 @@ def _waits(early: list[list[Any]], wraps_at: int | None, number: int, envelope: 
         return refuse_proof("number out of range")
     if not may_be_sent(number, wraps_at):
         return refuse_proof("number out of range")
+    # Further apart, the order of numbers that wrap around is ambiguous.
     if early and wraps_at is not None and (number - early[0][1]) % wraps_at >= wraps_at // 2:
         return refuse_proof("no snapshot")
+    # Bounded: the snapshot may never arrive.
     if len(early) == WAITING_MAX:
         return refuse_proof("no snapshot")
     if early and count_on(number, early[-1][1], wraps_at) <= early[-1][1]:
@@ -491,6 +495,7 @@ def begin_with_any(rules: GateRules, memory: Memory, envelope: Envelope, record:
         return _begin_again(rules, memory, envelope, record)
     if memory is not None or envelope.kind not in {Kind.UPDATE, Kind.END}:
         return rule(memory, envelope, record)
+    # As the class judges it: only an unknown session is started here.
     as_it_is = rule(None, envelope, record)
     if as_it_is.cause != "unknown session":
         return as_it_is

@@ -48,6 +48,7 @@ def remember_message(recent: Recent, number: int | None, record: Record, at_us: 
     if number is not None:
         kept[number] = [hash_content(record), at_us]
     for oldest in list(kept):
+        # In order of arrival: the first one within the bound ends the search.
         if kept[oldest][1] >= floor_us:
             break
         del kept[oldest]
