@@ -57,12 +57,12 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
             if not has_table(folders):
                 return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             context.log.info("compacting %s", folders.table)
-            done = _compact(stream, settings, spark)
+            compacted = _compact(stream, settings, spark)
         except StopTimeout as abandoned:
             raise interrupt_run(context, f"stopped ({abandoned}); committed bins stay") from None
         except LockstepError as error:
             raise report_failure(error) from error
-        return MaterializeResult(metadata=make_metadata(done))
+        return MaterializeResult(metadata=make_metadata(compacted))
 
     return compaction
 
@@ -74,7 +74,9 @@ def request_minor_compaction(stream: AnyStream, settings: Settings) -> RunReques
         is_due = has_large_open_hour(folders, target_bytes=settings.target_file_bytes)
     except (LockstepError, DeltaError) as error:
         return SkipReason(f"the table cannot be read: {str(error).splitlines()[0]}")
-    return RunRequest() if is_due else SkipReason("the open hour has few small files")
+    if not is_due:
+        return SkipReason("the open hour has few small files")
+    return RunRequest()
 
 
 def _compact(stream: AnyStream, settings: Settings, spark: SparkResource) -> Compacted:

@@ -63,5 +63,5 @@ def _compact_dataset(dataset: Path, *, plan: bool, remove_old: bool, as_json: bo
     if plan:
         print_described(plan_dataset(dataset, target_bytes=size), as_json=as_json)
     else:
-        done = compact_dataset(dataset, target_bytes=size, remove_old=remove_old)
-        print_described(done, as_json=as_json)
+        compaction = compact_dataset(dataset, target_bytes=size, remove_old=remove_old)
+        print_described(compaction, as_json=as_json)

@@ -194,7 +194,8 @@ def compact(
     sides = compact_side_tables(folders, head)
     table = CompactionResult()
     if plan.table.bins:  # 3
-        rewriter = compact_in_process() if plan.table.cpu_seconds < SPARK_CPU_SECONDS else make_rewriter()
+        is_cheap = plan.table.cpu_seconds < SPARK_CPU_SECONDS
+        rewriter = compact_in_process() if is_cheap else make_rewriter()
         table = compact_stream(folders, rewriter=rewriter, target_bytes=target_bytes, budget=budget)
     return Compacted(plan=plan, table=table, ledger=ledger, side_tables=sides)
 
@@ -236,5 +237,7 @@ def find_idle_hour(head: Head, clock_hour: str, idle_seconds: float) -> str:
 def _count_idle_seconds(folders: StreamFolders, head: Head) -> float:
     """Time since the newest batch, by the storage's clock; a day if its entry was cleaned up."""
     entry = delta_log.make_entry_path(folders.table, head.batch_version)
-    found = find_storage(entry).get_status(entry)
-    return time.time() - found.modified_at if found is not None else CLEANED_UP_SECONDS
+    status = find_storage(entry).get_status(entry)
+    if status is None:
+        return CLEANED_UP_SECONDS
+    return time.time() - status.modified_at

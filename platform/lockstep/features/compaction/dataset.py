@@ -16,8 +16,8 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,6 +83,11 @@ class DatasetBin(msgspec.Struct, frozen=True):
 
     folder: str
     files: tuple[PlainFile, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
 
 
 class DatasetPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,29 +202,56 @@ def plan_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES) -> DatasetP
     _unite_schemas(dataset, files)
     generations = _list_generations(dataset)
     pointed = find_storage(dataset).read_pointer(_home(dataset) / POINTER)
-    before = _read_manifest(dataset, generations[-1]) if generations else None
     bins = tuple(_plan_bins(files, target_bytes))
-    gone = sorted({file.path for file in before.sources} - {file.path for file in files}) if before else []
+    reason = _find_reason_against(dataset, files, bins, generations)
+    plan = DatasetPlan(
+        dataset=str(dataset),
+        generation=0,
+        bins=(),
+        files_before=len(files),
+        files_after=len(files),
+        folders=len({file.folder for file in files}),
+        bytes=0,
+        rows=sum(file.rows for file in files),
+        current=str(pointed or ""),
+        removable=tuple(generations[:-1]),
+        reason=reason,
+    )
+    if reason:
+        return plan
+    return msgspec.structs.replace(
+        plan,
+        generation=_find_next_number(generations),
+        bins=bins,
+        files_after=len(bins),
+        bytes=sum(part.size for part in bins if len(part.files) > 1),
+        removable=tuple(generations),
+    )
+
+
+def _find_reason_against(
+    dataset: Path, files: tuple[PlainFile, ...], bins: Sequence[DatasetBin], generations: Sequence[str]
+) -> str:
+    """Why there is nothing to write; empty for no reason.
+
+    Raises:
+        Refused: Files that the newest generation was made of are gone.
+    """
+    if not generations:
+        return "no folder has two small files" if len(bins) == len(files) else ""
+    sources = _read_manifest(dataset, generations[-1]).sources
+    gone = sorted({file.path for file in sources} - {file.path for file in files})
+    # Their rows would vanish for the readers of the next generation: a deletion is not ours to publish.
     if gone:
         problem = f"{len(gone)} files of which {generations[-1]} was made are gone, {gone[0]} first"
         raise _refuse(dataset, problem, f"restore them, or move {_home(dataset)} away to start again")
-    is_same = before is not None and before.sources == files
-    reason = "nothing has changed since the current generation" if is_same else ""
-    if not reason and len(bins) == len(files) and before is None:
-        reason = "no folder has two small files"
-    return DatasetPlan(
-        dataset=str(dataset),
-        generation=0 if reason else (int(generations[-1].rpartition("-")[2]) if generations else 0) + 1,
-        bins=() if reason else bins,
-        files_before=len(files),
-        files_after=len(files) if reason else len(bins),
-        folders=len({file.folder for file in files}),
-        bytes=0 if reason else sum(file.size for part in bins if len(part.files) > 1 for file in part.files),
-        rows=sum(file.rows for file in files),
-        current=str(pointed or ""),
-        removable=tuple(generations[:-1] if reason else generations),
-        reason=reason,
-    )
+    return "nothing has changed since the current generation" if sources == files else ""
+
+
+def _find_next_number(generations: Sequence[str]) -> int:
+    if not generations:
+        return 1
+    return int(generations[-1].rpartition("-")[2]) + 1
 
 
 def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_old: bool = False) -> DatasetCompaction:
@@ -234,11 +266,14 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
         Refused: See `plan_dataset`; or a source changed, or the written rows differ from it.
         NeedsFileSystem: It is in an object store.
     """
-    began = time.process_time()  # 1
+    started = time.process_time()  # 1
     plan = plan_dataset(dataset, target_bytes=target_bytes)
-    dataset, storage = Path(plan.dataset), find_storage(dataset)
-    for name in plan.removable if remove_old else ():
-        _refuse_foreign_files(dataset, name)
+    storage = find_storage(dataset)
+    dataset = Path(plan.dataset)
+    # Before anything is written: a refusal after the work would leave it half done.
+    if remove_old:
+        for name in plan.removable:
+            _refuse_foreign_files(dataset, name)
     _delete_stale(dataset)
     _point_to_newest(dataset)
     manifest = None
@@ -259,7 +294,7 @@ def compact_dataset(dataset: Path, *, target_bytes: int = TARGET_BYTES, remove_o
         rows=manifest.rows if manifest else plan.rows,
         digest=manifest.digest if manifest else "",
         removed=removed,
-        cpu_seconds=round(time.process_time() - began, 3),
+        cpu_seconds=round(time.process_time() - started, 3),
     )
 
 
@@ -282,9 +317,8 @@ def _read_manifest(dataset: Path, generation: str) -> DatasetManifest:
     folder = _home(dataset) / generation
     step = f"move {_home(dataset)} away to start again: it is not deleted"
     try:
-        return decode_json(
-            read_named_file(_home(dataset), f"{generation}/{MANIFEST}", MANIFEST_BYTES_MAX), DatasetManifest
-        )
+        content = read_named_file(_home(dataset), f"{generation}/{MANIFEST}", MANIFEST_BYTES_MAX)
+        return decode_json(content, DatasetManifest)
     except FileNotFoundError:
         raise _refuse(folder, f"has no {MANIFEST}: it is not a generation", step) from None
     except msgspec.DecodeError as error:
@@ -295,9 +329,9 @@ def _refuse_foreign_files(dataset: Path, generation: str) -> None:
     """Refuse to delete a generation that holds more than its manifest lists."""
     own = _read_manifest(dataset, generation).files + 1
     folder = _home(dataset) / generation
-    found = list(find_storage(folder).walk_files(folder))
-    if len(found) > own:
-        problem = f"has {len(found)} files, of which {own} are its own: it is not deleted"
+    count = sum(1 for _ in find_storage(folder).walk_files(folder))
+    if count > own:
+        problem = f"has {count} files, of which {own} are its own: it is not deleted"
         raise _refuse(folder, problem, "take the others away, or delete the generation yourself")
 
 
@@ -317,19 +351,19 @@ def _refuse_other_formats(dataset: Path) -> None:
 def _list_files(dataset: Path) -> tuple[PlainFile, ...]:
     """The Parquet files by name; names that start with a dot or underscore are hidden, as for Spark."""
     storage = find_storage(dataset)
-    found = list[PlainFile]()
+    files = list[PlainFile]()
     for path in storage.find_files(dataset, "**/*.parquet"):
         parts = path.relative_to(dataset).parts
         status = storage.get_status(path)
         if status is None or _is_hidden(parts):
             continue
         rows = _read_footer(dataset, path).num_rows
-        found.append(PlainFile("/".join(parts), status.size, status.modified_at, rows))
-    if not found:
+        files.append(PlainFile("/".join(parts), status.size, status.modified_at, rows))
+    if not files:
         raise _refuse(dataset, "holds no Parquet files", "name the folder of a dataset of *.parquet files")
     _refuse_other_names(dataset)
     _refuse_linked_folders(dataset)
-    return tuple(sorted(found, key=lambda file: (file.folder, file.path)))
+    return tuple(sorted(files, key=lambda file: (file.folder, file.path)))
 
 
 def _is_hidden(parts: Iterable[str]) -> bool:
@@ -340,9 +374,10 @@ def _refuse_other_names(dataset: Path) -> None:
     """Refuse Parquet files of other names: readers that go by the content would miss their rows in a generation."""
     storage = find_storage(dataset)
     others = [name for name, _ in storage.walk_files(dataset) if not name.endswith(".parquet")]
-    found = sorted(name for name in others if not _is_hidden(name.split("/")) and _is_parquet(dataset / name))
-    if found:
-        problem = f"{len(found)} Parquet files are not named *.parquet, {found[0]} first"
+    visible = [name for name in others if not _is_hidden(name.split("/"))]
+    foreign = sorted(name for name in visible if _is_parquet(dataset / name))
+    if foreign:
+        problem = f"{len(foreign)} Parquet files are not named *.parquet, {foreign[0]} first"
         raise _refuse(dataset, problem, "rename them, or take them away")
 
 
@@ -351,9 +386,10 @@ def _refuse_linked_folders(dataset: Path) -> None:
     storage = find_storage(dataset)
     listed = [path for path in storage.find_files(dataset, "**/*") if not _is_hidden(path.relative_to(dataset).parts)]
     parents = {path.parent for path in listed}
-    found = [path for path in listed if path not in parents and storage.list_names(path)]
-    if found:
-        problem = f"{len(found)} folders are links, {found[0].relative_to(dataset)} first"
+    # A folder that has names, but none in the listing, was not entered by it.
+    links = [path for path in listed if path not in parents and storage.list_names(path)]
+    if links:
+        problem = f"{len(links)} folders are links, {links[0].relative_to(dataset)} first"
         raise _refuse(dataset, problem, "put the folders themselves there")
 
 
@@ -387,8 +423,9 @@ def _unite_schemas(dataset: Path, files: Iterable[PlainFile]) -> pa.Schema:
             problem = f"{file.path} has columns of other types than the files before it: {error}"
             raise _refuse(dataset, problem, "convert the files to one schema first") from error
     schema = pa.schema([field.with_nullable(nullable=True) for field in united or ()])
+    row_of_nulls = [pa.nulls(1, field.type) for field in schema]
     try:
-        digest_rows(_to_digest(pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)))
+        digest_rows(_to_digest(pa.table(row_of_nulls, schema=schema)))
     except (TypeError, pa.ArrowNotImplementedError) as error:
         raise _refuse(dataset, f"cannot be proven: {error}", "compact it by the tool that wrote it") from error
     return schema
@@ -397,37 +434,38 @@ def _unite_schemas(dataset: Path, files: Iterable[PlainFile]) -> pa.Schema:
 def _plan_bins(files: tuple[PlainFile, ...], target_bytes: int) -> Iterator[DatasetBin]:
     """Consecutive small files up to the target; a large file stays one, and parts those before it from those after."""
     for folder, group in groupby(files, key=lambda file: file.folder):
-        held = list[PlainFile]()
+        small = list[PlainFile]()
         size = 0
         for file in group:
             is_large = file.size >= target_bytes * LARGE_RATIO
-            if held and (is_large or size + file.size > target_bytes):
-                yield DatasetBin(folder, tuple(held))
-                held = []
+            if small and (is_large or size + file.size > target_bytes):
+                yield DatasetBin(folder, tuple(small))
+                small = []
                 size = 0
-            held = [*held, file]
-            size = size + file.size
             if is_large:
                 yield DatasetBin(folder, (file,))
-                held = []
-                size = 0
-        if held:
-            yield DatasetBin(folder, tuple(held))
+            else:
+                small.append(file)
+                size += file.size
+        if small:
+            yield DatasetBin(folder, tuple(small))
 
 
 def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> DatasetManifest | None:
-    """Write, prove and publish a generation; None where another compaction was faster."""
+    """Write, prove and publish a generation; None if another compaction was faster."""
     storage = find_storage(dataset)
-    sources = tuple(file for part in plan.bins for file in part.files)
+    sources = tuple(chain.from_iterable(part.files for part in plan.bins))
     schema = _unite_schemas(dataset, sources)
     digest = 0
     numbers = dict[str, int]()
     storage.make_folder(staged)
     for part in plan.bins:
-        numbers[part.folder] = number = numbers.get(part.folder, -1) + 1
+        number = numbers.get(part.folder, -1) + 1
+        numbers[part.folder] = number
         target = staged / part.folder / f"part-{number:05d}.parquet"
         if len(part.files) == 1:
-            storage.copy(dataset / part.files[0].path, target)  # no second name: its owner may write it again in place
+            # A copy and not a second name of the file: its owner may write it again in place.
+            storage.copy(dataset / part.files[0].path, target)
         else:
             digest = (digest + _write_bin(dataset, part, target, schema)) % MODULUS
     if _list_files(dataset) != sources:
@@ -454,8 +492,8 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
     before = 0
     rows = sum(file.rows for file in part.files)
     footers = [_read_footer(dataset, dataset / file.path) for file in part.files]
-    decoded = sum(footer.row_group(i).total_byte_size for footer in footers for i in range(footer.num_row_groups))
-    group_rows = max(1, min(GROUP_ROWS_MAX, rows * ROW_GROUP_BYTES // max(1, decoded)))
+    decoded_bytes = sum(map(_count_decoded_bytes, footers))
+    group_rows = max(1, min(GROUP_ROWS_MAX, rows * ROW_GROUP_BYTES // max(1, decoded_bytes)))
     pending = storage.open_pending(target)
     try:
         with pq.ParquetWriter(pending.sink, schema, compression="zstd", compression_level=COMPRESSION_LEVEL) as writer:
@@ -470,12 +508,16 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
     with pq.ParquetFile(storage.open_source(target), pre_buffer=False) as parquet:
         for number in range(parquet.num_row_groups):
             group = parquet.read_row_group(number, use_threads=False)
-            written = written + len(group)
+            written += len(group)
             after = (after + digest_rows(_to_digest(group))) % MODULUS
     if (written, after) != (rows, before):
         problem = f"{rows} rows with digest {before:016x} became {written} with {after:016x}; nothing was published"
         raise _refuse(dataset, problem, "check disk and memory of this machine, then compact again")
     return after
+
+
+def _count_decoded_bytes(footer: pq.FileMetaData) -> int:
+    return sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
 
 
 def _read_rows(dataset: Path, files: Iterable[PlainFile], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -500,8 +542,12 @@ def _to_digestible(column: Any) -> Any:
     if pa.types.is_dictionary(kind):
         return _to_digestible(column.cast(kind.value_type))
     if pa.types.is_uint64(kind):
+        # Viewed, as a cast refuses numbers above those of int64.
         return pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
-    return next((column.cast(other) for is_kind, other in _DIGESTIBLE if is_kind(kind)), column)
+    for is_kind, digestible in _DIGESTIBLE:
+        if is_kind(kind):
+            return column.cast(digestible)
+    return column
 
 
 _DIGESTIBLE: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...]] = (

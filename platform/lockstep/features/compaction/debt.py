@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from lockstep.features.compaction.plan import plan_bins
 from lockstep.model.commit_hour import parse_hour
 from lockstep.operations.alarms import CompactionDebt
@@ -19,5 +17,6 @@ def compute_debt(folders: StreamFolders, head: Head, now: float, target_bytes: i
         return CompactionDebt()
     oldest = bins[0].commit_hour
     ended_at = parse_hour(oldest).timestamp() + 3_600
-    hours = sum(1 for _ in groupby(part.commit_hour for part in bins))
-    return CompactionDebt(hours, sum(len(part.files) for part in bins), oldest, max(0.0, now - ended_at))
+    hours = {part.commit_hour for part in bins}
+    files = sum(len(part.files) for part in bins)
+    return CompactionDebt(len(hours), files, oldest, max(0.0, now - ended_at))

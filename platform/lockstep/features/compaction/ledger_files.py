@@ -100,14 +100,15 @@ def plan_ledger(files: Iterable[LedgerFile], head: Head) -> tuple[LedgerBin, ...
     for file in ordered:
         latest = max(latest, file.name.hour)
         hours.append((latest, file))
-    chosen = [
-        (hour, file)
-        for hour, file in hours
-        if hour < latest and file.name.last < head.full_ledger_batch and not file.path.startswith(COMPACTED_PREFIX)
-    ]
-    groups = groupby(chosen, key=lambda item: (item[0], item[1].name.generation))
-    bins = (LedgerBin(hour, tuple(file for _, file in group)) for (hour, _), group in groups)
-    return tuple(part for part in bins if len(part.files) > 1)
+    closed = [(hour, file) for hour, file in hours if hour < latest and file.name.last < head.full_ledger_batch]
+    chosen = [(hour, file) for hour, file in closed if not file.path.startswith(COMPACTED_PREFIX)]
+    bins: list[LedgerBin] = []
+    # A compacted file is named by its batches, which belong to one generation.
+    for (hour, _), group in groupby(chosen, key=lambda item: (item[0], item[1].name.generation)):
+        files_of_hour = tuple(file for _, file in group)
+        if len(files_of_hour) > 1:
+            bins.append(LedgerBin(hour, files_of_hour))
+    return tuple(bins)
 
 
 def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
@@ -124,23 +125,25 @@ def compact_ledger(folders: StreamFolders, head: Head) -> FilesCompaction:
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     side_tables.catch_up_alongside_writer(folders, head)  # 1
-    done = FilesCompaction()
+    result = FilesCompaction()
     handle = delta_log.open_delta_table(folders.ledger)
     storage = find_storage(folders.ledger)
     for part in plan_ledger(list_live_files(handle), head):
         output = _rewrite_live(folders.ledger, handle, part)  # 2
-        inputs = {file.path: file.size for file in part.files}
-        if output is None or not commit_replacement(
-            folders.ledger, handle, part.hour, inputs, output, SIDE_COMPACTION
-        ):  # 3
-            if output is not None:
-                storage.delete(folders.ledger / output.path)
-            LOG.info("compaction of the ledger was too late for hour %s", part.hour)
+        if output is not None and _commit(folders.ledger, handle, part, output):  # 3
+            result = result.with_bin(len(part.files), output.rows)
             continue
-        done = done.with_bin(len(part.files), output.rows)
+        if output is not None:
+            storage.delete(folders.ledger / output.path)
+        LOG.info("compaction of the ledger was too late for hour %s", part.hour)
     replaced = list_replaced_files(folders.ledger, head)  # 4
     deleted = [size for size in storage.delete_files(replaced) if size is not None]
-    return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
+    return msgspec.structs.replace(result, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
+
+
+def _commit(ledger: Path, handle: DeltaTable, part: LedgerBin, output: DataFile) -> bool:
+    inputs = {file.path: file.size for file in part.files}
+    return commit_replacement(ledger, handle, part.hour, inputs, output, SIDE_COMPACTION)
 
 
 def list_replaced_files(ledger: Path, head: Head) -> list[Path]:
@@ -153,17 +156,25 @@ def list_replaced_files(ledger: Path, head: Head) -> list[Path]:
     live = list_live_files(delta_log.open_delta_table(ledger))
     named = {file.path for file in live}
     compacted = [(ledger / file.path, file.name) for file in live if file.path.startswith(COMPACTED_PREFIX)]
-    paths = (path for path in find_storage(ledger).find_files(ledger, "*.parquet") if path.name not in named)
-    others = [(path, name) for path in paths if (name := LedgerFileName.parse(path.name)) is not None]
-    begun = [path for path, name in others if name.generation > head.generation]
-    return [*find_replaced(compacted, others), *list_older(begun, time.time() - OLDEST_FILE_SECONDS)]
+    others: list[NamedFile] = []
+    of_later_generations: list[Path] = []
+    for path in find_storage(ledger).find_files(ledger, "*.parquet"):
+        name = LedgerFileName.parse(path.name)
+        if path.name in named or name is None:
+            continue
+        others.append((path, name))
+        if name.generation > head.generation:
+            of_later_generations.append(path)
+    replaced = find_replaced(compacted, others)
+    return replaced + list_older(of_later_generations, time.time() - OLDEST_FILE_SECONDS)
 
 
 def list_older(paths: Sequence[Path], than: float) -> list[Path]:
     """Those of some files that were written before a time; not those that are gone."""
-    statuses = find_storage(paths[0]).get_statuses(paths) if paths else []
-    found = zip(paths, statuses, strict=True)
-    return [path for path, status in found if status is not None and status.modified_at < than]
+    if not paths:
+        return []
+    statuses = zip(paths, find_storage(paths[0]).get_statuses(paths), strict=True)
+    return [path for path, status in statuses if status is not None and status.modified_at < than]
 
 
 def _is_older(path: Path, than: float) -> bool:
@@ -178,15 +189,18 @@ def find_replaced(compacted: Iterable[NamedFile], others: Iterable[NamedFile]) -
     """
     ordered = sorted(compacted, key=lambda file: _start(file[1]))
     starts = [_start(name) for _, name in ordered]
-    before = time.time() - REPLACED_SECONDS
+    replaced_before = time.time() - REPLACED_SECONDS
 
     @cache
     def is_old(path: Path) -> bool:
-        return _is_older(path, before)
+        return _is_older(path, replaced_before)
 
     def is_replaced(name: LedgerFileName) -> bool:
-        at = bisect_right(starts, _start(name)) - 1
-        return at >= 0 and _holds(ordered[at][1], name) and is_old(ordered[at][0])
+        index = bisect_right(starts, _start(name)) - 1
+        if index < 0:
+            return False
+        path, batches = ordered[index]
+        return _holds(batches, name) and is_old(path)
 
     return [path for path, name in others if is_replaced(name)]
 
@@ -204,6 +218,7 @@ def _rewrite_live(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile 
     try:
         return _rewrite(ledger, table, part)
     except TableError:
+        # Only if all inputs are live the error is one: an erasure may have deleted a file that was being read.
         refresh(table, ledger)
         if set(part.files) <= set(list_live_files(table)):
             raise
@@ -225,10 +240,10 @@ def _rewrite(ledger: Path, table: DeltaTable, part: LedgerBin) -> DataFile:
 
 def _read_ledger_rows(ledger: Path, file: LedgerFile) -> pa.Table:
     """The rows of a file, with the columns that it has."""
-    found = read_verified_rows(ledger / file.path, ledger.parent.name)
-    if found.num_rows != file.rows:
+    rows = read_verified_rows(ledger / file.path, ledger.parent.name)
+    if rows.num_rows != file.rows:
         raise TableError(
-            f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {found.num_rows}",
+            f"{ledger / file.path}: the log counts {file.rows} rows, the file holds {rows.num_rows}",
             next_step=f"lockstep repair {ledger.parent.name} checks all files of the stream",
         )
-    return found
+    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import groupby
 from operator import attrgetter
@@ -135,12 +135,14 @@ def plan_table(
 def _explain_left(
     files: tuple[LiveFile, ...], bins: tuple[Bin, ...], head: Head, target_bytes: int
 ) -> tuple[LeftFiles, ...]:
-    chosen = {file.path for part in bins for file in part.files}
-    left: dict[LeftReason, list[LiveFile]] = {reason: [] for reason in LeftReason}
+    chosen = set[str]()
+    for part in bins:
+        chosen.update(file.path for file in part.files)
+    files_by_reason: dict[LeftReason, list[LiveFile]] = {reason: [] for reason in LeftReason}
     for file in files:
         if file.path not in chosen:
-            left[_explain_file(file, head, target_bytes)].append(file)
-    return tuple(_sum_up(reason, found) for reason, found in left.items() if found)
+            files_by_reason[_explain_file(file, head, target_bytes)].append(file)
+    return tuple(_sum_up(reason, of_reason) for reason, of_reason in files_by_reason.items() if of_reason)
 
 
 def _explain_file(file: LiveFile, head: Head, target_bytes: int) -> LeftReason:
@@ -148,12 +150,15 @@ def _explain_file(file: LiveFile, head: Head, target_bytes: int) -> LeftReason:
         return LeftReason.OPEN
     if _is_compacted(file):
         return LeftReason.COMPACTED
-    return LeftReason.ALONE if _is_small(file, target_bytes) else LeftReason.LARGE
+    if _is_small(file, target_bytes):
+        return LeftReason.ALONE
+    return LeftReason.LARGE
 
 
 def _sum_up(reason: LeftReason, files: list[LiveFile]) -> LeftFiles:
     hours = {file.commit_hour for file in files}
-    return LeftFiles(reason, len(hours), len(files), sum(file.size for file in files), min(hours), max(hours))
+    size = sum(file.size for file in files)
+    return LeftFiles(reason, len(hours), len(files), size, min(hours), max(hours))
 
 
 def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARGET_BYTES) -> tuple[Bin, ...]:
@@ -170,9 +175,7 @@ def plan_bins(files: Iterable[LiveFile], head: Head, *, target_bytes: int = TARG
     # 2
     ordered = sorted(chosen, key=lambda file: (file.commit_hour, file.added_ms, file.lowest, file.path))
     # 3
-    hours = groupby(ordered, key=attrgetter("commit_hour"))
-    bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
-    return tuple(part for part in bins if _is_worth_it(part))
+    return tuple(_split_by_hour(ordered, target_bytes))
 
 
 def plan_open_hour(
@@ -182,19 +185,18 @@ def plan_open_hour(
 
     The output of an earlier minor compaction is left alone, so that a row is rewritten once before its hour is closed.
     """
-    chosen = [
-        file
-        for file in files
-        if not is_closed(file.commit_hour, head)
-        and _is_small(file, target_bytes)
-        and not PurePosixPath(file.path).name.startswith(f"{OPEN_PREFIX}-")
-    ]
+    small = [file for file in files if not is_closed(file.commit_hour, head) and _is_small(file, target_bytes)]
+    chosen = [file for file in small if not PurePosixPath(file.path).name.startswith(f"{OPEN_PREFIX}-")]
     if len(chosen) <= files_max:
         return ()
     ordered = sorted(chosen, key=attrgetter("commit_hour", "added_ms", "lowest", "path"))
-    hours = groupby(ordered, key=attrgetter("commit_hour"))
-    bins = [part for hour, group in hours for part in _parts(hour, list(group), target_bytes)]
-    return tuple(msgspec.structs.replace(part, is_minor=True) for part in bins if _is_worth_it(part))
+    return tuple(msgspec.structs.replace(part, is_minor=True) for part in _split_by_hour(ordered, target_bytes))
+
+
+def _split_by_hour(ordered: Iterable[LiveFile], target_bytes: int) -> Iterator[Bin]:
+    """The bins of each hour that are worth rewriting."""
+    for hour, group in groupby(ordered, key=attrgetter("commit_hour")):
+        yield from filter(_is_worth_it, _split_hour(hour, list(group), target_bytes))
 
 
 def _is_worth_it(part: Bin) -> bool:
@@ -210,12 +212,14 @@ def _is_small(file: LiveFile, target_bytes: int) -> bool:
     return not _is_compacted(file) and file.size < target_bytes * LARGE_RATIO
 
 
-def _parts(hour: str, files: list[LiveFile], target_bytes: int) -> list[Bin]:
-    total = sum(file.size for file in files)
-    count = max(1, -(-total // target_bytes))
+def _split_hour(hour: str, files: list[LiveFile], target_bytes: int) -> list[Bin]:
+    total_bytes = sum(file.size for file in files)
+    count = max(1, -(-total_bytes // target_bytes))
     parts: list[list[LiveFile]] = [[] for _ in range(count)]
-    before = 0
+    bytes_before = 0
     for file in files:
-        parts[min(before * count // total, count - 1) if total else 0].append(file)
-        before += file.size
+        # By the bytes before it, so that the parts are of equal size and the last one is not a small remainder.
+        number = min(bytes_before * count // total_bytes, count - 1) if total_bytes else 0
+        parts[number].append(file)
+        bytes_before += file.size
     return [Bin(hour, tuple(part)) for part in parts if part]

@@ -43,7 +43,8 @@ class RowProof(msgspec.Struct, frozen=True):
 
     def joined(self, other: RowProof) -> RowProof:
         """The proof of both sets of rows together."""
-        spans = {**self.spans, **{key: span.joined(self.spans.get(key)) for key, span in other.spans.items()}}
+        spans = dict(self.spans)
+        spans |= {key: span.joined(self.spans.get(key)) for key, span in other.spans.items()}
         return RowProof(self.rows + other.rows, (self.digest + other.digest) % 2**64, spans)
 
 
@@ -88,9 +89,10 @@ def compare_proofs(before: RowProof, after: RowProof) -> None:
     if before.rows != after.rows:
         raise ProofDiffers(before, after, f"{before.rows} rows became {after.rows}")
     for key in sorted(before.spans.keys() | after.spans.keys()):
-        held = before.spans.get(key)
-        found = after.spans.get(key)
-        if held != found:
-            raise ProofDiffers(before, after, f"topic id {key[0]}, partition {key[1]}: {held} became {found}")
+        span_before = before.spans.get(key)
+        span_after = after.spans.get(key)
+        if span_before != span_after:
+            difference = f"topic id {key[0]}, partition {key[1]}: {span_before} became {span_after}"
+            raise ProofDiffers(before, after, difference)
     if before.digest != after.digest:
         raise ProofDiffers(before, after, f"digest {before.digest:016x} became {after.digest:016x}")

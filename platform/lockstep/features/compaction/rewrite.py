@@ -72,10 +72,13 @@ def collect_runs(tables: Iterable[pa.Table], scratch: Path, *, run_bytes: int) -
     """
     runs: list[FileRun] = []
     for group in _groups(tables, run_bytes):
-        before = [_carry_dictionaries(runs[-1].rows)] if runs else []
-        if runs:  # the last run stays in memory, as the others were while they were sorted
-            runs[-1] = replace(runs[-1], rows=_spilled(runs[-1].rows, scratch))
-        runs.append(order_run(group, before))
+        dictionaries: list[pa.Table] = []
+        if runs:
+            last = runs[-1]
+            dictionaries.append(_carry_dictionaries(last.rows))
+            # Only now: the newest run stays in memory, so that a bin of one run is never written to a scratch file.
+            runs[-1] = replace(last, rows=_spilled(last.rows, scratch))
+        runs.append(order_run(group, dictionaries))
     return runs
 
 
@@ -102,7 +105,7 @@ def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
     Raises:
         OutOfOrder: Ranges of a partition overlap; raised before the first slice.
     """
-    keys = tuple(sorted({key for run in runs for key in run.segments.keys}))
+    keys = tuple(sorted(set[TopicIdPartition]().union(*(run.segments.keys for run in runs))))
     segments, run_of = _join_segments([add_keys(run.segments, keys) for run in runs])
     order = segments.order()
     segments = segments.taken(order)
@@ -118,18 +121,22 @@ def sort_in_order(runs: list[FileRun]) -> Iterator[pa.Table]:
 
 def find_coded(runs: Sequence[pa.Table]) -> list[str]:
     """The columns whose dictionary in each run starts with that of the run before: none of them is large."""
-    names = _find_dictionaries(runs[-1].schema)
-    return [name for name in names if not any(_has_large_dictionary(rows.column(name)) for rows in runs)]
+    return [name for name in _find_dictionaries(runs[-1].schema) if _is_coded(runs, name)]
+
+
+def _is_coded(runs: Sequence[pa.Table], name: str) -> bool:
+    return not any(_has_large_dictionary(rows.column(name)) for rows in runs)
 
 
 def share_dictionaries(rows: pa.Table, last: pa.Table, coded: Iterable[str]) -> pa.Table:
     """The rows of a run with the dictionaries of the last run in some columns."""
     for name in coded:
-        n = rows.schema.get_field_index(name)
+        number = rows.schema.get_field_index(name)
         column = _get_chunk(rows, name)
-        known = _get_chunk(last, name)
-        same: Any = pa.DictionaryArray.from_arrays(column.indices, known.dictionary, safe=False)
-        rows = rows.set_column(n, rows.schema.field(n), same)
+        last_column = _get_chunk(last, name)
+        # The last dictionary starts with that of each run before it, so that all codes mean the same.
+        shared: Any = pa.DictionaryArray.from_arrays(column.indices, last_column.dictionary, safe=False)
+        rows = rows.set_column(number, rows.schema.field(number), shared)
     return rows
 
 
@@ -143,18 +150,19 @@ def _find_dictionaries(schema: pa.Schema) -> list[str]:
 
 
 def _groups(tables: Iterable[pa.Table], run_bytes: int) -> Iterator[list[pa.Table]]:
-    held: list[pa.Table] = []
+    group: list[pa.Table] = []
     size = 0
     for table in tables:
         if len(table):
-            held.append(table)
-            size += table.get_total_buffer_size()  # `nbytes` visits each array: a twentieth of all of a compaction
+            group.append(table)
+            # `nbytes` visits each array: a twentieth of all of a compaction.
+            size += table.get_total_buffer_size()
         if size >= run_bytes:
-            yield held
-            held = []
+            yield group
+            group = []
             size = 0
-    if held:
-        yield held
+    if group:
+        yield group
 
 
 def _moved(rows: pa.Table, ordered: Segments, start: I64) -> pa.Table:
@@ -267,15 +275,15 @@ def rewrite_bin(task: RewriteTask) -> Rewritten:
     started = time.process_time()
     scratch = task.scratch or Path(tempfile.gettempdir())
     runs = _runs(task, scratch)  # 1
-    before = _join_proofs(runs)
-    _check_count(task.bin, before)
+    proof = _join_proofs(runs)
+    _check_count(task.bin, proof)
     file = _write(task, runs)  # 2
     try:
-        compare_proofs(before, prove_file(task.table / file.path, _find_dictionaries(runs[0].rows.schema)))  # 3
+        compare_proofs(proof, prove_file(task.table / file.path, _find_dictionaries(runs[0].rows.schema)))  # 3
     except TableError:
         find_storage(task.table).delete(task.table / file.path)
         raise
-    return Rewritten(file, before.digest, len(before.spans), time.process_time() - started)
+    return Rewritten(file, proof.digest, len(proof.spans), time.process_time() - started)
 
 
 def prove_file(path: Path, dictionaries: Sequence[str] = ()) -> RowProof:
@@ -310,7 +318,7 @@ class _Unlike(TableError):
 
 
 def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:
-    """The inputs' rows; all files are inspected beforehand only where their columns were found to differ."""
+    """The inputs' rows; all files are inspected beforehand only if their columns were found to differ."""
     dictionaries = _find_repetitive(task.table / task.bin.files[0].path)
     try:
         return collect_runs(_read_inputs(task, dictionaries), scratch, run_bytes=task.run_bytes)
@@ -331,8 +339,8 @@ def _read_inputs(task: RewriteTask, dictionaries: Sequence[str], widest: pa.Sche
     contents = find_storage(task.table).map_files(partial(_read_ahead, task.table), task.bin.files)
     for file, content in zip(task.bin.files, contents, strict=True):
         path = task.table / file.path
-        for found in _row_groups(path, dictionaries, content, is_small=file.size < WHOLE_BYTES_MAX):
-            rows = found if widest is None else widen_schema(found, widest)
+        for group in _row_groups(path, dictionaries, content, is_small=file.size < WHOLE_BYTES_MAX):
+            rows = group if widest is None else widen_schema(group, widest)
             schema = schema or rows.schema
             if rows.schema != schema:
                 raise _unlike(path)
@@ -357,14 +365,16 @@ def _widest(task: RewriteTask, unlike: _Unlike) -> pa.Schema:
         united = pa.unify_schemas(schemas)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         raise unlike from None
-    everywhere = {field.name for field in united if all(field.name in schema.names for schema in schemas)}
+    everywhere = set(united.names).intersection(*(schema.names for schema in schemas))
     return pa.schema([field if field.name in everywhere else field.with_nullable(nullable=True) for field in united])
 
 
 def _read_ahead(table: Path, file: LiveFile) -> bytes | None:
     """The content of a file of a batch; None for larger ones, which are read in their turn."""
+    if file.size >= AHEAD_BYTES_MAX:
+        return None
     try:
-        return find_storage(table).read(table / file.path) if file.size < AHEAD_BYTES_MAX else None
+        return find_storage(table).read(table / file.path)
     except FileNotFoundError:
         raise _missing(table / file.path) from None
 
@@ -374,12 +384,10 @@ def _row_groups(
 ) -> Iterator[pa.Table]:
     storage = find_storage(path)
     try:
-        whole = storage.read(path) if content is None and is_small else content
-        with (
-            pq.ParquetFile(pa.BufferReader(whole), pre_buffer=False, read_dictionary=list(dictionaries))
-            if whole is not None
-            else pq.ParquetFile(storage.open_source(path), pre_buffer=False, read_dictionary=list(dictionaries))
-        ) as parquet:
+        if content is None and is_small:
+            content = storage.read(path)
+        source = storage.open_source(path) if content is None else pa.BufferReader(content)
+        with pq.ParquetFile(source, pre_buffer=False, read_dictionary=list(dictionaries)) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)
     except FileNotFoundError:
@@ -427,10 +435,14 @@ def _group_rows(runs: list[FileRun], rows_max: int) -> int:
 
 def _count_bytes(rows: pa.Table) -> int:
     """Decoded bytes of rows; of dictionaries about."""
-    chunks: list[Any] = [chunk for column in rows.columns for chunk in column.chunks]
-    texts = [chunk for chunk in chunks if pa.types.is_dictionary(chunk.type)]
-    known: list[int] = [len(each) * each.dictionary.nbytes // max(1, len(each.dictionary)) for each in texts]
-    return rows.nbytes + sum(known)
+    size: int = rows.nbytes
+    for column in rows.columns:
+        if not pa.types.is_dictionary(column.type):
+            continue
+        chunks: list[Any] = column.chunks
+        for chunk in chunks:
+            size += len(chunk) * chunk.dictionary.nbytes // max(1, len(chunk.dictionary))
+    return size
 
 
 def _missing(path: Path) -> TableError:

@@ -173,18 +173,18 @@ def compact_stream(
         TableError: The table does not match its head.
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     work = _Compaction(folders, rewriter or compact_in_process(), scratch)
     bins = work.plan(target_bytes, open_files_max)  # 1
     groups = list(_at_a_time(bins, work.rewriter.at_once))
     for done, group in report_items(groups, f"compacting {folders.stream}", len(groups)):
         rewritten = sum(part.size for part in bins[:done])
-        if done and (reason := budget.find_reason(rewritten, time.monotonic() - began)):
+        if done and (reason := budget.find_reason(rewritten, time.monotonic() - started)):
             work.postpone(len(bins) - done, reason)
             break
         LOG.info("compaction of %s: %s of %s bins", folders.stream, done, len(bins))
         work.compact(group)  # 2, 3
-    result = msgspec.structs.replace(work.result, seconds=time.monotonic() - began)
+    result = msgspec.structs.replace(work.result, seconds=time.monotonic() - started)
     if work.refused:
         raise CompactionRefused(work.refused, result)
     return result
@@ -224,7 +224,9 @@ class _Compaction:
         live = [part for part in bins if not self._gone(part, self._log.base())]
         self._lost(len(bins) - len(live))
         tasks = [RewriteTask(self._table, part, self._scratch) for part in live]
+        # Spark refuses a job without partitions.
         outcomes = self.rewriter.rewrite(tasks) if tasks else ()
+        # Each output until it is committed; if a commit fails, the others are deleted.
         pending = [self._table / outcome.file.path for outcome in outcomes if isinstance(outcome, Rewritten)]
         with delete_on_error(pending):
             for part, outcome in zip(live, outcomes, strict=True):
@@ -260,7 +262,9 @@ class _Compaction:
         if _find_batch(base.head.erasure) != self._erasure:  # housekeeping deletes all files before it
             return "a session was erased"
         missing = self._live.missing([file.path for file in part.files], base.version)
-        return f"{len(missing)} files are not live any more, {missing[0]} first" if missing else None
+        if not missing:
+            return None
+        return f"{len(missing)} files are not live any more, {missing[0]} first"
 
     def _lost(self, bins: int) -> None:
         self.result = msgspec.structs.replace(self.result, bins_lost=self.result.bins_lost + bins)

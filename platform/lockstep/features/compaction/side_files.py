@@ -53,17 +53,23 @@ class SideTableBin(msgspec.Struct, frozen=True):
 
 def plan_side_tables(folders: StreamFolders, head: Head) -> tuple[SideTableBin, ...]:
     """The plan of a compaction of quarantine, late table and archive after a head; opens no file."""
-    tables = ((side, delta_log.open_delta_table(side)) for side in list_message_tables(folders))
-    return tuple(part for side, table in tables for part in plan_side_table(side.name, list_side_files(table), head))
+    bins: list[SideTableBin] = []
+    for side in list_message_tables(folders):
+        table = delta_log.open_delta_table(side)
+        bins += plan_side_table(side.name, list_side_files(table), head)
+    return tuple(bins)
 
 
 def plan_side_table(table: str, files: Iterable[SideTableFile], head: Head) -> tuple[SideTableBin, ...]:
     """The bins worth rewriting, oldest hour first; none of open hours, of compacted files or of one file. Pure."""
     chosen = [file for file in files if not file.is_compacted and _is_over(file.name.hour, head)]
     ordered = sorted(chosen, key=lambda file: (file.name.generation, file.name.hour, file.name.first, file.path))
-    groups = groupby(ordered, key=lambda file: (file.name.generation, file.name.hour))
-    bins = (SideTableBin(table, hour, part) for (_, hour), group in groups for part in _split_bin(group))
-    return tuple(sorted((part for part in bins if len(part.files) > 1), key=lambda part: part.hour))
+    bins: list[SideTableBin] = []
+    # A compacted file is named by its batches, which belong to one generation.
+    for (_, hour), group in groupby(ordered, key=lambda file: (file.name.generation, file.name.hour)):
+        parts = [files_of_bin for files_of_bin in _split_bin(group) if len(files_of_bin) > 1]
+        bins += [SideTableBin(table, hour, files_of_bin) for files_of_bin in parts]
+    return tuple(sorted(bins, key=lambda part: part.hour))
 
 
 def _is_over(hour: str, head: Head) -> bool:
@@ -74,16 +80,16 @@ def _is_over(hour: str, head: Head) -> bool:
 
 
 def _split_bin(files: Iterable[SideTableFile]) -> Iterable[tuple[SideTableFile, ...]]:
-    held = list[SideTableFile]()
+    part = list[SideTableFile]()
     size = 0
     for file in files:
-        if held and size + file.size > BIN_BYTES:
-            yield tuple(held)
-            held = []
+        if part and size + file.size > BIN_BYTES:
+            yield tuple(part)
+            part = []
             size = 0
-        held.append(file)
+        part.append(file)
         size += file.size
-    yield tuple(held)
+    yield tuple(part)
 
 
 def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
@@ -99,18 +105,21 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
         CommitUnknown: The store did not answer; the output may still become live, so it stays.
     """
     side_tables.catch_up_alongside_writer(folders, head)  # 1
-    done = FilesCompaction()
+    result = FilesCompaction()
     for side in list_message_tables(folders):
         table = delta_log.open_delta_table(side)
+        change = sort_archived if side == folders.archive else keep_order
         for part in plan_side_table(side.name, list_side_files(table), head):
-            change = sort_archived if side == folders.archive else keep_order
-            if (output := rewrite_side_files(side, table, part.files, SIDE_COMPACTION, change)) is not None:  # 2, 3
-                done = done.with_bin(len(part.files), output.rows)
-    due = [path for side in list_side_tables(folders) for path in list_replaced_side_files(side, head)]
+            output = rewrite_side_files(side, table, part.files, SIDE_COMPACTION, change)  # 2, 3
+            if output is not None:
+                result = result.with_bin(len(part.files), output.rows)
+    due: list[Path] = []
+    for side in list_side_tables(folders):
+        due += list_replaced_side_files(side, head)
     if delta_log.has_log(folders.archive):
         due += list_replaced_archive_files(folders.archive, head)
     deleted = [size for size in find_storage(folders.root).delete_files(due) if size is not None]  # 4
-    return msgspec.structs.replace(done, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
+    return msgspec.structs.replace(result, replaced_deleted=len(deleted), bytes_deleted=sum(deleted))
 
 
 def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
@@ -122,8 +131,10 @@ def list_replaced_side_files(side: Path, head: Head) -> list[Path]:
     """
     live, others = _list_side_files(side)
     dropped = {path for path in others if _is_dropped(path, head)}
-    replaced = _find_replaced(side, live, [path for path in others if path not in dropped], head)
-    return sorted(replaced.union(dropped if _is_dropping_over(head) else ()))
+    due = _find_replaced(side, live, [path for path in others if path not in dropped], head)
+    if _is_dropping_over(head):
+        due |= dropped
+    return sorted(due)
 
 
 def list_replaced_archive_files(archive: Path, head: Head) -> list[Path]:
@@ -151,16 +162,21 @@ def _list_side_files(side: Path) -> tuple[Sequence[SideTableFile], list[Path]]:
 def _find_replaced(
     side: Path, live: Iterable[SideTableFile], others: Iterable[Path], head: Head, *, has_generations: bool = True
 ) -> set[Path]:
-    over = {path: by for path in others if (by := read_written_by(path.name)) is None or by.is_over(head)}
-    batches = [
-        (path, LedgerFileName("", by.generation if has_generations else 0, by.batch, by.batch))
-        for path, by in over.items()
-        if by
-    ]
+    over: list[Path] = []
+    batches: list[tuple[Path, LedgerFileName]] = []
+    for path in others:
+        by = read_written_by(path.name)
+        if by is None:
+            over.append(path)
+        elif by.is_over(head):
+            over.append(path)
+            generation = by.generation if has_generations else 0
+            batches.append((path, LedgerFileName("", generation, by.batch, by.batch)))
     compacted = [(side / file.path, file.name) for file in live if file.is_compacted]
     replaced = set(find_replaced(compacted, batches))
-    left = list_older([path for path in over if path not in replaced], time.time() - OLDEST_FILE_SECONDS)
-    return replaced.union(left)
+    # Files that no commit named: old enough that none will.
+    orphans = list_older([path for path in over if path not in replaced], time.time() - OLDEST_FILE_SECONDS)
+    return replaced.union(orphans)
 
 
 def _is_dropped(path: Path, head: Head) -> bool:

@@ -188,7 +188,8 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
     earlier = _read_earlier(folders, target)  # refuses before anything is written to a folder with something else
     if plan_only:
         plan = _plan(folders, target, earlier.held)
-        wanted, missing = (_describe(folders, files) for files in (plan.wanted, plan.missing))
+        wanted = _describe(folders, plan.wanted)
+        missing = _describe(folders, plan.missing)
         planned = _report(folders, plan.cut, target, wanted, missing, plan_only=True)
         return msgspec.structs.replace(planned, deleted=tuple(sorted(earlier.find_present(target, plan.wanted))))
     with lock_copy(target):  # 1
@@ -197,31 +198,35 @@ def make_backup(folders: StreamFolders, target: Path, *, plan_only: bool = False
         files = tuple(there[name] for name in sorted(there))
         write_manifest(target, _make_manifest(cut, files))  # 5
         own = _read_earlier(folders, target).own  # with all files of this backup
+        # Only a killed backup leaves drafts; to find them, all files of the folder are listed.
         drafts = list_drafts(target, FILES, own | set(there)) if earlier.was_killed else []
         deleted = delete_copied(target, FILES, [*(own - set(there)), *drafts])  # 6
         find_storage(target).delete(target / BEGUN)
-    done = _report(folders, cut, target, files, [file for file in files if earlier.held.get(file.path) is not file])
-    return msgspec.structs.replace(done, deleted=deleted)
+    copied = [file for file in files if earlier.held.get(file.path) is not file]
+    report = _report(folders, cut, target, files, copied)
+    return msgspec.structs.replace(report, deleted=deleted)
 
 
 def _copy_moment(folders: StreamFolders, target: Path, earlier: _Earlier) -> tuple[_Cut, dict[str, CopiedFile]]:
     """Copy the files that the folder lacks of a moment; returns all of its files."""
-    known = dict(earlier.held)
+    copied = dict(earlier.held)
     own = set(earlier.own)
     for _ in range(LOOKS_MAX):
-        plan = _plan(folders, target, known)
+        plan = _plan(folders, target, copied)
         own |= set(plan.missing)
+        # Before the first copy: only files that are named there are ever replaced or deleted.
         write_manifest(target, BegunCopy(folders.stream, tuple(sorted(own))), BEGUN)
         copies = find_storage(folders.root).map_files(
             lambda file: _copy(file[1], target / FILES / file[0], file[0]), plan.missing.items()
         )
         tracked = report_items(copies, "copying files", len(plan.missing))
         tried = dict(zip(plan.missing, tracked, strict=True))
-        known |= {name: file for name, file in tried.items() if file is not None}
+        copied |= {name: file for name, file in tried.items() if file is not None}
+        # A file that vanished is missing only if the head needs it: clean-ups delete others.
         there = {name: path for name, path in plan.wanted.items() if tried.get(name, path) is not None}
         _check_complete(folders, plan.cut, there)
         if _is_kept(plan.cut.head, open_table(folders).base().head):
-            return plan.cut, {name: known[name] for name in there}
+            return plan.cut, {name: copied[name] for name in there}
     raise BackupOvertaken(folders.stream, f"clean-ups overtook {LOOKS_MAX} copies")
 
 
@@ -256,9 +261,10 @@ def _choose_moment(folders: StreamFolders) -> _Cut:
     """The ends of the side logs before the head, so that they have nothing that the head does not know."""
     for _ in range(LOOKS_MAX):
         output = open_table(folders)
-        logs = {side: torn_entry.find_newest_version(side) for side in _list_sides(folders)}
+        newest = {side: torn_entry.find_newest_version(side) for side in _list_sides(folders)}
+        # After the logs: a head that was read first could be older than they are.
         base = output.base()
-        ends = {side: version for side, version in logs.items() if version is not None}
+        ends = {side: version for side, version in newest.items() if version is not None}
         if _is_consistent(folders, base.head, ends):
             return _Cut(base.head, base.version, output.table_id, {**ends, folders.table: base.version})
     raise BackupOvertaken(folders.stream, f"batches overtook {LOOKS_MAX} attempts")
@@ -271,7 +277,9 @@ def _list_sides(folders: StreamFolders) -> list[Path]:
 
 def _is_consistent(folders: StreamFolders, head: Head, ends: Mapping[Path, int]) -> bool:
     """Whether a start brings the side tables forward to the head: each lacks its last addition at most."""
-    added = {folders.ledger: (head.batch_before, head.batch)} if head.ledger is not None else {}
+    added: dict[Path, tuple[int, int]] = {}
+    if head.ledger is not None:
+        added[folders.ledger] = (head.batch_before, head.batch)
     for side, last in _list_newest(folders, head):
         if last is not None:
             added[side] = (last.after, last.batch)
@@ -293,13 +301,19 @@ def _list_files(folders: StreamFolders, cut: _Cut) -> Iterator[tuple[str, Path]]
     """The files of a moment, by their names relative to the stream's folder."""
     root = folders.root / folders.stream
     storage = find_storage(folders.root)
-    data = [path for side in _list_sides(folders) for path in storage.find_files(side, "*.parquet")]
-    data += storage.find_files(folders.table, "commit_hour=*/*.parquet")
-    data += storage.find_files(folders.state, "*.state")
+    files: list[Path] = []
+    for side in _list_sides(folders):
+        files += storage.find_files(side, "*.parquet")
+    files += storage.find_files(folders.table, "commit_hour=*/*.parquet")
+    files += storage.find_files(folders.state, "*.state")
     for table, end in cut.logs.items():
-        data += [delta_log.make_entry_path(table, at) for at in delta_log.list_versions(table) if at <= end]
-        data += [path for at, paths in delta_log.list_checkpoints(table).items() if at <= end for path in paths]
-    yield from ((str(path.relative_to(root)), path) for path in data)
+        versions = [version for version in delta_log.list_versions(table) if version <= end]
+        files += [delta_log.make_entry_path(table, version) for version in versions]
+        for version, paths in delta_log.list_checkpoints(table).items():
+            if version <= end:
+                files += paths
+    for path in files:
+        yield str(path.relative_to(root)), path
 
 
 def _check_complete(folders: StreamFolders, cut: _Cut, wanted: Mapping[str, Path]) -> None:
@@ -318,15 +332,19 @@ def _check_complete(folders: StreamFolders, cut: _Cut, wanted: Mapping[str, Path
 
 def _find_gone(folders: StreamFolders, head: Head, logs: Mapping[Path, int], names: AbstractSet[Path]) -> list[str]:
     """The files that the logs, the head and the state need and that are not among some."""
-    needed = {path for table, end in logs.items() for path, _ in list_named_files(table, end)}
-    needed |= set(_list_head_files(folders, head)) | set(_list_state_files(folders, head))
+    needed = set[Path]()
+    for table, end in logs.items():
+        needed.update(path for path, _ in list_named_files(table, end))
+    needed.update(_list_head_files(folders, head))
+    needed.update(_list_state_files(folders, head))
     return sorted(str(path).removeprefix(f"{folders.root / folders.stream}/") for path in needed - names)
 
 
 def _has_whole_log(table: Path, end: int, names: AbstractSet[Path]) -> bool:
     """Whether some files hold a log up to a version: all entries, or a checkpoint and those behind it."""
-    whole = (path for path in names if path.parent == table / "_delta_log" and delta_log.is_whole_checkpoint(path.name))
-    checkpoints = [int(path.name[:20]) for path in whole]
+    in_log = [path.name for path in names if path.parent == table / "_delta_log"]
+    # The name of a checkpoint starts with its version, of 20 digits.
+    checkpoints = [int(name[:20]) for name in in_log if delta_log.is_whole_checkpoint(name)]
     newest = max((version for version in checkpoints if version <= end), default=-1)
     return all(delta_log.make_entry_path(table, version) in names for version in range(newest + 1, end + 1))
 
@@ -363,8 +381,8 @@ class _Earlier(msgspec.Struct, frozen=True):
 
     def find_present(self, target: Path, wanted: Iterable[str]) -> Iterator[str]:
         """Those of their files that are there and not wanted any more."""
-        found = find_named_files(target, sorted(self.own.difference(wanted)), below=FILES)
-        return (name for name, status in found.items() if status is not None)
+        statuses = find_named_files(target, sorted(self.own.difference(wanted)), below=FILES)
+        return (name for name, status in statuses.items() if status is not None)
 
 
 def _read_earlier(folders: StreamFolders, target: Path) -> _Earlier:
@@ -379,12 +397,15 @@ def _read_earlier(folders: StreamFolders, target: Path) -> _Earlier:
     if not there and (foreign := list_foreign_names(target)):
         problem = f"it has no {MANIFEST}, and {len(foreign)} other files or folders: {format_some(foreign)}"
         raise CopyDamaged(target, problem, f"name an empty folder for {folders.stream}: a backup deletes in its own")
-    manifest = _read_own(folders, target, BackupManifest, MANIFEST) if MANIFEST in there else None
-    begun = _read_own(folders, target, BegunCopy, BEGUN) if BEGUN in there else None
-    held = {} if manifest is None else {file.path: file for file in manifest.files}
-    own = frozenset(held) | frozenset(() if begun is None else begun.files)
-    find_named_files(target, sorted(own), below=FILES)  # refuses foreign ones
-    return _Earlier(held, own, begun is not None)
+    copied: dict[str, CopiedFile] = {}
+    if MANIFEST in there:
+        manifest = _read_own(folders, target, BackupManifest, MANIFEST)
+        copied = {file.path: file for file in manifest.files}
+    own = frozenset(copied)
+    if BEGUN in there:
+        own |= frozenset(_read_own(folders, target, BegunCopy, BEGUN).files)
+    find_named_files(target, sorted(own), below=FILES)  # refuses files elsewhere
+    return _Earlier(copied, own, BEGUN in there)
 
 
 K = TypeVar("K", BackupManifest, BegunCopy)
@@ -393,14 +414,14 @@ K = TypeVar("K", BackupManifest, BegunCopy)
 def _read_own(folders: StreamFolders, target: Path, kind: type[K], name: str) -> K:
     """One of the two files in which a backup names its own."""
     try:
-        found = read_manifest(target, kind, name)
+        manifest = read_manifest(target, kind, name)
     except CopyDamaged as error:
         step = f"name another folder for {folders.stream}: a backup deletes files that are not its own"
         raise CopyDamaged(target, f"its {name} is not that of a backup: {error.reason}", step) from error
-    if found.stream != folders.stream:
+    if manifest.stream != folders.stream:
         step = f"name another folder for {folders.stream}: each stream has its own"
-        raise CopyDamaged(target, f"it has the backup of stream {found.stream}", step)
-    return found
+        raise CopyDamaged(target, f"it has the backup of stream {manifest.stream}", step)
+    return manifest
 
 
 def _is_held(held: CopiedFile | None, here: FileStatus | None, there: FileStatus | None) -> bool:
@@ -438,8 +459,8 @@ def _make_manifest(cut: _Cut, files: tuple[CopiedFile, ...]) -> BackupManifest:
 
 
 def _describe(folders: StreamFolders, files: Mapping[str, Path]) -> list[CopiedFile]:
-    found = zip(files, find_storage(folders.root).get_statuses(list(files.values())), strict=True)
-    return [CopiedFile(name, status.size, "") for name, status in found if status is not None]
+    statuses = zip(files, find_storage(folders.root).get_statuses(list(files.values())), strict=True)
+    return [CopiedFile(name, status.size, "") for name, status in statuses if status is not None]
 
 
 def _report(

@@ -16,10 +16,10 @@ RECENT_SECONDS = 3600.0
 
 def _list_partial_files(stream: CleanedStream) -> Iterator[Path]:
     storage = find_storage(stream.folders.state)
-    before = time.time() - RECENT_SECONDS
+    abandoned_before = time.time() - RECENT_SECONDS
     for path in storage.find_files(stream.folders.state, f"*{PARTIAL}"):
         status = storage.get_status(path)
-        if status is None or status.modified_at < before:
+        if status is None or status.modified_at < abandoned_before:
             yield path
 
 

@@ -78,6 +78,7 @@ def copy_file(source: Path, target: Path, *, expected: CopiedFile | None = None)
         FileNotFoundError: The file does not exist.
         CopyDamaged: Its content is not the expected one; no copy is left.
     """
+    # The time of writing is taken before the content: a file that changes meanwhile is copied again next time.
     status = find_storage(source).get_status(source)
     digest = hashlib.sha256()
     if status is None:
@@ -103,10 +104,10 @@ def copy_file(source: Path, target: Path, *, expected: CopiedFile | None = None)
 
 def read_chunks(path: Path) -> Iterator[bytes]:
     """The content of a file, piece by piece. Raises FileNotFoundError."""
-    at = 0
-    while chunk := find_storage(path).read_range(path, at, CHUNK_BYTES):
+    offset = 0
+    while chunk := find_storage(path).read_range(path, offset, CHUNK_BYTES):
         yield chunk
-        at += len(chunk)
+        offset += len(chunk)
         if len(chunk) < CHUNK_BYTES:  # the end: a request beyond it takes two requests
             break
 
@@ -189,9 +190,9 @@ def check_files(folder: Path, below: str, files: Iterable[CopiedFile], lost: str
         CopyDamaged: One is gone, or has another size.
     """
     named = list(files)
-    found = find_named_files(folder, (file.path for file in named), below=below)
+    statuses = find_named_files(folder, (file.path for file in named), below=below)
     for file in named:
-        status = found[file.path]
+        status = statuses[file.path]
         if status is None:
             raise CopyDamaged(folder / below / file.path, lost, NOTHING_DONE)
         if status.size != file.size:
@@ -207,8 +208,8 @@ def list_foreign_names(folder: Path) -> list[str]:
 
 def list_drafts(folder: Path, below: str, names: AbstractSet[str]) -> list[str]:
     """Files that killed copies left behind unfinished, below a folder: their names include that of the file."""
-    found = (name for name, _ in find_storage(folder).walk_files(folder / below))
-    return sorted(name for name in found if _find_original(name) in names)
+    present = [name for name, _ in find_storage(folder).walk_files(folder / below)]
+    return sorted(name for name in present if _find_original(name) in names)
 
 
 def delete_copied(folder: Path, below: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -218,19 +219,19 @@ def delete_copied(folder: Path, below: str, names: Iterable[str]) -> tuple[str, 
         PathRefused: One is not below the folder, or behind a link; nothing was deleted.
     """
     storage = find_storage(folder)
-    found = find_named_files(folder, sorted(names), below=below)
-    there = tuple(name for name, status in found.items() if status is not None)
+    statuses = find_named_files(folder, sorted(names), below=below)
+    there = tuple(name for name, status in statuses.items() if status is not None)
+    # All names were checked before the first file is deleted.
     storage.delete_files([folder / below / name for name in there])
-    storage.delete_files(
-        [folder / name for name in storage.list_names(folder) if _find_original(name) in {MANIFEST, BEGUN}]
-    )
+    drafts = [name for name in storage.list_names(folder) if _find_original(name) in {MANIFEST, BEGUN}]
+    storage.delete_files([folder / name for name in drafts])
     return there
 
 
 def _find_original(name: str) -> str:
     """The file of which a name is a draft; empty for no draft."""
-    found = _DRAFT.fullmatch(name)
-    return "" if found is None else found[1]
+    match = _DRAFT.fullmatch(name)
+    return "" if match is None else match[1]
 
 
 class CopyInProgress(LockstepError):
@@ -256,9 +257,9 @@ def lock_copy(folder: Path) -> Iterator[None]:
     storage = find_storage(folder)
     storage.make_folder(folder)
     is_there = storage.exists(folder / LOCK)
-    if storage.resolve(folder / LOCK) != storage.resolve(folder) / LOCK or (
-        is_there and storage.get_own_status(folder / LOCK) is None
-    ):
+    is_link = storage.resolve(folder / LOCK) != storage.resolve(folder) / LOCK
+    # A lock that a link names would create or lock a file elsewhere.
+    if is_link or (is_there and storage.get_own_status(folder / LOCK) is None):
         raise PathRefused(folder, LOCK, "it is a link, or no file")
     try:
         with storage.lock(folder / LOCK):

@@ -57,8 +57,9 @@ class MessageDigest(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def is_copy_of(self, other: MessageDigest) -> bool:
         """Whether both may be the same message."""
-        known = -1 not in {self.created_ms, other.created_ms}
-        return self.content == other.content and (not known or self.created_ms == other.created_ms)
+        # A topic with the time of appending has another time in each cluster.
+        has_times = -1 not in {self.created_ms, other.created_ms}
+        return self.content == other.content and (not has_times or self.created_ms == other.created_ms)
 
 
 class PositionEvidence(msgspec.Struct, frozen=True):
@@ -118,46 +119,47 @@ def make_digest(message: Message) -> MessageDigest:
     """The digest of a consumed message."""
     hashed = hashlib.sha256()
     headers = read_headers(cast("KafkaMessage", message))
-    for data in (message.key(), message.value(), *(part for name, value in headers for part in (name.encode(), value))):
-        hashed.update((-1 if data is None else len(data)).to_bytes(8, "big", signed=True) + (data or b""))
+    parts = [message.key(), message.value()]
+    for name, value in headers:
+        parts += (name.encode(), value)
+    for data in parts:
+        # The length before each part: the parts of two messages may be equal when they are joined.
+        length = -1 if data is None else len(data)
+        hashed.update(length.to_bytes(8, "big", signed=True) + (data or b""))
     kind, created_ms = message.timestamp()
     return MessageDigest(hashed.digest()[:16], created_ms if kind == TIMESTAMP_CREATE_TIME else -1)
 
 
 def collect_evidence(kafka: KafkaSettings, view: ClusterView, rows: Iterable[LedgerRow]) -> list[PositionEvidence]:
-    """The messages on both sides of some positions, where Kafka has what follows them.
+    """The messages on both sides of some positions, if Kafka has the messages that follow.
 
     Raises:
         KafkaError: Kafka does not answer.
     """
-    held = ((row, view.ends.get(TopicIdPartition(row.topic_id, row.partition))) for row in rows)
-    found = [(row, ends) for row, ends in held if ends is not None and ends.start <= row.until]
+    readable: list[tuple[LedgerRow, PartitionOffsets]] = []
+    wanted: list[WantedRange] = []
     around = SIDE_MAX * HOLES_MAX
-    wanted = [
-        WantedRange(
-            row.topic,
-            row.partition,
-            max(ends.start, row.until - around),
-            max(ends.start, min(ends.stable_end, row.until + around)),
-        )
-        for row, ends in found
-    ]
-    sides: list[tuple[list[MessageDigest], list[MessageDigest]]] = [([], []) for _ in wanted]
+    for row in rows:
+        ends = view.ends.get(TopicIdPartition(row.topic_id, row.partition))
+        # The messages from the position on have expired.
+        if ends is None or ends.start > row.until:
+            continue
+        readable.append((row, ends))
+        start = max(ends.start, row.until - around)
+        until = max(ends.start, min(ends.stable_end, row.until + around))
+        wanted.append(WantedRange(row.topic, row.partition, start, until))
+    applied: list[list[MessageDigest]] = [[] for _ in wanted]
+    following: list[list[MessageDigest]] = [[] for _ in wanted]
     for piece in KafkaTopicLog(kafka).read(wanted):
+        row, _ = readable[piece.index]
         for message in piece.messages:
-            side = find_offset(message) >= found[piece.index][0].until
-            sides[piece.index][side].append(make_digest(message))
-    return [
-        PositionEvidence(
-            row.topic_id,
-            row.partition,
-            row.until,
-            ends.start,
-            tuple(applied[-SIDE_MAX:]),
-            tuple(following[:SIDE_MAX]),
-        )
-        for (row, ends), (applied, following) in zip(found, sides, strict=True)
-    ]
+            side = following if find_offset(message) >= row.until else applied
+            side[piece.index].append(make_digest(message))
+    evidence: list[PositionEvidence] = []
+    for (row, ends), before, after in zip(readable, applied, following, strict=True):
+        sides = (tuple(before[-SIDE_MAX:]), tuple(after[:SIDE_MAX]))
+        evidence.append(PositionEvidence(row.topic_id, row.partition, row.until, ends.start, *sides))
+    return evidence
 
 
 def find_place(known: PositionEvidence, log: MirroredLog) -> int | NotProven:
@@ -166,39 +168,43 @@ def find_place(known: PositionEvidence, log: MirroredLog) -> int | NotProven:
         return _find_place_without_messages(known, log)
     if known.has_nothing_before and log.end == 0:
         return 0
-    places = [at for at in range(len(log.digests) + 1) if _is_place(known, log, at)]
+    places = [place for place in range(len(log.digests) + 1) if _is_place(known, log, place)]
     if len(places) > 1:
-        several = " and ".join(str(_find_offset_at(log, at)) for at in places[:2])
+        several = " and ".join(str(_find_offset_at(log, place)) for place in places[:2])
         return NotProven(f"the messages around it are alike at {len(places)} offsets, such as {several}")
+    # One place in a part of the log is not the only one: another may follow in the part that was not searched.
     if not places or not log.is_whole:
         return NotProven(_explain_absence(known, log))
-    (at,) = places
-    before = min(at, len(known.applied))
-    after = min(len(log.digests) - at, len(known.following))
-    is_beginning = known.log_start == log.first == 0 and at == len(known.applied) < SIDE_MAX
-    if _is_ambiguous(known, before, after, is_beginning=is_beginning):
+    (place,) = places
+    applied_count = min(place, len(known.applied))
+    following_count = min(len(log.digests) - place, len(known.following))
+    # Nothing was sent before the start of both logs, so fewer messages than a full side prove it.
+    is_beginning = known.log_start == log.first == 0 and place == len(known.applied) < SIDE_MAX
+    if _is_ambiguous(known, applied_count, following_count, is_beginning=is_beginning):
         return NotProven("the messages around it are alike, and do not tell which one is the last that was applied")
-    return _find_offset_at(log, at)
+    return _find_offset_at(log, place)
 
 
-def _is_place(known: PositionEvidence, log: MirroredLog, at: int) -> bool:
+def _is_place(known: PositionEvidence, log: MirroredLog, index: int) -> bool:
     """Whether the messages before and after an index are those on both sides of the position."""
-    before = known.applied[-at:] if at else ()
-    after = log.digests[at : at + len(known.following)]
-    if len(before) < len(known.applied) and log.start > log.first:
+    # A log may start in the middle of them: of the applied messages then only the last ones are there.
+    applied = known.applied[-index:] if index else ()
+    after = log.digests[index : index + len(known.following)]
+    if len(applied) < len(known.applied) and log.start > log.first:
         return False  # earlier messages were not read
-    if at < len(log.offsets) and log.offsets[at] < log.least:
+    if index < len(log.offsets) and log.offsets[index] < log.least:
         return False
-    there = log.digests[at - len(before) : at]
-    return bool(before or after) and _are_copies(there, before) and _are_copies(after, known.following)
+    before = log.digests[index - len(applied) : index]
+    return bool(applied or after) and _are_copies(before, applied) and _are_copies(after, known.following)
 
 
 def _are_copies(some: Iterable[MessageDigest], others: Iterable[MessageDigest]) -> bool:
     return all(map(MessageDigest.is_copy_of, some, others))
 
 
-def _find_offset_at(log: MirroredLog, at: int) -> int:
-    return log.offsets[at - 1] + 1 if at else log.start
+def _find_offset_at(log: MirroredLog, index: int) -> int:
+    # Not the offset of the next message: a transaction may leave offsets without one, and there may be none yet.
+    return log.offsets[index - 1] + 1 if index else log.start
 
 
 def _is_ambiguous(known: PositionEvidence, before: int, after: int, *, is_beginning: bool) -> bool:
@@ -210,15 +216,18 @@ def _is_ambiguous(known: PositionEvidence, before: int, after: int, *, is_beginn
         after: How many of those after it were found.
         is_beginning: They were found at the start of both logs: nothing was sent before.
     """
-    known_all = (*known.applied, *known.following)
-    at = len(known.applied)
-    found = known_all[at - before : at + after]
-    if not is_beginning and len(found) < SIDE_MAX and len({each.created_ms for each in found}) == 1:
+    messages = (*known.applied, *known.following)
+    position = len(known.applied)
+    matched = messages[position - before : position + after]
+    if not is_beginning and len(matched) < SIDE_MAX and len({digest.created_ms for digest in matched}) == 1:
         return True  # the same may have been sent before, at the same time
-    for other in range(1 - after, len(known_all) + before):
-        first = other - before  # the index of the first found message
-        overlap = [(each, first + number) for number, each in enumerate(found) if 0 <= first + number < len(known_all)]
-        if other != at and overlap and all(each.is_copy_of(known_all[place]) for each, place in overlap):
+    for other in range(1 - after, len(messages) + before):
+        first = other - before  # the index of the first matched message
+        # Outside of the known messages anything may have been sent.
+        overlap = [
+            (digest, first + number) for number, digest in enumerate(matched) if 0 <= first + number < len(messages)
+        ]
+        if other != position and overlap and all(digest.is_copy_of(messages[place]) for digest, place in overlap):
             return True
     return False
 
@@ -270,29 +279,29 @@ def read_checkpoints(handle: StreamHandle, source: str) -> list[OffsetSyncCheckp
     name = name_checkpoints_topic(source)
     view = handle.cluster.view([name])
     topic = view.topics.get(name)
-    ends = None if topic is None else view.ends.get(TopicIdPartition(topic.topic_id, 0))
+    if topic is None:
+        return []
+    # MirrorMaker writes them to a topic of one partition.
+    ends = view.ends.get(TopicIdPartition(topic.topic_id, 0))
     if ends is None:
         return []
-    found = list[OffsetSyncCheckpoint]()
+    checkpoints = list[OffsetSyncCheckpoint]()
     for piece in KafkaTopicLog(handle.settings.kafka).read([WantedRange(name, 0, ends.start, ends.stable_end)]):
         for message in piece.messages:
             key = message.key()
             value = message.value()
             if key is not None and value is not None:
-                found.append(decode_checkpoint(key, value))
-    return [each for each in found if each.group == handle.stream.name]
+                checkpoints.append(decode_checkpoint(key, value))
+    return [checkpoint for checkpoint in checkpoints if checkpoint.group == handle.stream.name]
 
 
 def choose_checkpoint(
     found: Iterable[OffsetSyncCheckpoint], topic: str, known: PositionEvidence
 ) -> OffsetSyncCheckpoint | None:
     """The newest checkpoint that is not past a position: its lower bound is one for the position, too. Pure."""
-    fits = (
-        each
-        for each in found
-        if (each.topic, each.partition) == (topic, known.partition) and each.upstream <= known.position
-    )
-    return max(fits, key=lambda each: (each.upstream, each.downstream), default=None)
+    of_partition = [sync for sync in found if (sync.topic, sync.partition) == (topic, known.partition)]
+    not_past = [sync for sync in of_partition if sync.upstream <= known.position]
+    return max(not_past, key=lambda sync: (sync.upstream, sync.downstream), default=None)
 
 
 def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dict[TopicIdPartition, int | NotProven]:
@@ -302,26 +311,32 @@ def find_places(kafka: KafkaSettings, asked: Sequence[MirroredPartition]) -> dic
         KafkaError: Kafka does not answer.
     """
     log = KafkaTopicLog(kafka)
-    near = [each for each in asked if each.checkpoint is not None]
-    found = {each.known_key: _search(log, each, near=True) for each in near}
-    rest = [each for each in asked if isinstance(found.get(each.known_key, NotProven("")), NotProven)]
-    return found | {each.known_key: _search(log, each, near=False) for each in rest}
+    with_checkpoint = [partition for partition in asked if partition.checkpoint is not None]
+    places = {partition.known_key: _search(log, partition, near=True) for partition in with_checkpoint}
+    # Without a checkpoint, or if nothing is proven near it, the whole log is searched.
+    for partition in asked:
+        if not isinstance(places.get(partition.known_key), int):
+            places[partition.known_key] = _search(log, partition, near=False)
+    return places
 
 
-def _search(log: KafkaTopicLog, each: MirroredPartition, *, near: bool) -> int | NotProven:
+def _search(log: KafkaTopicLog, partition: MirroredPartition, *, near: bool) -> int | NotProven:
     """Search the copy of one partition, up to its last stable offset: MirrorMaker may write transactions."""
-    first = each.ends.start
-    end = each.ends.stable_end
-    least = each.checkpoint.downstream if near and each.checkpoint is not None else 0
+    first = partition.ends.start
+    end = partition.ends.stable_end
+    least = 0
+    if near and partition.checkpoint is not None:
+        least = partition.checkpoint.downstream
     start = max(first, least - SIDE_MAX * HOLES_MAX)
     until = max(start, min(end, start + SEARCHED_MAX))
     offsets = list[int]()
     digests = list[MessageDigest]()
-    for piece in log.read([WantedRange(each.topic, each.known.partition, start, until)]):
+    for piece in log.read([WantedRange(partition.topic, partition.known.partition, start, until)]):
         offsets += map(find_offset, piece.messages)
         digests += map(make_digest, piece.messages)
-    whole = near or until == end  # by a checkpoint it is near
-    return find_place(each.known, MirroredLog(first, until, start, least, tuple(offsets), tuple(digests), whole))
+    is_whole = near or until == end  # by a checkpoint the place is near
+    searched = MirroredLog(first, until, start, least, tuple(offsets), tuple(digests), is_whole)
+    return find_place(partition.known, searched)
 
 
 class MirroredPositions(msgspec.Struct, frozen=True):
@@ -358,43 +373,45 @@ def find_mirrored_positions(
         NotTranslatable: The state of a partition cannot continue in a mirrored cluster.
         KafkaError: Kafka does not answer.
     """
-    known = {TopicIdPartition(each.topic_id, each.partition): each for each in evidence}
+    by_partition = {TopicIdPartition(known.topic_id, known.partition): known for known in evidence}
     copies = _find_copies(handle, source, rows)  # 1
     asked = list[_Copy]()
     obstacles = list[Obstacle]()
     left_out = set[str]()
     for row in rows:
         topic = copies.topics.get(row.topic)
+        known = by_partition.get(TopicIdPartition(row.topic_id, row.partition))
         if row.retired and (topic is None or not handle.stream.topics.select([topic.name])):
             left_out.add(row.topic)
-        elif (
-            problem := _find_problem(handle, copies, row, known.get(TopicIdPartition(row.topic_id, row.partition)))
-        ) is not None:
+        elif (problem := _find_problem(handle, copies, row, known)) is not None:
             obstacles.append(problem)
-        elif topic is not None:
-            asked.append(_Copy(row, topic, known[TopicIdPartition(row.topic_id, row.partition)]))
-    checkpoints = read_checkpoints(handle, source)  # 2
-    searched = [
-        MirroredPartition(
-            each.topic.name,
-            each.known,
-            copies.view.ends[TopicIdPartition(each.topic.topic_id, each.row.partition)],
-            choose_checkpoint(checkpoints, each.topic.name, each.known),
-        )
-        for each in asked
-    ]
-    places = find_places(handle.settings.kafka, searched)
+        elif topic is not None and known is not None:
+            asked.append(_Copy(row, topic, known))
+    places = find_places(handle.settings.kafka, _list_searched(handle, source, copies, asked))  # 2
     moves = list[Translation]()
-    for each in asked:
-        place = places[TopicIdPartition(each.row.topic_id, each.row.partition)]
+    for copy in asked:
+        place = places[TopicIdPartition(copy.row.topic_id, copy.row.partition)]
         if isinstance(place, NotProven):
-            obstacles.append(_describe_unproven(each, place))
+            obstacles.append(_describe_unproven(copy, place))
         else:
-            moves.append(Translation(read_position(each.row), each.topic.name, each.topic.topic_id, place))
+            moves.append(Translation(read_position(copy.row), copy.topic.name, copy.topic.topic_id, place))
     check_translatable(state, moves, generation=FIRST_GENERATION)  # 3
     obstacles += _find_numbered_by_offset(handle, moves)
-    ordered = sorted(moves, key=lambda each: (each.topic_id, each.source.partition))
+    ordered = sorted(moves, key=lambda move: (move.topic_id, move.source.partition))
     return MirroredPositions(tuple(ordered), tuple(obstacles), tuple(sorted(left_out)))
+
+
+def _list_searched(
+    handle: StreamHandle, source: str, copies: _Copies, asked: Iterable[_Copy]
+) -> list[MirroredPartition]:
+    """The partitions to be searched, each with its checkpoint."""
+    checkpoints = read_checkpoints(handle, source)
+    searched: list[MirroredPartition] = []
+    for copy in asked:
+        ends = copies.view.ends[TopicIdPartition(copy.topic.topic_id, copy.row.partition)]
+        checkpoint = choose_checkpoint(checkpoints, copy.topic.name, copy.known)
+        searched.append(MirroredPartition(copy.topic.name, copy.known, ends, checkpoint))
+    return searched
 
 
 class _Copies(msgspec.Struct, frozen=True):
@@ -415,9 +432,13 @@ class _Copy(msgspec.Struct, frozen=True):
 
 def _find_copies(handle: StreamHandle, source: str, rows: Iterable[LedgerRow]) -> _Copies:
     names = {row.topic: list_remote_names(source, row.topic) for row in rows}
-    view = handle.cluster.view({name for some in names.values() for name in some})
-    found = {topic: [view.topics[name] for name in some if name in view.topics] for topic, some in names.items()}
-    return _Copies({topic: some[0] for topic, some in found.items() if some}, view, source)
+    view = handle.cluster.view(set[str]().union(*names.values()))
+    topics: dict[str, Topic] = {}
+    for topic, remote_names in names.items():
+        present = [view.topics[name] for name in remote_names if name in view.topics]
+        if present:
+            topics[topic] = present[0]
+    return _Copies(topics, view, source)
 
 
 def _find_problem(
@@ -445,7 +466,9 @@ def _find_problem(
 
 def _find_step(row: LedgerRow, otherwise: str) -> str:
     """The remedy for a position that is not proven; a retired topic goes without."""
-    return "it is retired: exclude the copy here (Topics.exclude), and it is left out" if row.retired else otherwise
+    if row.retired:
+        return "it is retired: exclude the copy here (Topics.exclude), and it is left out"
+    return otherwise
 
 
 def _describe_unproven(copy: _Copy, place: NotProven) -> Obstacle:
@@ -459,7 +482,7 @@ def _describe_unproven(copy: _Copy, place: NotProven) -> Obstacle:
 
 def _find_numbered_by_offset(handle: StreamHandle, moves: Iterable[Translation]) -> Iterator[Obstacle]:
     """`Ordered` takes the offset if a producer sends no number, and its state does not record which it is."""
-    lower = [each for each in moves if each.offsets.is_lowering and each.source.state is not None]
+    lower = [move for move in moves if move.offsets.is_lowering and move.source.state is not None]
     if isinstance(handle.stream.integrity, Ordered) and lower:
         first = lower[0]
         problem = (

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
@@ -132,7 +131,7 @@ class RebuildPlan(Plan, frozen=True, kw_only=True):
 
 
 def _refuse(stream: str, problems: Iterable[str]) -> Refused:
-    return Refused(stream, RebuildPlan.PLAN, [_make_obstacle(stream, each) for each in problems])
+    return Refused(stream, RebuildPlan.PLAN, [_make_obstacle(stream, problem) for problem in problems])
 
 
 def _make_obstacle(stream: str, problem: str) -> Obstacle:
@@ -175,8 +174,10 @@ def prepare_rebuild(handle: StreamHandle) -> Prepared[RebuildPlan, RebuildPlan]:
     head = handle.require_head()
     damages = _find_damages(handle)
     stream = handle.stream.name
-    refused = (_make_obstacle(stream, _name(each.shown, each.shown.refused)) for each in damages if each.shown.refused)
-    plan = RebuildPlan(stream=stream, obstacles=tuple(refused), partitions=tuple(each.shown for each in damages))
+    partitions = tuple(damage.shown for damage in damages)
+    refused = [partition for partition in partitions if partition.refused]
+    obstacles = tuple(_make_obstacle(stream, _name(partition, partition.refused)) for partition in refused)
+    plan = RebuildPlan(stream=stream, obstacles=obstacles, partitions=partitions)
     return Prepared(plan, partial(_carry_out, handle, head, damages, plan))
 
 
@@ -197,8 +198,8 @@ def _carry_out(handle: StreamHandle, seen: Head, damages: Sequence[_Damage], pla
         if (now.generation, now.erasure, now.promotion) != (seen.generation, seen.erasure, seen.promotion):
             raise make_changed(plan.stream, plan.PLAN, "the stream was rewound, or a session erased")
         replayed.install()  # 2
-    if left := _find_damages(handle):
-        raise _refuse(plan.stream, (_name(each.shown, each.shown.problem) for each in left))
+    if remaining := _find_damages(handle):
+        raise _refuse(plan.stream, [_name(damage.shown, damage.shown.problem) for damage in remaining])
     return msgspec.structs.replace(plan, files=tuple(sorted(replayed.files)))
 
 
@@ -211,14 +212,16 @@ def _find_damages(handle: StreamHandle) -> list[_Damage]:
     needed = list(_list_needed(folders, handle.require_head()))
     read_one_by_one = report_items(needed, "reading state of partitions", len(needed))
     damaged = [(row, head, problem) for row, head in read_one_by_one if (problem := _find_problem(folders, row))]
-    read = _read_histories(folders, {TopicIdPartition(row.topic_id, row.partition) for row, _, _ in damaged})
-    found = dict[tuple[TopicIdPartition, int], _Damage]()
+    histories = _read_histories(folders, {TopicIdPartition(row.topic_id, row.partition) for row, _, _ in damaged})
+    # The last batch and a savepoint may name the same state.
+    damages = dict[tuple[TopicIdPartition, int], _Damage]()
     for row, head, problem in damaged:
-        counts = head.valid_batches
+        last_batches = head.valid_batches
         key = TopicIdPartition(row.topic_id, row.partition)
-        history = [each for each in read[key] if each.batch <= min(row.batch, counts.get(each.generation, -1))]
-        found[key, row.batch] = _trace(handle, history, problem)
-    return list(found.values())
+        valid = [earlier for earlier in histories[key] if earlier.batch <= last_batches.get(earlier.generation, -1)]
+        history = [earlier for earlier in valid if earlier.batch <= row.batch]
+        damages[key, row.batch] = _trace(handle, history, problem)
+    return list(damages.values())
 
 
 def _read_histories(
@@ -228,24 +231,30 @@ def _read_histories(
 
     A lost file damages all partitions of its bin, and the ledger of a year has a hundred million rows.
     """
-    found: dict[TopicIdPartition, list[LedgerRow]] = {key: [] for key in keys}
-    for rows in ledger.iterate_rows(folders.ledger) if keys else ():
+    if not keys:
+        return {}
+    histories: dict[TopicIdPartition, list[LedgerRow]] = {key: [] for key in keys}
+    for rows in ledger.iterate_rows(folders.ledger):
         for row in rows:
-            if (key := TopicIdPartition(row.topic_id, row.partition)) in found:
-                found[key].append(row)
-    for history in found.values():
+            key = TopicIdPartition(row.topic_id, row.partition)
+            if key in histories:
+                histories[key].append(row)
+    for history in histories.values():
         history.sort(key=lambda row: row.batch)
-    return found
+    return histories
 
 
 def _list_needed(folders: StreamFolders, head: Head) -> Iterator[tuple[LedgerRow, Head]]:
     """The positions that must have a state, each with its head: of the last batch, and of savepoints."""
-    yield from ((row, head) for row in ledger.read_positions(folders, head).values())
+    for row in ledger.read_positions(folders, head).values():
+        yield row, head
     for savepoint in head.savepoints:
         entry = delta_log.read_entry(folders.table, savepoint.version)
-        if entry is not None and (at := entry.head) is not None:
-            rows = ledger.read_positions_at(folders, at.batch, full_batch=at.full_ledger_batch)
-            yield from ((row, at) for row in rows.values())
+        if entry is None or entry.head is None:
+            continue
+        saved = entry.head
+        for row in ledger.read_positions_at(folders, saved.batch, full_batch=saved.full_ledger_batch).values():
+            yield row, saved
 
 
 def _find_problem(folders: StreamFolders, row: LedgerRow) -> str:
@@ -261,11 +270,12 @@ def _find_problem(folders: StreamFolders, row: LedgerRow) -> str:
 def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Damage:
     """Go back from the state of a partition's last row, which is damaged, to the newest one before that is whole."""
     damaged = rows[-1]
-    at = len(rows) - 1
-    while at >= 0 and (rows[at].state_file is not None and _find_problem(handle.folders, rows[at])):
-        at -= 1
-    before = rows[at] if at >= 0 else None
-    after = tuple(rows[at + 1 :])
+    index = len(rows) - 1
+    # A row without a state file needs no file to be read.
+    while index >= 0 and (rows[index].state_file is not None and _find_problem(handle.folders, rows[index])):
+        index -= 1
+    before = rows[index] if index >= 0 else None
+    after = tuple(rows[index + 1 :])
     shown = RebuildPartition(
         topic=damaged.topic,
         topic_id=damaged.topic_id,
@@ -282,14 +292,15 @@ def _trace(handle: StreamHandle, rows: Sequence[LedgerRow], problem: str) -> _Da
 
 
 def _find_refusal(handle: StreamHandle, before: LedgerRow | None, rows: Sequence[LedgerRow]) -> str:
-    """Why these rows cannot be folded again; empty where Kafka has all of their messages."""
+    """Why these rows cannot be folded again; empty if Kafka has all of their messages."""
     first = rows[0]
     read = [row for row in rows if row.messages]
     ends = handle.readable.ends.get(TopicIdPartition(first.topic_id, first.partition))
     if problem := _find_gone(rows, handle.require_head().quarantine_unknown_up_to):
         return problem
-    if other := next((row for last, row in pairwise((before, *rows)) if row and _is_without_messages(last, row)), None):
-        return f"batch {other.batch} has a state without messages: of an erasure, a promotion or an import"
+    for last, row in zip((before, *rows), rows, strict=False):
+        if _is_without_messages(last, row):
+            return f"batch {row.batch} has a state without messages: of an erasure, a promotion or an import"
     if not read:
         return ""
     if ends is None:
@@ -322,7 +333,8 @@ def _find_start(row: LedgerRow) -> int:
     """The first offset that had not expired when a row was read."""
     start = row.start
     for hole in row.holes:
-        start = hole.until if hole.cause == "expired" and hole.start == start else start
+        if hole.cause == "expired" and hole.start == start:
+            start = hole.until
     return start
 
 
@@ -335,22 +347,25 @@ class _BatchReplay:
         settings = handle.settings.model_copy(update={"table_root": scratch / "tables", "local_root": scratch / "hot"})
         self._folders = StreamFolders(handle.stream.name, settings.table_root)
         lookups = find_lookup_tables(handle.stream, handle.settings.table_root)
-        tuning = msgspec.structs.replace(DEFAULT_TUNING, rows_bytes=sys.maxsize)  # batches end where they ended before
+        # Batches end where they ended before.
+        tuning = msgspec.structs.replace(DEFAULT_TUNING, rows_bytes=sys.maxsize)
         job = make_job(handle.stream, settings, self._folders, tuning)
         self._job: JobSpec = msgspec.structs.replace(job, lookups=lookups)
         self.files: dict[str, bytearray] = {}
 
     def run(self, damage: _Damage) -> None:
         """Fold the batches of a partition."""
-        before = damage.before
+        last_row = damage.before
         undecoded = self._find_undecoded(damage)
-        for segment in () if before is None else _list_refs(self._state, before):
-            self._take_file(segment)
+        if last_row is not None:
+            for segment in _list_refs(self._state, last_row):
+                self._take_file(segment)
         for row in damage.rows:
-            is_read = row.start != row.until and not row.is_loss  # messages that an operator gave up were not
+            # Messages that an operator gave up were never read.
+            is_read = row.start != row.until and not row.is_loss
             if row.state_bytes or row.messages or is_read:
-                self._fold(before, row, undecoded.get((row.generation, row.batch), ()))
-            before = row
+                self._fold(last_row, row, undecoded.get((row.generation, row.batch), ()))
+            last_row = row
 
     def _take_file(self, ref: SegmentRef) -> None:
         target = self._folders.state / ref.file
@@ -359,10 +374,14 @@ class _BatchReplay:
             copy_file(self._state / ref.file, target)
 
     def _fold(self, before: LedgerRow | None, row: LedgerRow, undecoded: tuple[int, ...]) -> None:
+        watermark_us = None
+        # A partition without messages advances to the watermark that its batch was planned with.
+        if row.watermark and not row.messages:
+            watermark_us = to_microseconds(row.watermark - EPOCH)
         planned = PlannedRange(
             self._find_position(before, row),
             row.until,
-            to_microseconds(row.watermark - EPOCH) if row.watermark and not row.messages else None,
+            watermark_us,
             undecoded,
             row.leader_epoch,
             patient=True,
@@ -400,16 +419,18 @@ class _BatchReplay:
         position = msgspec.structs.replace(
             position, next_offset=start, is_only=is_only, joined_at=row.joined_at, catching_up=row.catching_up
         )
-        moved = (start != row.start or before is None) and row.suspended_from <= start  # else a message suspended it
-        return msgspec.structs.replace(position, suspended_from=row.suspended_from) if moved else position
+        # A partition that was suspended after its start was suspended by a message, which is folded again.
+        if (start != row.start or before is None) and row.suspended_from <= start:
+            return msgspec.structs.replace(position, suspended_from=row.suspended_from)
+        return position
 
     def _check_counts(self, row: LedgerRow, result: RangeResult) -> None:
         counts = result.counts
-        found = (result.reached.next_offset, counts.messages, result.rows, counts.quarantined, counts.buffered)
+        replayed = (result.reached.next_offset, counts.messages, result.rows, counts.quarantined, counts.buffered)
         expected = (row.until, row.messages, row.rows, row.quarantined, row.buffered)
-        if found != expected:
+        if replayed != expected:
             names = "end, messages, rows, quarantined and buffered"
-            self._refuse(row, f"folded again it has {names} {found}, not {expected}")
+            self._refuse(row, f"folded again it has {names} {replayed}, not {expected}")
 
     def _keep(self, row: LedgerRow, result: RangeResult) -> None:
         """Name the new segment like the lost file, and compare it with the ledger."""
@@ -432,6 +453,7 @@ class _BatchReplay:
         storage = find_storage(self._state)
         path = self._state / ref.file
         if ref.file not in self.files:
+            # A bin holds the state of several partitions: the parts that are whole stay.
             self.files[ref.file] = bytearray(storage.read(path) if storage.exists(path) else b"")
         content = self.files[ref.file]
         content.extend(bytes(max(0, ref.start + ref.length - len(content))))
@@ -448,15 +470,15 @@ class _BatchReplay:
 
         They killed each worker that decoded them, or the registry did not know their schema then.
         """
-        held = delta_log.open_delta_table(self._handle.folders.quarantine).to_pyarrow_dataset()
-        found = pc.field("found")
-        is_undecoded = (found == str(CRASHES_WORKER)) | pc.starts_with(found, UNKNOWN_SCHEMA)
+        quarantine = delta_log.open_delta_table(self._handle.folders.quarantine).to_pyarrow_dataset()
+        finding = pc.field("found")
+        is_undecoded = (finding == str(CRASHES_WORKER)) | pc.starts_with(finding, UNKNOWN_SCHEMA)
         is_here = (pc.field("topic_id") == damage.shown.topic_id) & (pc.field("partition") == damage.shown.partition)
-        rows = held.to_table(columns=["generation", "batch", "offset"], filter=is_here & is_undecoded).to_pylist()
+        rows = quarantine.to_table(columns=["generation", "batch", "offset"], filter=is_here & is_undecoded).to_pylist()
         offsets = dict[tuple[int, int], list[int]]()
         for row in rows:
             offsets.setdefault((row["generation"], row["batch"]), []).append(row["offset"])
-        return {batch: tuple(sorted(some)) for batch, some in offsets.items()}
+        return {batch: tuple(sorted(of_batch)) for batch, of_batch in offsets.items()}
 
     def install(self) -> None:
         """Put the files that differ in place, each at once. Two rebuilds put the same bytes there."""

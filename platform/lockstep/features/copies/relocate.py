@@ -240,7 +240,7 @@ class ImportPlan(Plan, frozen=True, kw_only=True):
             Labelled("state to copy", self.state_bytes, Unit.BYTES),
             Labelled("offsets to read", self.to_read),
         )
-        left_out = (f"left out: {each} is retired, and not read here" for each in self.left_out)
+        left_out = [f"left out: {topic} is retired, and not read here" for topic in self.left_out]
         notes = (*left_out, *describe_migrated(self.migrated))
         return self.make_description(
             "import of a savepoint",
@@ -306,8 +306,8 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     """
     folders = handle.folders
     head = handle.require_head()
-    kept = find_savepoint(head, name)  # 1
-    after = read_head_of_batch(folders, head, kept.batch)
+    savepoint = find_savepoint(head, name)  # 1
+    after = read_head_of_batch(folders, head, savepoint.batch)
     rows = read_rewound_rows(folders, head, after, handle.positions).placed
     files, damaged = find_state_files(folders, rows)
     if damaged:
@@ -317,8 +317,8 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
     planned = SavepointExport(
         stream=head.stream,
         savepoint=name,
-        batch=kept.batch,
-        version=kept.version,
+        batch=savepoint.batch,
+        version=savepoint.version,
         target=str(target),
         partitions=len(rows),
         state_bytes=sum(files.values()),
@@ -330,7 +330,7 @@ def export_savepoint(handle: StreamHandle, name: str, target: Path, *, plan_only
         _refuse_taken(target)  # by an export that has ended since
         with _withdrawing(target, head.stream):
             written, remark = _write_export(handle, name, after, rows, target)  # 2 to 4
-        if kept not in open_table(folders).base().head.savepoints:  # 5
+        if savepoint not in open_table(folders).base().head.savepoints:  # 5
             _withdraw(target, head.stream)
             problem = f"savepoint {name} was deleted while it was exported"
             step = f"lockstep savepoint list {head.stream} lists the others; an erasure deletes all of them"
@@ -352,6 +352,7 @@ def _withdrawing(target: Path, stream: str) -> Iterator[None]:
 def _withdraw(target: Path, stream: str) -> None:
     storage = find_storage(target)
     state = StreamFolders(stream, target / FILES).state
+    # The manifest first: without it nothing else of the folder counts.
     storage.delete(target / MANIFEST)
     delete_copied(target, FILES, [name for name, _ in storage.walk_files(target / FILES)])
     for folder in (state, *state.parents):
@@ -382,7 +383,7 @@ def _write_export(
         batch_seconds=0.0,
         restart_cause=f"savepoint {name} exported",
     )
-    ordered = sorted(rows, key=lambda each: (each.topic_id, each.partition))
+    ordered = sorted(rows, key=lambda row: (row.topic_id, row.partition))
     copied = _copy_state(source, ordered, folders, batch=after.batch, epoch=after.epoch)  # 2
     write_manifest(target / FILES, ExportedPositions(tuple(make_moved_rows(stamp, ordered, copied))), POSITIONS)  # 3
     evidence, remark = _write_evidence(handle, ordered, target / FILES)
@@ -412,18 +413,22 @@ def _write_evidence(handle: StreamHandle, rows: Sequence[LedgerRow], folder: Pat
     """
     try:
         view = handle.cluster.view({row.topic for row in rows})
-        found = collect_evidence(handle.settings.kafka, view, rows)
+        evidence = collect_evidence(handle.settings.kafka, view, rows)
     except KafkaError as error:
         return [], f"it cannot be imported into a mirrored cluster: {error.problem}"
     path = folder / EVIDENCE
-    find_storage(path).replace(path, msgspec.json.encode(found))
-    shown = {(each.topic_id, each.partition) for each in found}
-    left = [row for row in rows if not row.retired and (row.topic_id, row.partition) not in shown]
-    places = format_some([f"{row.topic}/{row.partition}@{row.until}" for row in left])
+    find_storage(path).replace(path, msgspec.json.encode(evidence))
+    with_evidence = {(known.topic_id, known.partition) for known in evidence}
+    # An import may leave retired topics out, so they need none.
+    needing = [row for row in rows if not row.retired]
+    missing = [row for row in needing if (row.topic_id, row.partition) not in with_evidence]
+    if not missing:
+        return [path], ""
+    places = format_some([f"{row.topic}/{row.partition}@{row.until}" for row in missing])
     remark = (
         f"it cannot be imported into a mirrored cluster: Kafka does not have the messages from {places} on any more"
     )
-    return [path], remark if left else ""
+    return [path], remark
 
 
 def _copy_state(
@@ -440,7 +445,8 @@ def _copy_state(
 
 def _describe(path: Path, folder: Path) -> CopiedFile:
     status = find_storage(path).get_status(path)
-    return CopiedFile(str(path.relative_to(folder)), 0 if status is None else status.size, hash_file(path))
+    size = 0 if status is None else status.size
+    return CopiedFile(str(path.relative_to(folder)), size, hash_file(path))
 
 
 class _Planned(msgspec.Struct, frozen=True):
@@ -515,7 +521,7 @@ def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
     manifest = read_export(source, handle.stream.name)
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = read_manifest(source / FILES, ExportedPositions, POSITIONS).rows
-    rows = tuple(sorted(stored, key=lambda each: (each.topic_id, each.partition)))
+    rows = tuple(sorted(stored, key=lambda row: (row.topic_id, row.partition)))
     _refuse_other_state(exported, manifest, rows)
     migrated = check_state_types(handle.stream, exported, rows)
     obstacles = list(_find_obstacles(handle, manifest, mirror))
@@ -523,19 +529,19 @@ def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
     positions = [read_position(row) for row in rows]
     if mirror and not obstacles:
         moved = find_mirrored_positions(handle, exported.state, rows, _read_evidence(source, manifest), mirror)
-    if mirror or any(
-        each.kind is RewindReason.CLUSTER for each in obstacles
-    ):  # offsets of another cluster mean nothing
-        held = {(row.topic_id, row.partition): row for row in rows}
-        rows = tuple(held[move.source.key] for move in moved.moves)
+    is_elsewhere = any(obstacle.kind is RewindReason.CLUSTER for obstacle in obstacles)
+    # Offsets of another cluster mean nothing here.
+    if mirror or is_elsewhere:
+        by_partition = {(row.topic_id, row.partition): row for row in rows}
+        rows = tuple(by_partition[move.source.key] for move in moved.moves)
         positions = [move.make_position() for move in moved.moves]
-    read = [each for each, row in zip(positions, rows, strict=True) if not row.retired]
-    view = handle.cluster.view({each.topic for each in read})
-    findings = audit_positions({each.key: each for each in read}, view)
-    others = [each for each in findings if each.cause != Fault.PARTITIONS_ADDED]
+    read = [position for position, row in zip(positions, rows, strict=True) if not row.retired]
+    view = handle.cluster.view({position.topic for position in read})
+    findings = audit_positions({position.key: position for position in read}, view)
+    others = [finding for finding in findings if finding.cause != Fault.PARTITIONS_ADDED]
     obstacles += [*moved.obstacles, *_describe_findings(others)]
     exported_at = {move.make_position().key: move.source.next_offset for move in moved.moves}
-    partitions = tuple(_look_at(view, read, exported_at))
+    partitions = tuple(_compare_with_kafka(view, read, exported_at))
     plan = ImportPlan(
         stream=manifest.stream,
         savepoint=manifest.savepoint,
@@ -545,7 +551,7 @@ def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
         mirror=mirror,
         left_out=moved.left_out,
         partitions=partitions,
-        to_read=sum(max(0, (each.log_end or 0) - each.position) for each in partitions),
+        to_read=sum(max(0, (partition.log_end or 0) - partition.position) for partition in partitions),
         state_bytes=sum(file.size for file in manifest.files),
         migrated=migrated,
         obstacles=tuple(obstacles),
@@ -602,19 +608,19 @@ def read_export(source: Path, stream: str) -> SavepointManifest:
     return manifest
 
 
-def _look_at(
+def _compare_with_kafka(
     view: ClusterView, positions: Iterable[Position], exported_at: Mapping[TopicIdPartition, int]
 ) -> Iterator[ImportedPartition]:
-    for each in sorted(positions, key=lambda each: (each.topic, each.partition)):
-        ends = view.ends.get(each.key)
+    for position in sorted(positions, key=lambda position: (position.topic, position.partition)):
+        ends = view.ends.get(position.key)
         yield ImportedPartition(
-            topic=each.topic,
-            partition=each.partition,
-            position=each.next_offset,
-            exported=exported_at.get(each.key, each.next_offset),
+            topic=position.topic,
+            partition=position.partition,
+            position=position.next_offset,
+            exported=exported_at.get(position.key, position.next_offset),
             log_start=None if ends is None else ends.start,
             log_end=None if ends is None else ends.high_watermark,
-            expired=0 if ends is None else max(0, ends.start - each.next_offset),
+            expired=0 if ends is None else max(0, ends.start - position.next_offset),
         )
 
 
@@ -640,11 +646,11 @@ def _describe_findings(findings: Sequence[Finding]) -> Iterator[Obstacle]:
         RewindReason.TRUNCATED: "wait until Kafka has them, or import an earlier savepoint",
         RewindReason.TOPIC: "retire the topic in the old root (lockstep retire), make a savepoint, and export that",
     }
-    found: dict[RewindReason, list[str]] = {}
-    for each in findings:
-        where = f"{each.topic}/{each.partition}: expected {each.expected}, found {each.found}"
-        found.setdefault(kinds.get(each.cause, RewindReason.TOPIC), []).append(where)
-    for kind, places in found.items():
+    places_by_kind: dict[RewindReason, list[str]] = {}
+    for finding in findings:
+        where = f"{finding.topic}/{finding.partition}: expected {finding.expected}, found {finding.found}"
+        places_by_kind.setdefault(kinds.get(finding.cause, RewindReason.TOPIC), []).append(where)
+    for kind, places in places_by_kind.items():
         yield Obstacle(kind, f"{kind.value}: {format_some(places)}", steps[kind])
 
 
@@ -732,7 +738,9 @@ def _take_over(
     if not prepared.moves and copied.digest != manifest.digest:
         problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
         raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")
-    moved = make_moved_rows(stamp, prepared.rows, copied)
-    return copied, [
-        msgspec.structs.replace(row, lifecycle=None if row.retired else IMPORTED, archived_until=None) for row in moved
-    ]
+    rows: list[LedgerRow] = []
+    for row in make_moved_rows(stamp, prepared.rows, copied):
+        lifecycle = None if row.retired else IMPORTED
+        # The archive stays in the old root.
+        rows.append(msgspec.structs.replace(row, lifecycle=lifecycle, archived_until=None))
+    return copied, rows

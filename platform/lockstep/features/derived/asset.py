@@ -49,15 +49,15 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
     )
     def derive(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
         try:
-            done = _run(derived, settings, spark)
+            run = _run(derived, settings, spark)
         except StopTimeout as abandoned:
             raise interrupt_run(context, f"stopped ({abandoned}); the next run continues") from None
         except LockstepError as error:
             raise report_failure(error) from error
-        if done.version is None:
+        if run.version is None:
             return MaterializeResult(metadata={"nothing_to_do": "a source has no table yet"})
-        context.log.info("%s: %s rows, %s before", derived.name, done.rows, done.rows_before)
-        return MaterializeResult(metadata=_describe(done))
+        context.log.info("%s: %s rows, %s before", derived.name, run.rows, run.rows_before)
+        return MaterializeResult(metadata=_describe(run))
 
     return derive
 

@@ -50,13 +50,16 @@ def derive(
     settings = load_settings_or_exit()
     root = settings.table_root
     if plan:
-        planned, failed = _act_on_each(chosen, lambda each: plan_derived(each, root))
+        planned, failed = _act_on_each(chosen, lambda derived: plan_derived(derived, root))
         print_answer(planned, _derived_plans, as_json=as_json)
     else:
-        done, failed = _act_on_each(
-            chosen, lambda each: run_derived(each, root, partial(start_session, each, settings), rebuild=rebuild)
-        )
-        print_answer(done, _derived_runs, as_json=as_json)
+
+        def run(derived: Derived) -> DerivedRun:
+            # Spark starts with the first table that has anything to do.
+            return run_derived(derived, root, partial(start_session, derived, settings), rebuild=rebuild)
+
+        runs, failed = _act_on_each(chosen, run)
+        print_answer(runs, _derived_runs, as_json=as_json)
     for error in failed:
         show_error(error)
     if failed:
@@ -65,14 +68,14 @@ def derive(
 
 def _act_on_each(chosen: Sequence[Derived], act: Callable[[Derived], T]) -> tuple[list[T], list[LockstepError]]:
     """The results, and the errors of those that failed: none keeps the others from their turn."""
-    done = list[T]()
+    results = list[T]()
     failed = list[LockstepError]()
-    for each in report_items(chosen, "derived tables", len(chosen)):
+    for derived in report_items(chosen, "derived tables", len(chosen)):
         try:
-            done.append(act(each))
+            results.append(act(derived))
         except LockstepError as error:
             failed.append(error)
-    return done, failed
+    return results, failed
 
 
 def _derived_plans(found: list[DerivedPlan]) -> RenderableType:

@@ -134,7 +134,7 @@ def describe_next_run(plan: DerivedPlan) -> str:
     """Describe the next run of a derived table in some words."""
     if plan.rebuild is not None:
         return f"rebuilds it: {plan.rebuild.value}"
-    if any(each.version is None for each in plan.sources):
+    if any(source.version is None for source in plan.sources):
         return "waits for a table"
     return "goes on" if plan.is_due else "has nothing to do"
 
@@ -170,7 +170,7 @@ class DerivedRun(msgspec.Struct, frozen=True, kw_only=True):
             Labelled("folder", self.folder, Unit.PATH),
             Labelled("table version", self.version),
             Labelled("watermark", self.watermark),
-            Labelled("rebuilt because", "; ".join(each.value for each in self.rebuilt) or "not rebuilt"),
+            Labelled("rebuilt because", "; ".join(cause.value for cause in self.rebuilt) or "not rebuilt"),
         )
         sources = Records.of("sources", self.sources, "stream version next_version")
         return Description(title=f"{self.name}: derived", facts=facts, records=(sources,))
@@ -184,8 +184,8 @@ class UnknownDerived(LockstepError):
     """
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
-        found = ", ".join(sorted(known)) or "none"
-        super().__init__(f"no derived table {name!r} is declared in assets/", next_step=f"derived tables: {found}")
+        names = ", ".join(sorted(known)) or "none"
+        super().__init__(f"no derived table {name!r} is declared in assets/", next_step=f"derived tables: {names}")
         self.name = name
 
 
@@ -264,8 +264,8 @@ class _Checkpoint:
 
     @cached_property
     def query_id(self) -> str | None:
-        found = _read(self.spark / "metadata", _QueryId)
-        return None if found is None else found.id
+        query = _read(self.spark / "metadata", _QueryId)
+        return None if query is None else query.id
 
     @cached_property
     def planned(self) -> int:
@@ -285,26 +285,32 @@ class _Checkpoint:
     def _newest(self) -> _NewestBatch | None:
         """The newest offsets; None if they are missing, torn or damaged."""
         lines = _read_log(self.spark / "offsets" / str(self.planned))
+        if not lines:
+            return None
         try:
             offsets = tuple(decode_json(line, _Offset) for line in lines[1:])
-            return _NewestBatch(decode_json(lines[0], _BatchLine), offsets) if lines else None
+            return _NewestBatch(decode_json(lines[0], _BatchLine), offsets)
         except msgspec.DecodeError:
             return None
 
     @cached_property
     def offsets(self) -> dict[str, int]:
         """The next version of each source, by its table id."""
-        found = dict[str, int]()
-        for offset in self._newest.offsets if self._newest else ():
-            found[offset.reservoirId] = min(
-                offset.reservoirVersion, found.get(offset.reservoirId, offset.reservoirVersion)
-            )
-        return found
+        if self._newest is None:
+            return {}
+        versions = dict[str, int]()
+        for offset in self._newest.offsets:
+            # A query that reads a source twice has an offset for each of them.
+            version = versions.get(offset.reservoirId, offset.reservoirVersion)
+            versions[offset.reservoirId] = min(offset.reservoirVersion, version)
+        return versions
 
     @cached_property
     def watermark(self) -> datetime | None:
-        line = self._newest.line if self._newest else _BatchLine()
-        return datetime.fromtimestamp(line.batchWatermarkMs / 1000, UTC) if line.batchWatermarkMs > 0 else None
+        # Spark's watermark is 0 until a row has moved it.
+        if self._newest is None or self._newest.line.batchWatermarkMs <= 0:
+            return None
+        return datetime.fromtimestamp(self._newest.line.batchWatermarkMs / 1000, UTC)
 
     def is_usable(self, table: Path) -> bool:
         """Whether its own files are whole, and it is as old as the table: what Spark would not notice.
@@ -316,7 +322,10 @@ class _Checkpoint:
         if self.done >= 0 and not _read_log(self.spark / "commits" / str(self.done)):
             return False
         written = delta_log.open_delta_table(table).transaction_version(self.query_id)
-        return self.done <= (-1 if written is None else written) <= self.planned
+        if written is None:
+            written = -1
+        # A batch is planned, then in the table, then done: a kill between two of them is usual.
+        return self.done <= written <= self.planned
 
 
 def _read_log(path: Path) -> list[bytes]:
@@ -325,10 +334,13 @@ def _read_log(path: Path) -> list[bytes]:
         content = find_storage(path).read(path)
     except FileNotFoundError:
         return []
-    return content.splitlines()[1:] if _VERSION_LINE.match(content) and content.rstrip().endswith(b"}") else []
+    # A torn file ends anywhere; each line of a whole file is a JSON object.
+    if not _VERSION_LINE.match(content) or not content.rstrip().endswith(b"}"):
+        return []
+    return content.splitlines()[1:]
 
 
-class _Found(NamedTuple):
+class _Inputs(NamedTuple):
     """The inputs of a run: heads and versions of the sources, checkpoint in use, cause of a rebuild."""
 
     histories: tuple[SourceHistory, ...]
@@ -338,10 +350,11 @@ class _Found(NamedTuple):
     @property
     def is_due(self) -> bool:
         """Whether a run would do anything: rows may be unread, or a batch is not finished."""
-        at = self.checkpoint
-        if self.cause is not None or at is None:
+        checkpoint = self.checkpoint
+        if self.cause is not None or checkpoint is None or checkpoint.planned > checkpoint.done:
             return True
-        return at.planned > at.done or any(at.offsets.get(each.table_id, 0) <= each.version for each in self.histories)
+        offsets = checkpoint.offsets
+        return any(offsets.get(history.table_id, 0) <= history.version for history in self.histories)
 
 
 def may_hold_erased(note: CheckpointNote | None, now: Sequence[SourceHistory]) -> bool:
@@ -354,9 +367,11 @@ def may_hold_erased(note: CheckpointNote | None, now: Sequence[SourceHistory]) -
         now: The history of each source.
     """
     if note is None:
-        return any(each.erasure for each in now)
-    sources = {each.stream: each for each in now}
-    return note.deletes_replaced or any(_may_be_erased_from(each, sources.get(each.stream)) for each in note.sources)
+        return any(history.erasure for history in now)
+    if note.deletes_replaced:
+        return True
+    sources = {history.stream: history for history in now}
+    return any(_may_be_erased_from(noted, sources.get(noted.stream)) for noted in note.sources)
 
 
 def _may_be_erased_from(noted: SourceHistory, now: SourceHistory | None) -> bool:
@@ -395,14 +410,17 @@ def plan_derived(derived: Derived, root: Path) -> DerivedPlan:
     """
     require_file_system(root, "lock a file")
     folders = DerivedFolders(derived.name, root)
-    found = _look(derived, root)
+    inputs = _read_inputs(derived, root)
+    watermark = None
+    if inputs is not None and inputs.checkpoint is not None:
+        watermark = inputs.checkpoint.watermark
     return DerivedPlan(
         name=derived.name,
         folder=to_uri(folders.table),
-        sources=_list_sources(derived, found),
-        rebuild=None if found is None else found.cause,
-        is_due=found is not None and found.is_due,
-        watermark=found.checkpoint.watermark if found is not None and found.checkpoint is not None else None,
+        sources=_list_sources(derived, inputs),
+        rebuild=None if inputs is None else inputs.cause,
+        is_due=inputs is not None and inputs.is_due,
+        watermark=watermark,
     )
 
 
@@ -432,26 +450,27 @@ def run_derived(
     folders = DerivedFolders(derived.name, root)
     causes = list[RebuildCause]()
     with _lock(folders), record_failure(root, _make_position(derived, _list_unread(derived))):  # 1
-        before = _measure(folders.table)
+        size_before = _measure(folders.table)
         cause = RebuildCause.ASKED if rebuild else None
         for _ in range(ATTEMPTS_MAX):
-            found = _look(derived, root)  # 2
-            if found is None or not (cause or found.is_due):
+            inputs = _read_inputs(derived, root)  # 2
+            if inputs is None or not (cause or inputs.is_due):
                 break
-            cause = cause or found.cause
-            causes += [cause] if cause else []
+            cause = cause or inputs.cause
+            if cause:
+                causes.append(cause)
             try:
-                _Attempt(derived, folders, make_session()).work(found, is_rebuild=cause is not None)  # 3
+                _Attempt(derived, folders, make_session()).work(inputs, is_rebuild=cause is not None)  # 3
             except DeriveFailed as failed:
-                cause = _find_remedy(derived, root, found, cause, failed)
+                cause = _find_remedy(derived, root, inputs, cause, failed)
             else:
                 cause = None
-                if not _has_changed(derived, root, found.histories):  # 4
+                if not _has_changed(derived, root, inputs.histories):  # 4
                     break
         else:
             problem = f"the sources of {derived.name} changed under {ATTEMPTS_MAX} runs in a row"
             raise TableError(problem, next_step=f"lockstep derive {derived.name}")
-        return _finish(derived, folders, before, causes)  # 5
+        return _finish(derived, folders, size_before, causes)  # 5
 
 
 def _make_position(derived: Derived, sources: tuple[SourceHistory, ...]) -> FollowerPosition:
@@ -476,7 +495,7 @@ def _list_read(root: Path, current: _Checkpoint, now: Sequence[SourceHistory]) -
 
 def _move_all_to_read(root: Path, current: _Checkpoint, noted: Sequence[SourceHistory]) -> tuple[SourceHistory, ...]:
     offsets = current.offsets
-    return tuple(_move_to_read(root, each, offsets.get(each.table_id, 0) - 1) for each in noted)
+    return tuple(_move_to_read(root, history, offsets.get(history.table_id, 0) - 1) for history in noted)
 
 
 def _list_unread(derived: Derived) -> tuple[SourceHistory, ...]:
@@ -484,16 +503,19 @@ def _list_unread(derived: Derived) -> tuple[SourceHistory, ...]:
 
 
 def _find_remedy(
-    derived: Derived, root: Path, found: _Found, cause: RebuildCause | None, failed: DeriveFailed
+    derived: Derived, root: Path, inputs: _Inputs, cause: RebuildCause | None, failed: DeriveFailed
 ) -> RebuildCause:
     """Why a rebuild may succeed after a run failed. Raises the failure without such a reason."""
+    remedy = None
     if cause is None:
-        now = _look(derived, root)
-        remedy = None if now is None else now.cause
+        now = _read_inputs(derived, root)
+        if now is not None:
+            remedy = now.cause
+        # Spark finds damage that `is_usable` does not: files of the state, which only it can read.
         if remedy is None and _DAMAGED.search(str(failed)):
             remedy = RebuildCause.DAMAGED
-    else:
-        remedy = cause if _has_changed(derived, root, found.histories) else None
+    elif _has_changed(derived, root, inputs.histories):
+        remedy = cause
     if remedy is None:
         raise failed
     return remedy
@@ -509,16 +531,16 @@ class _Attempt:
         self._folders = folders
         self._session = session
 
-    def work(self, found: _Found, *, is_rebuild: bool) -> None:
+    def work(self, inputs: _Inputs, *, is_rebuild: bool) -> None:
         """Rebuild the table, or add the rows since the last run. Raises DeriveFailed."""
-        at = found.checkpoint
-        if is_rebuild or at is None or at.note is None:
-            self._rebuild(found)
+        checkpoint = inputs.checkpoint
+        if is_rebuild or checkpoint is None or checkpoint.note is None:
+            self._rebuild(inputs)
             return
-        self._run_query(at, self._folders.table)
-        self._note_read(at, at.note, found.histories)
+        self._run_query(checkpoint, self._folders.table)
+        self._note_read(checkpoint, checkpoint.note, inputs.histories)
 
-    def _rebuild(self, found: _Found) -> None:
+    def _rebuild(self, inputs: _Inputs) -> None:
         """Compute all rows by a new checkpoint, and let them replace those of the table in one commit.
 
         1. Delete the rest of a killed rebuild.
@@ -529,15 +551,16 @@ class _Attempt:
         """
         _delete_others(self._folders)  # 1
         folder = self._folders.checkpoints / uuid.uuid4().hex
-        replaced = None if found.checkpoint is None else found.checkpoint.note
+        replaced = None if inputs.checkpoint is None else inputs.checkpoint.note
         note = CheckpointNote(
             digest=self._derived.compute_digest(),
-            sources=found.histories,
-            deletes_replaced=may_hold_erased(replaced, found.histories),
+            sources=inputs.histories,
+            deletes_replaced=may_hold_erased(replaced, inputs.histories),
         )
+        # Each step opens the checkpoint again: it reads its files once, and the query writes them.
         _write_note(_Checkpoint(folder), note)  # 2
         result = self._run_query(_Checkpoint(folder), folder / BUILD_FOLDER)
-        if self._note_read(_Checkpoint(folder), note, found.histories):  # 3
+        if self._note_read(_Checkpoint(folder), note, inputs.histories):  # 3
             self._replace_rows(_Checkpoint(folder), result)  # 4
 
     def _note_read(self, checkpoint: _Checkpoint, note: CheckpointNote, before: Sequence[SourceHistory]) -> bool:
@@ -545,12 +568,13 @@ class _Attempt:
 
         A source continues while Spark starts: a copy from before the newest entry that was read is another history.
         """
-        goes_on = not _has_changed(self._derived, self._folders.root, before)
-        read = tuple(before)
-        if goes_on:
-            read = _move_all_to_read(self._folders.root, _Checkpoint(checkpoint.folder), read)
-        _write_note(checkpoint, msgspec.structs.replace(note, sources=read))
-        return goes_on
+        continues = not _has_changed(self._derived, self._folders.root, before)
+        sources = tuple(before)
+        if continues:
+            # Opened again: this one has read its files before the query wrote them.
+            sources = _move_all_to_read(self._folders.root, _Checkpoint(checkpoint.folder), sources)
+        _write_note(checkpoint, msgspec.structs.replace(note, sources=sources))
+        return continues
 
     def _replace_rows(self, done: _Checkpoint, result: DataFrame) -> None:
         built = done.folder / BUILD_FOLDER
@@ -562,6 +586,7 @@ class _Attempt:
                 rows = self._session.createDataFrame([], result.schema)
             writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
             if done.query_id is not None and done.done >= 0:
+                # Delta leaves out the batches of this query up to this one when it continues in the derived table.
                 writer = writer.option("txnAppId", done.query_id).option("txnVersion", str(done.done))
             if self._derived.partition_by:
                 writer = writer.partitionBy(*self._derived.partition_by)
@@ -584,7 +609,8 @@ class _Attempt:
             return result
 
     def _make_result(self) -> DataFrame:
-        result = self._derived.derive(*(self._read_source(each.name) for each in self._derived.sources))
+        rows_of_sources = [self._read_source(source.name) for source in self._derived.sources]
+        result = self._derived.derive(*rows_of_sources)
         if not getattr(result, "isStreaming", False):
             raise TypeError(f"{self._derived.derive.__qualname__} gave no streaming DataFrame: {result!r}")
         return result
@@ -602,7 +628,9 @@ class _Attempt:
         rows = reader.load(find_storage(table).uri(table))
         if watermark is None:
             return rows
-        return rows.withWatermark(watermark.column, f"{watermark.delay // timedelta(microseconds=1)} microseconds")
+        # The text of a timedelta is not an interval that Spark reads.
+        delay_us = watermark.delay // timedelta(microseconds=1)
+        return rows.withWatermark(watermark.column, f"{delay_us} microseconds")
 
 
 @contextmanager
@@ -624,8 +652,8 @@ def _lock(folders: DerivedFolders) -> Iterator[None]:
         raise DeriveInProgress(folders.name) from None
 
 
-def _look(derived: Derived, root: Path) -> _Found | None:
-    """What there is; None while a source has no table."""
+def _read_inputs(derived: Derived, root: Path) -> _Inputs | None:
+    """The inputs of a run, as they are now; None while a source has no table."""
     histories = list[SourceHistory]()
     heads = list[Head]()
     for source in derived.sources:
@@ -635,19 +663,21 @@ def _look(derived: Derived, root: Path) -> _Found | None:
         base = open_table(folders).base()
         heads.append(base.head)
         histories.append(make_history(folders, base))
-    at = DerivedFolders(derived.name, root)
-    if not delta_log.has_log(at.table):
-        return _Found(tuple(histories), None, RebuildCause.NEW)
-    current = _find_current(at.table)
-    checkpoint = None if current is None else _Checkpoint(at.checkpoints / current)
+    derived_folders = DerivedFolders(derived.name, root)
+    if not delta_log.has_log(derived_folders.table):
+        return _Inputs(tuple(histories), None, RebuildCause.NEW)
+    current = _find_current(derived_folders.table)
+    checkpoint = None if current is None else _Checkpoint(derived_folders.checkpoints / current)
     if checkpoint is None or checkpoint.note is None:
-        return _Found(tuple(histories), None, RebuildCause.LOST)
+        return _Inputs(tuple(histories), None, RebuildCause.LOST)
     cause = find_other_history(root, checkpoint.note.sources, histories)
     if cause is None and checkpoint.note.digest != derived.compute_digest():
         cause = RebuildCause.CODE
-    if cause is None and not checkpoint.is_usable(at.table):
+    if cause is None and not checkpoint.is_usable(derived_folders.table):
         cause = RebuildCause.DAMAGED
-    return _Found(tuple(histories), checkpoint, cause or _find_unreadable(root, checkpoint, histories, heads))
+    if cause is None:
+        cause = _find_unreadable(root, checkpoint, histories, heads)
+    return _Inputs(tuple(histories), checkpoint, cause)
 
 
 def _find_unreadable(
@@ -656,31 +686,41 @@ def _find_unreadable(
     """Why the sources lack the versions that a checkpoint reads next; None if they have them."""
     if _is_ahead(root, checkpoint, histories):
         return RebuildCause.REPLACED
-    return RebuildCause.EXPIRED if _has_expired(root, checkpoint, histories, heads) else None
+    if _has_expired(root, checkpoint, histories, heads):
+        return RebuildCause.EXPIRED
+    return None
 
 
 def _move_to_read(root: Path, history: SourceHistory, version: int) -> SourceHistory:
     """The same history at the newest version that was read, if that is later."""
-    entry = delta_log.read_entry(StreamFolders(history.stream, root).table, version) if version >= 0 else None
+    if version < 0:
+        return history
+    entry = delta_log.read_entry(StreamFolders(history.stream, root).table, version)
     if entry is None or version <= history.version:
         return history
-    head = entry.head
-    batch = history.batch if head is None else head.batch
+    batch = history.batch
+    batch_generation = history.batch_generation
+    # The entry of another tool, such as an OPTIMIZE, has no head and follows the same batch.
+    if entry.head is not None:
+        batch = entry.head.batch
+        batch_generation = find_generation(entry.head, batch)
     return msgspec.structs.replace(
         history,
         version=version,
         token=entry.token or "",
         batch=batch,
-        batch_generation=history.batch_generation if head is None else find_generation(head, batch),
+        batch_generation=batch_generation,
         committed_at=find_commit_time(entry),
     )
 
 
 def _is_ahead(root: Path, checkpoint: _Checkpoint, histories: Iterable[SourceHistory]) -> bool:
     """Whether a checkpoint has read versions that a source does not have; one that was written since has them."""
-    for each in histories:
-        read = checkpoint.offsets.get(each.table_id, 0) - 1
-        if read > each.version and delta_log.read_entry(StreamFolders(each.stream, root).table, read) is None:
+    for history in histories:
+        read_version = checkpoint.offsets.get(history.table_id, 0) - 1
+        if read_version <= history.version:
+            continue
+        if delta_log.read_entry(StreamFolders(history.stream, root).table, read_version) is None:
             return True
     return False
 
@@ -691,10 +731,13 @@ def find_other_history(root: Path, noted: Sequence[SourceHistory], now: Sequence
     A query passes over commits that change rows, so that their kinds decide: heads and kinds of all versions since are
     compared. A version whose entry is gone is not: see `_has_expired`.
     """
-    if [each.stream for each in noted] != [each.stream for each in now]:
+    if [history.stream for history in noted] != [history.stream for history in now]:
         return RebuildCause.CODE
-    causes = (_find_other_table(root, *pair) for pair in zip(noted, now, strict=True))
-    return next((cause for cause in causes if cause is not None), None)
+    for before, after in zip(noted, now, strict=True):
+        cause = _find_other_table(root, before, after)
+        if cause is not None:
+            return cause
+    return None
 
 
 def _find_other_table(root: Path, before: SourceHistory, after: SourceHistory) -> RebuildCause | None:
@@ -707,15 +750,18 @@ def _find_other_table(root: Path, before: SourceHistory, after: SourceHistory) -
         return RebuildCause.REWOUND
     table = StreamFolders(before.stream, root).table
     entry = delta_log.read_entry(table, before.version)
+    # A table that was set back and written again has the same versions, with other tokens.
     if entry is not None and (entry.token or "") != before.token:
         return RebuildCause.REPLACED
     since = range(before.version + 1, after.version + 1)
-    return None if delta_log.find_replaced_rows(table, since) is None else RebuildCause.REWOUND
+    if delta_log.find_replaced_rows(table, since) is not None:
+        return RebuildCause.REWOUND
+    return None
 
 
 def _has_changed(derived: Derived, root: Path, histories: Sequence[SourceHistory]) -> bool:
     """Whether a source was rewound, erased from or replaced since."""
-    now = _look(derived, root)
+    now = _read_inputs(derived, root)
     return now is None or find_other_history(root, histories, now.histories) is not None
 
 
@@ -725,21 +771,19 @@ def _has_expired(
     """Whether housekeeping may have deleted entries or files that are unread: those before the rewind floor."""
     for history, head in zip(histories, heads, strict=True):
         floor = delta_log.find_head_of_batch(StreamFolders(history.stream, root).table, head.rewind_floor)
-        at = checkpoint.offsets.get(history.table_id)
-        if floor is not None and at is not None and at < floor.batch_version:
+        next_version = checkpoint.offsets.get(history.table_id)
+        if floor is not None and next_version is not None and next_version < floor.batch_version:
             return True
     return False
 
 
 def _find_current(table: Path) -> str | None:
     """The checkpoint that the newest commit of ours to a derived table names."""
-    entry = _find_newest_entry(table)
-    return None if entry is None else str(entry["userMetadata"]).removeprefix(USER_METADATA)
-
-
-def _find_newest_entry(table: Path) -> Mapping[str, object] | None:
-    entries = delta_log.open_delta_table(table).history(ENTRIES_LOOKED_AT)
-    return next((each for each in entries if str(each.get("userMetadata", "")).startswith(USER_METADATA)), None)
+    for entry in delta_log.open_delta_table(table).history(ENTRIES_LOOKED_AT):
+        metadata = str(entry.get("userMetadata", ""))
+        if metadata.startswith(USER_METADATA):
+            return metadata.removeprefix(USER_METADATA)
+    return None
 
 
 def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
@@ -759,20 +803,21 @@ def _delete_others(folders: DerivedFolders) -> _Checkpoint | None:
 
 def _finish(derived: Derived, folders: DerivedFolders, before: _Size, causes: Sequence[RebuildCause]) -> DerivedRun:
     current = _delete_others(folders)
-    found = _look(derived, folders.root)
+    inputs = _read_inputs(derived, folders.root)
     after = _measure(folders.table)
     if current is not None:
         is_due = bool(causes) or after.version // VACUUM_EVERY > before.version // VACUUM_EVERY
         _delete_replaced(folders.table, current, is_due=is_due)
-        if found is not None and current.note is not None:
-            write_position(folders.root, _make_position(derived, _list_read(folders.root, current, found.histories)))
+        if inputs is not None and current.note is not None:
+            sources = _list_read(folders.root, current, inputs.histories)
+            write_position(folders.root, _make_position(derived, sources))
     return DerivedRun(
         name=derived.name,
         folder=to_uri(folders.table),
         version=after.version if after.version >= 0 else None,
         rows=after.rows,
         rows_before=before.rows,
-        sources=_list_sources(derived, found),
+        sources=_list_sources(derived, inputs),
         rebuilt=tuple(causes),
         watermark=None if current is None else current.watermark,
     )
@@ -784,19 +829,21 @@ def _delete_replaced(table: Path, current: _Checkpoint, *, is_due: bool) -> None
     if note is not None and note.deletes_replaced:
         handle = delta_log.open_delta_table(table)
         handle.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        # Only now: after a kill before this line, the next run deletes them again.
         _write_note(current, msgspec.structs.replace(note, deletes_replaced=False))
     elif is_due:
         delta_log.open_delta_table(table).vacuum(dry_run=False, full=True)
 
 
-def _list_sources(derived: Derived, found: _Found | None) -> tuple[DerivedSource, ...]:
-    if found is None:
-        return tuple(DerivedSource(stream=each.name, version=None, next_version=None) for each in derived.sources)
-    offsets = {} if found.checkpoint is None else found.checkpoint.offsets
-    return tuple(
-        DerivedSource(stream=each.stream, version=each.version, next_version=offsets.get(each.table_id))
-        for each in found.histories
-    )
+def _list_sources(derived: Derived, inputs: _Inputs | None) -> tuple[DerivedSource, ...]:
+    if inputs is None:
+        return tuple(DerivedSource(stream=source.name, version=None, next_version=None) for source in derived.sources)
+    offsets = {} if inputs.checkpoint is None else inputs.checkpoint.offsets
+    sources: list[DerivedSource] = []
+    for history in inputs.histories:
+        next_version = offsets.get(history.table_id)
+        sources.append(DerivedSource(stream=history.stream, version=history.version, next_version=next_version))
+    return tuple(sources)
 
 
 class _Size(NamedTuple):

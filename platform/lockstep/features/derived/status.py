@@ -13,7 +13,8 @@ from lockstep.table.follower_positions import FollowerName
 
 def read_derived(declared: DeclaredFollowers) -> tuple[FollowerStatus, ...]:
     """Read the status of all derived tables, by name."""
-    return tuple(_read_one(each, declared.root) for each in sorted(declared.derived, key=lambda each: each.name))
+    by_name = sorted(declared.derived, key=lambda derived: derived.name)
+    return tuple(_read_one(derived, declared.root) for derived in by_name)
 
 
 def _read_one(derived: Derived, root: Path) -> FollowerStatus:
@@ -35,9 +36,10 @@ def _read_one(derived: Derived, root: Path) -> FollowerStatus:
 
 
 def _count_behind(plan: DerivedPlan) -> int | None:
-    counts = [
-        each.version + 1 - each.next_version
-        for each in plan.sources
-        if each.version is not None and each.next_version is not None
-    ]
-    return sum(max(0, count) for count in counts) if counts and len(counts) == len(plan.sources) else None
+    behind = 0
+    for source in plan.sources:
+        if source.version is None or source.next_version is None:
+            return None
+        # A checkpoint may have read a version that was written after the head was read.
+        behind += max(0, source.version + 1 - source.next_version)
+    return behind if plan.sources else None

@@ -135,6 +135,7 @@ def _make_head(base: Base, planned: ErasureCommit) -> Head:
             f"batch {head.batch} or a savepoint was committed since the erasure was planned after batch {seen.batch}",
             next_step=f"lockstep stop {head.stream}; then erase again",
         )
+    # A compaction or an export of that hour would not see the new files any more.
     check_hour_open(head, planned.commit_hour)
     erasure = Erasure(
         digest=planned.digest,
@@ -169,9 +170,9 @@ def finish_erasure(digest: str, batch: int) -> Proposal:
     """Record that the side tables of an erasure are rewritten, too; by any process."""
 
     def next_head(base: Base) -> Head:
-        found = base.head.erasure
-        if found is None or (found.digest, found.batch) != (digest, batch):
+        erasure = base.head.erasure
+        if erasure is None or (erasure.digest, erasure.batch) != (digest, batch):
             return base.head  # a later erasure: it started after this one was finished
-        return msgspec.structs.replace(base.head, erasure=msgspec.structs.replace(found, is_finished=True))
+        return msgspec.structs.replace(base.head, erasure=msgspec.structs.replace(erasure, is_finished=True))
 
     return Proposal(kind=ERASE_END, next_head=next_head)

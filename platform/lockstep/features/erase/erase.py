@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -167,7 +167,7 @@ class ErasePlan(Plan, frozen=True, kw_only=True):
     @property
     def messages(self) -> int:
         """Messages in quarantine, late table and archive."""
-        return sum(each.quarantined + each.late + each.archived for each in self.partitions)
+        return sum(partition.quarantined + partition.late + partition.archived for partition in self.partitions)
 
     def describe(self) -> Description:
         """Return its description."""
@@ -329,7 +329,7 @@ def _carry_out(
     shown = planned.plan
     if _is_repeated(planned, request):
         planned = _plan(folders, request, context)
-        if any(each.kind == EraseReason.NOTHING for each in planned.plan.obstacles):
+        if any(obstacle.kind == EraseReason.NOTHING for obstacle in planned.plan.obstacles):
             return _make_result(planned, finished)
         refuse_changed(shown, planned.plan, AGREED)
     for _ in range(PLANS_MAX):
@@ -342,6 +342,7 @@ def _carry_out(
         break
     else:
         raise CommitUnknown(f"{folders.table}: compactions overtook {PLANS_MAX} plans", next_step="try again")
+    # An export may publish an hour between the check of the commit and the commit.
     withdraw_copies(ErasedHours(folders, context.stream, landed, planned.plan.hours))
     messages = finish_erasing(folders)  # 4
     return SessionErased(plan=planned.plan, batch=landed.batch, version=landed.batch_version, messages=messages)
@@ -405,30 +406,32 @@ def _plan(folders: StreamFolders, request: EraseRequest, context: EraseContext) 
     side_tables.catch_up_alongside_writer(folders, head)
     digest = compute_session_digest(output.table_id, request.session)
     wanted = WantedSession(request.session, request.topic)
-    found = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)
-    counted = _count(folders, request, [file for file, _ in found])
+    files_with_rows = find_files_with(folders.table, LiveFiles(folders.table).at(base.version), wanted)
+    files = [file for file, _ in files_with_rows]
+    counted = _count(folders, request, files)
     positions = ledger.read_positions(folders, head)
+    # Partitions of deleted topics have rows, although their positions are forgotten.
     positions |= ledger.read_forgotten(folders.ledger, counted.keys - positions.keys())
     partitions = tuple(_find_partitions(folders, request, context, positions, counted))
-    hours = tuple(sorted({file.commit_hour for file, _ in found}))
-    kept = find_kept_rows(ErasedHours(folders, context.stream, head, hours))
+    hours = tuple(sorted({file.commit_hour for file in files}))
+    copies = find_kept_rows(ErasedHours(folders, context.stream, head, hours))
     plan = ErasePlan(
         stream=head.stream,
         digest=digest,
         topic=request.topic,
         last_batch=head.batch,
-        rows=sum(rows for _, rows in found),
-        files=len(found),
-        bytes=sum(file.size for file, _ in found),
+        rows=sum(rows for _, rows in files_with_rows),
+        files=len(files),
+        bytes=sum(file.size for file in files),
         hours=hours,
         partitions=partitions,
-        savepoints=tuple(each.name for each in head.savepoints),
+        savepoints=tuple(savepoint.name for savepoint in head.savepoints),
         followers=list_effects(folders.stream, folders.root),
-        notes=tuple(_list_notes(kept, head, partitions)),
+        notes=tuple(_list_notes(copies, head, partitions)),
         obstacles=(),
     )
-    obstacles = drop_accepted(_find_obstacles(folders, head, plan, request, kept), request.accepted)
-    return _Planned(msgspec.structs.replace(plan, obstacles=obstacles), head, [file for file, _ in found], positions)
+    obstacles = drop_accepted(_find_obstacles(folders, head, plan, request, copies), request.accepted)
+    return _Planned(msgspec.structs.replace(plan, obstacles=obstacles), head, files, positions)
 
 
 class _Counted(msgspec.Struct, frozen=True):
@@ -449,13 +452,19 @@ def _count(folders: StreamFolders, request: EraseRequest, files: Sequence[LiveFi
     table_id = open_table(folders).table_id
     digest = compute_session_digest(table_id, request.session)
     rows = count_rows(folders.table, files, WantedSession(request.session, request.topic))
-    asides = count_messages(folders, table_id, digest, request.topic)
-    quarantined, late, archived = (
-        Counter(TopicIdPartition(each["topic_id"], each["partition"]) for each in asides.get(side.name, ()))
-        for side in (folders.quarantine, folders.late, folders.archive)
-    )
+    messages = count_messages(folders, table_id, digest, request.topic)
     decided = count_named(folders, table_id, digest, request.topic)
-    return _Counted(rows=rows, quarantined=quarantined, late=late, archived=archived, decided=decided)
+    return _Counted(
+        rows=rows,
+        quarantined=_count_by_partition(messages.get(folders.quarantine.name, ())),
+        late=_count_by_partition(messages.get(folders.late.name, ())),
+        archived=_count_by_partition(messages.get(folders.archive.name, ())),
+        decided=decided,
+    )
+
+
+def _count_by_partition(messages: Iterable[Mapping[str, Any]]) -> Counter[TopicIdPartition]:
+    return Counter(TopicIdPartition(message["topic_id"], message["partition"]) for message in messages)
 
 
 def _find_partitions(
@@ -493,11 +502,14 @@ def _count_state(folders: StreamFolders, row: LedgerRow, request: EraseRequest, 
 
 def _count_unread(context: EraseContext, key: TopicIdPartition, row: LedgerRow) -> int | None:
     ends = None if context.view is None else context.view.ends.get(key)
-    return None if ends is None or row.retired else max(0, ends.high_watermark - row.until)
+    if ends is None or row.retired:
+        return None
+    return max(0, ends.high_watermark - row.until)
 
 
 def _list_notes(kept: KeptRows, head: Head, partitions: Sequence[ErasedPartition]) -> Iterator[str]:
-    if any(each.unread != 0 for each in partitions):
+    # None is unknown, so it is told as well.
+    if any(partition.unread != 0 for partition in partitions):
         yield (
             "messages of the session that are not read yet will be read, as those of a session without state: "
             "stop its producer first"
@@ -516,7 +528,7 @@ def _find_obstacles(
     if not plan.partitions and not plan.rows:
         step = f"lockstep state {name} and lockstep query {name} show sessions; names are compared as they are"
         yield Obstacle(EraseReason.NOTHING, "no row, state, message or decision of that session is in the tables", step)
-    if any(each.state_entries for each in plan.partitions):
+    if any(partition.state_entries for partition in plan.partitions):
         problem = "the session has state, which its next message would continue"
         step = "stop its producer; then add --drop-state: a later update meets a session without state"
         yield Obstacle(EraseReason.STATE, problem, step)
@@ -525,7 +537,7 @@ def _find_obstacles(
         step = f"lockstep savepoint delete {name} NAME, or add --drop-savepoints to delete all of them"
         yield Obstacle(EraseReason.SAVEPOINTS, problem, step)
     yield from kept.obstacles
-    if any(each.session == request.session for each in head.all_findings):
+    if any(finding.session == request.session for finding in head.all_findings):
         problem = "the stream is halted by a message of the session, which the head of the table names"
         step = f"lockstep resume {name} --plan; then erase"
         yield Obstacle(EraseReason.HALTED, problem, step)
@@ -553,6 +565,7 @@ def _commit(
         try:
             return output.commit(commit_erasure(planned, check)).head
         except HourClosed:
+            # Housekeeping closed the hour while the files were written; the files do not depend on it.
             later = msgspec.structs.replace(planned, commit_hour=find_next_hour(output.base().head))
             return output.commit(commit_erasure(later, check)).head
 
@@ -566,13 +579,16 @@ def _write_files(
     by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
     wanted = WantedSession(request.session, request.topic)
     for file in report_items(prepared.files, "writing files without the session", len(prepared.files)):
-        written.append(rewrite_without(folders.table, file, wanted, by))
-        made += [folders.table / each.path for each in (written[-1].output,) if each is not None]
+        rewritten = rewrite_without(folders.table, file, wanted, by)
+        written.append(rewritten)
+        if rewritten.output is not None:
+            made.append(folders.table / rewritten.output.path)
     states = _write_states(folders, prepared, request, by)
-    made += {folders.state / each.segment.file for each in states.values() if each.segment is not None}
+    made += {folders.state / state.segment.file for state in states.values() if state.segment is not None}
     planned = _make_commit(folders, prepared, written, states, request.session, cause)
     made.append(folders.ledger / planned.ledger.path)
-    if planned.removes and not planned.adds:  # each file had rows of the session only
+    # Each file had rows of the session only: readers would take a commit without an added file for a deletion.
+    if planned.removes and not planned.adds:
         schema = delta_log.open_delta_table(folders.table).schema()
         planned = msgspec.structs.replace(planned, adds=(write_mark(folders.table, schema, planned.commit_hour, by),))
         made.append(folders.table / planned.adds[0].path)
@@ -584,11 +600,16 @@ def _write_states(
 ) -> dict[TopicIdPartition, ErasedState]:
     """New bases of all partitions with state: see features/erase/state.py."""
     keys = StateKeys.of(request.session)
-    stored = {key: _make_version(prepared.head, row) for key, row in prepared.positions.items()}
-    stored = {key: version for key, version in stored.items() if version.segment is not None}
-    is_meant = {key: request.topic in {"", prepared.positions[key].topic} for key in stored}
-    left = [(version, keys if is_meant[key] else None) for key, version in stored.items()]
-    return dict(zip(stored, write_without(folders.state, by.label, left), strict=True))
+    partitions: list[TopicIdPartition] = []
+    states: list[tuple[StateVersion, StateKeys | None]] = []
+    for key, row in prepared.positions.items():
+        version = _make_version(prepared.head, row)
+        if version.segment is None:
+            continue
+        partitions.append(key)
+        is_meant = request.topic in {"", row.topic}
+        states.append((version, keys if is_meant else None))
+    return dict(zip(partitions, write_without(folders.state, by.label, states), strict=True))
 
 
 def _make_version(head: Head, row: LedgerRow) -> StateVersion:
@@ -603,7 +624,9 @@ def _make_commit(
     session: str,
     cause: str,
 ) -> ErasureCommit:
-    head, plan, now = prepared.head, prepared.plan, ledger.read_clock()
+    head = prepared.head
+    plan = prepared.plan
+    now = ledger.read_clock()
     evolve_side_table(folders.ledger, ledger.SCHEMA)  # of an older release it lacks the column of erased rows
     erased = _find_erased(folders, prepared, written)
     stamp = LedgerStamp(
@@ -617,7 +640,7 @@ def _make_commit(
     rows = [
         _make_row(stamp, row, states.get(key), erased.get(key, []), session) for key, row in prepared.positions.items()
     ]
-    file = ledger.write_ledger(folders.ledger, rows)
+    ledger_file = ledger.write_ledger(folders.ledger, rows)
     segments = [state.segment for state in states.values() if state.segment is not None]
     needs = {folders.state / segment.file: segment.start + segment.length for segment in segments}
     return ErasureCommit(
@@ -625,10 +648,10 @@ def _make_commit(
         digest=plan.digest,
         topic=plan.topic,
         commit_hour=find_next_hour(head),
-        ledger=file,
-        adds=tuple(each.output for each in written if each.output is not None),
-        removes=tuple(make_removal(each.source) for each in written),
-        needs={**needs, folders.ledger / file.path: file.size},
+        ledger=ledger_file,
+        adds=tuple(file.output for file in written if file.output is not None),
+        removes=tuple(make_removal(file.source) for file in written),
+        needs={**needs, folders.ledger / ledger_file.path: ledger_file.size},
         drops=plan.savepoints,
         at=now.timestamp(),
         cause=cause,
@@ -638,8 +661,12 @@ def _make_commit(
 
 def _find_texts(head: Head, session: str, digest: str) -> Iterator[tuple[str, str]]:
     """Operators' reasons in the head that name the session, with the digest instead."""
+    # As a whole word: a session "a" would else change every reason.
     name = re.compile(rf"(?<!\w){re.escape(session)}(?!\w)")
-    for text in (head.reason, head.last_resumption.cause if head.last_resumption is not None else ""):
+    texts = [head.reason]
+    if head.last_resumption is not None:
+        texts.append(head.last_resumption.cause)
+    for text in texts:
         if session and name.search(text):
             yield text, name.sub(lambda _: digest, text)
 
@@ -650,13 +677,13 @@ def _make_row(
     """The position of a partition; a decision to skip the session goes with it, as nothing is left to skip."""
     position = read_position(row)
     if erased:
-        skipped = tuple(each for each in position.suspended_sessions if each.session != session)
-        uncounted = tuple(each for each in position.uncounted_skips if each != session)
+        skipped = tuple(suspended for suspended in position.suspended_sessions if suspended.session != session)
+        uncounted = tuple(name for name in position.uncounted_skips if name != session)
         position = msgspec.structs.replace(position, suspended_sessions=skipped, uncounted_skips=uncounted)
     if state is not None:
         position = msgspec.structs.replace(position, state=state.segment)
-    kept = make_kept_row(stamp, position, retired=row.retired)
-    return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp, erased=erased)
+    row_after = make_kept_row(stamp, position, retired=row.retired)
+    return msgspec.structs.replace(row_after, newest_timestamp=row.newest_timestamp, erased=erased)
 
 
 def _find_erased(
@@ -665,16 +692,18 @@ def _find_erased(
     """The erased rows of each partition, by the batch that emitted them; at least one entry for each concerned."""
     places: dict[TopicIdPartition, list[ErasedPlaces]] = {}
     for file in written:
-        for key, found in file.erased:
-            places.setdefault(key, []).append(found)
+        for key, places_in_file in file.erased:
+            places.setdefault(key, []).append(places_in_file)
     ranges = read_range_ends(folders, prepared.head, places.keys())
     digest = prepared.plan.digest
     erased = dict[TopicIdPartition, list[ErasedRows]]()
-    for each in prepared.plan.partitions:
-        key = TopicIdPartition(each.topic_id, each.partition)
+    for partition in prepared.plan.partitions:
+        key = TopicIdPartition(partition.topic_id, partition.partition)
         erased[key] = list(count_erased(digest, places.get(key, ()), ranges.get(key, NO_ENDS)))
+        # By an entry without rows the proof knows that quarantined or late messages of the partition are gone.
         if not erased[key]:
-            none = ErasedRows(digest=digest, start=each.position, batch=prepared.head.batch + 1, rows=0, messages=0)
+            start = partition.position
+            none = ErasedRows(digest=digest, start=start, batch=prepared.head.batch + 1, rows=0, messages=0)
             erased[key] = [none]
     return erased
 
@@ -704,7 +733,9 @@ class RangeEnds(msgspec.Struct, frozen=True):
         for ended in range(first, held):
             if row < self.rows_emitted[ended]:
                 return int(self.batch[ended])
-        return int(self.batch[min(held, len(self.batch) - 1)]) if len(self.batch) else 0
+        if not len(self.batch):
+            return 0
+        return int(self.batch[min(held, len(self.batch) - 1)])
 
 
 NO_ENDS = RangeEnds.of(np.zeros((0, 3), np.int64))
@@ -718,13 +749,13 @@ def read_range_ends(
 
     Three numbers of each are in memory: the ledger of a year has a hundred million rows.
     """
-    found = {key: bytearray() for key in keys}
-    if not found:
+    ends_by_key = {key: bytearray() for key in keys}
+    if not ends_by_key:
         return {}
     for rows in ledger.iterate_columns(folders.ledger, _RANGE_COLUMNS, last_batch=head.batch):
-        for key, ends in _split_ends(rows, head.valid_batches, found.keys()):
-            found[key] += ends.tobytes()
-    return {key: RangeEnds.of(np.frombuffer(ends, np.int64).reshape(-1, 3)) for key, ends in found.items()}
+        for key, ends in _split_ends(rows, head.valid_batches, ends_by_key.keys()):
+            ends_by_key[key] += ends.tobytes()
+    return {key: RangeEnds.of(np.frombuffer(ends, np.int64).reshape(-1, 3)) for key, ends in ends_by_key.items()}
 
 
 def _split_ends(
@@ -734,16 +765,21 @@ def _split_ends(
     topic_ids = rows["topic_id"].combine_chunks().dictionary_encode()
     names = topic_ids.dictionary.to_pylist()
     codes = topic_ids.indices.to_numpy(zero_copy_only=False)
-    generation, batch, partition, until, emitted = (
-        np.asarray(rows[name].fill_null(pa.scalar(0, rows[name].type)).to_numpy(), np.int64)
-        for name in ("generation", "batch", "partition", "until", "rows_emitted")
-    )
-    counts = batch <= np.array([valid.get(each, -1) for each in generation.tolist()], np.int64)
-    ends = np.column_stack((until, emitted, batch))
+    batch = _read_numbers(rows, "batch")
+    partition = _read_numbers(rows, "partition")
+    last_batches = [valid.get(generation, -1) for generation in _read_numbers(rows, "generation").tolist()]
+    counts = batch <= np.array(last_batches, np.int64)
+    ends = np.column_stack((_read_numbers(rows, "until"), _read_numbers(rows, "rows_emitted"), batch))
     for code, number in set(zip(codes[counts].tolist(), partition[counts].tolist(), strict=True)):
         key = TopicIdPartition(str(names[code]), int(number))
         if key in wanted:
             yield key, ends[counts & (codes == code) & (partition == number)]
+
+
+def _read_numbers(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    column = rows[name]
+    # An older release did not count the rows that timers emitted.
+    return np.asarray(column.fill_null(pa.scalar(0, column.type)).to_numpy(), np.int64)
 
 
 def count_erased(digest: str, places: Iterable[ErasedPlaces], ranges: RangeEnds) -> Iterator[ErasedRows]:

@@ -6,6 +6,7 @@ may show any value: of the partitions of the session all errors are removed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -60,38 +61,56 @@ class _Erased(msgspec.Struct, frozen=True):
     def find(self, rows: pa.Table) -> list[int]:
         """The rows that name the session, or show an error of a partition in which it was."""
         chosen = _find_filled(rows, self.batches)
-        filled = rows.take(pa.array(chosen, pa.int64())).to_pylist() if chosen else []
+        if not chosen:
+            return []
+        filled = rows.take(pa.array(chosen, pa.int64())).to_pylist()
         return [number for number, row in zip(chosen, filled, strict=True) if self._concerns(row)]
 
     def _concerns(self, row: dict[str, Any]) -> bool:
         if row["batch"] >= self.erasure.batch or self.erasure.topic not in {"", row["topic"]}:
             return False
-        sessions = [each["session"] for name in NAMING[:2] for each in row.get(name) or ()]
-        if row["batch"] in self.batches or any(map(self.name.match, [*sessions, *(row.get(NAMING[2]) or ())])):
+        accepted, suspended, uncounted = (row.get(name) or () for name in NAMING)
+        sessions = [decision["session"] for decision in (*accepted, *suspended)]
+        if row["batch"] in self.batches or any(map(self.name.match, [*sessions, *uncounted])):
             return True
-        shown = any(each["detail"] not in {"", ERASED} for each in row.get(_ERRORS) or ())
-        return shown and (row["topic_id"], row["partition"]) in self.places
+        has_error = any(loss["detail"] not in {"", ERASED} for loss in row.get(_ERRORS) or ())
+        return has_error and (row["topic_id"], row["partition"]) in self.places
 
     def redact(self, row: dict[str, Any]) -> dict[str, Any]:
         """A row without the session."""
-        hidden = {"session": None, "why": ERASED}
-        accepted = [each | hidden if self.name.match(each["session"]) else each for each in row["accepted"] or ()]
-        skipped = [each | {"session": self._hide(each["session"])} for each in row["suspended_sessions"] or ()]
-        is_shown = (row["topic_id"], row["partition"]) not in self.places
-        losses = [each if is_shown or not each["detail"] else each | {"detail": ERASED} for each in row[_ERRORS] or ()]
-        uncounted = [self._hide(each) for each in row["uncounted_skips"] or ()]
-        changed = {"accepted": accepted, "suspended_sessions": skipped, "losses": losses, "uncounted_skips": uncounted}
-        return changed | ({_REASON: ERASED} if row["batch"] in self.batches else {})
+        skipped = row["suspended_sessions"] or ()
+        changed: dict[str, Any] = {
+            "accepted": [self._redact_decision(decision) for decision in row["accepted"] or ()],
+            "suspended_sessions": [suspended | {"session": self._hide(suspended["session"])} for suspended in skipped],
+            "losses": row[_ERRORS] or [],
+            "uncounted_skips": [self._hide(session) for session in row["uncounted_skips"] or ()],
+        }
+        if (row["topic_id"], row["partition"]) in self.places:
+            changed["losses"] = list(map(_redact_loss, changed["losses"]))
+        # The operator's reason is free text, and may name the session.
+        if row["batch"] in self.batches:
+            changed[_REASON] = ERASED
+        return changed
+
+    def _redact_decision(self, decision: dict[str, Any]) -> dict[str, Any]:
+        if self.name.match(decision["session"]):
+            return decision | {"session": None, "why": ERASED}
+        return decision
 
     def find_batches(self, rows: pa.Table) -> set[int]:
         """The batches of decisions about the session."""
         listed = rows.select(["batch", "accepted"]).take(pa.array(self.find(rows), pa.int64())).to_pylist()
-        return {
-            row["batch"] for row in listed if any(self.name.match(each["session"]) for each in row["accepted"] or ())
-        }
+        return {row["batch"] for row in listed if self._has_decision(row)}
+
+    def _has_decision(self, row: dict[str, Any]) -> bool:
+        return any(self.name.match(decision["session"]) for decision in row["accepted"] or ())
 
     def _hide(self, session: str) -> str:
         return self.name.mark if self.name.match(session) else session
+
+
+def _redact_loss(loss: dict[str, Any]) -> dict[str, Any]:
+    return loss | {"detail": ERASED} if loss["detail"] else loss
 
 
 def _find_filled(rows: pa.Table, batches: AbstractSet[int]) -> list[int]:
@@ -106,15 +125,15 @@ def _find_filled(rows: pa.Table, batches: AbstractSet[int]) -> list[int]:
 
 def count_named(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[TopicIdPartition, int]:
     """The ledger rows that name a session, by partition. Reads the whole ledger, a row group at a time."""
-    wanted = _Erased(
-        ErasedName(table_id, digest), Erasure(digest=digest, topic=topic, batch=2**62, version=0, at=0.0, cause="")
-    )
-    found: dict[TopicIdPartition, int] = {}
+    # Before every batch that will ever be: the erasure is only planned.
+    erasure = Erasure(digest=digest, topic=topic, batch=2**62, version=0, at=0.0, cause="")
+    wanted = _Erased(ErasedName(table_id, digest), erasure)
+    counts = Counter[TopicIdPartition]()
     for rows in ledger.iterate_columns(folders.ledger, [*_PLACE, *NAMING]):
         for number in wanted.find(rows):
             key = TopicIdPartition(str(rows["topic_id"][number]), int(rows["partition"][number].as_py()))
-            found[key] = found.get(key, 0) + 1
-    return found
+            counts[key] += 1
+    return counts
 
 
 def redact_ledger(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
@@ -139,10 +158,10 @@ def redact_ledger(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
     is_done = False
     while not is_done:
         refresh(handle, side)
-        due = [
-            file for file in list_live_files(handle) if file.name.first < erasure.batch and _names(side, file, erased)
-        ]
+        earlier = [file for file in list_live_files(handle) if file.name.first < erasure.batch]
+        due = [file for file in earlier if _names(side, file, erased)]
         count += sum(_replace(side, handle, file, erased) for file in due)  # 2, 3
+        # A compaction may have moved the session into another file meanwhile.
         is_done = not due
     _delete_unnamed(side, handle, erased)  # 4
     return count
@@ -151,8 +170,11 @@ def redact_ledger(folders: StreamFolders, head: Head, erasure: Erasure) -> int:
 def _read_places(side: Path, erasure: Erasure) -> frozenset[TopicIdPartition]:
     """The partitions in which the session was, by the ledger rows of its erasure."""
     rows = ledger.read_ledger(side, first_batch=erasure.batch, last_batch=erasure.batch)
-    concerned = (row for row in rows if any(each.digest == erasure.digest for each in row.erased))
-    return frozenset(TopicIdPartition(row.topic_id, row.partition) for row in concerned)
+    concerned = set[TopicIdPartition]()
+    for row in rows:
+        if any(erased.digest == erasure.digest for erased in row.erased):
+            concerned.add(TopicIdPartition(row.topic_id, row.partition))
+    return frozenset(concerned)
 
 
 def _names(side: Path, file: LedgerFile, erased: _Erased) -> bool:
@@ -163,13 +185,19 @@ def _names(side: Path, file: LedgerFile, erased: _Erased) -> bool:
 def _iterate(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file, a row group at a time; columns that it lacks are left out."""
     for rows in iterate_verified_rows(path, path.parent.parent.name):
-        yield rows if columns is None else rows.select([name for name in columns if name in rows.column_names])
+        if columns is None:
+            yield rows
+        else:
+            yield rows.select([name for name in columns if name in rows.column_names])
 
 
 def _replace(side: Path, handle: DeltaTable, file: LedgerFile, erased: _Erased) -> bool:
     """Replace a file by one without the session; False if another process has replaced it before."""
     schema = pa.schema(cast("pa.Schema", handle.schema().to_arrow()))
-    batches = {batch for rows in _iterate(side / file.path) for batch in erased.find_batches(rows)}
+    batches = set[int]()
+    # All row groups first: each row of such a batch repeats the reason, also in groups before the decision.
+    for rows in _iterate(side / file.path):
+        batches |= erased.find_batches(rows)
     erased = msgspec.structs.replace(erased, batches=batches)
     groups = (_redact(with_columns(rows, schema), erased) for rows in _iterate(side / file.path))
     output = write_proven(side, schema, file.name.prefix(COMPACTED_PREFIX), groups)
@@ -192,20 +220,21 @@ def _redact(rows: pa.Table, erased: _Erased) -> pa.Table:
     for number in chosen:
         listed[number] |= erased.redact(listed[number])
     for name in columns:
-        at = rows.schema.get_field_index(name)
-        field = rows.schema.field(at)
-        rows = rows.set_column(at, field, pa.array([row[name] for row in listed], field.type))
+        index = rows.schema.get_field_index(name)
+        field = rows.schema.field(index)
+        rows = rows.set_column(index, field, pa.array([row[name] for row in listed], field.type))
     return rows
 
 
 def _delete_unnamed(side: Path, handle: DeltaTable, erased: _Erased) -> None:
     """Delete the files with the session that the ledger does not name: replaced ones, and those of killed batches."""
     storage = find_storage(side)
-    found = storage.find_files(side, "*.parquet")
+    paths = storage.find_files(side, "*.parquet")
     refresh(handle, side)  # after the list, so that files committed meanwhile count as named
     named = set(_list_paths(handle))
-    until = msgspec.structs.replace(erased.erasure, batch=erased.erasure.batch + 1)  # an overtaken batch has its number
-    for path in found:
+    # A batch that the erasure overtook has its number.
+    until = msgspec.structs.replace(erased.erasure, batch=erased.erasure.batch + 1)
+    for path in paths:
         if path.name not in named and _may_name(path, msgspec.structs.replace(erased, erasure=until)):
             storage.delete(path)
 
@@ -218,7 +247,7 @@ def _may_name(path: Path, erased: _Erased) -> bool:
     """Whether a file names the session, or is torn and of a batch before the erasure."""
     try:
         with pq.ParquetFile(find_storage(path).open_source(path)) as parquet:
-            return any(erased.find(parquet.read_row_group(at)) for at in range(parquet.num_row_groups))
+            return any(erased.find(parquet.read_row_group(group)) for group in range(parquet.num_row_groups))
     except FileNotFoundError:
         return False
     except UNREADABLE:

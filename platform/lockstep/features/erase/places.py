@@ -41,7 +41,9 @@ class ErasedPlace(msgspec.Struct, frozen=True):
     @property
     def gone(self) -> str:
         """When and how it is gone, in a few words."""
-        return f"{self.removal.value}; {self.remark}" if self.remark else self.removal.value
+        if not self.remark:
+            return self.removal.value
+        return f"{self.removal.value}; {self.remark}"
 
 
 PLACES = (

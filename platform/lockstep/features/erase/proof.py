@@ -34,8 +34,10 @@ class ErasedSessions:
 
     def _read(self, chain: LedgerChain) -> None:
         for row in chain.erasing:
-            self._ends |= {each.digest: chain.end_of(row.batch) for each in row.erased}
-            self._counts += [(each.start, each.batch, each.rows) for each in row.erased]
+            for erased in row.erased:
+                # Of two erasures of one session the later one counts: it reaches further.
+                self._ends[erased.digest] = chain.end_of(row.batch)
+                self._counts.append((erased.start, erased.batch, erased.rows))
         self._counts.sort()
 
     def __bool__(self) -> bool:
@@ -49,18 +51,24 @@ class ErasedSessions:
 
     def has_message(self, session: str | None, key: bytes | None, offset: int) -> bool:
         """Whether a quarantined or late message was erased: without a session, its key counts."""
-        name = session if session is not None else (key or b"").decode("utf-8", "surrogateescape")
-        return self.has_row(name, (offset, 0))
+        if session is None:
+            session = (key or b"").decode("utf-8", "surrogateescape")
+        return self.has_row(session, (offset, 0))
 
     def find_sessions(self, row: LedgerRange, sessions: Iterable[str]) -> list[str]:
         """Those of some sessions that a ledger row erases."""
-        digests = {each.digest for each in row.erased}
+        digests = {erased.digest for erased in row.erased}
+        if not digests:
+            return []
         marks = {MARK + digest for digest in digests}
-        return [each for each in sessions if each in marks or self._digest(each) in digests] if digests else []
+        return [session for session in sessions if session in marks or self._digest(session) in digests]
 
     def find_mark(self, session: str) -> str | None:
         """The name in place of a session in the ledger; None if it was not erased."""
-        digest = self._digest(session) if self._ends else ""
+        # Hashing each session costs time, and most partitions have no erasure.
+        if not self._ends:
+            return None
+        digest = self._digest(session)
         return MARK + digest if digest in self._ends else None
 
     def name_skips(self, skips: Mapping[str, int], known: Iterable[str]) -> Mapping[str, int]:
@@ -75,7 +83,8 @@ class ErasedSessions:
         rows = 0
         while self._counts and self._counts[0][0] < until:
             _, batch, erased = self._counts.pop(0)
-            rows += erased if batch > dropped_up_to else 0
+            if batch > dropped_up_to:
+                rows += erased
         return rows
 
     def count_at(self, offset: int, batch: int) -> int:
@@ -84,7 +93,9 @@ class ErasedSessions:
 
     def describe(self) -> str:
         """Describe them in the scope of the proof; empty for none."""
-        return f"{len(self._ends)} erased sessions are left out, by their digests" if self._ends else ""
+        if not self._ends:
+            return ""
+        return f"{len(self._ends)} erased sessions are left out, by their digests"
 
     def _digest(self, session: str) -> str:
         if session not in self._digests:

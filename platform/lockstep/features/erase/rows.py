@@ -41,10 +41,11 @@ class WantedSession(msgspec.Struct, frozen=True):
 
     def match(self, rows: pa.Table) -> pa.ChunkedArray[Any]:
         """Which rows of a table are its rows."""
-        found: Any = pc.equal(rows["_session"], pa.scalar(self.session, pa.string()))
+        is_meant: Any = pc.equal(rows["_session"], pa.scalar(self.session, pa.string()))
         if self.topic:
-            found = pc.and_(found, pc.equal(rows["_topic"], pa.scalar(self.topic, pa.string())))
-        matched: pa.ChunkedArray[Any] = found.fill_null(False)  # noqa: FBT003  # a value
+            is_meant = pc.and_(is_meant, pc.equal(rows["_topic"], pa.scalar(self.topic, pa.string())))
+        # A null in a mask would drop the row from both sides of the split.
+        matched: pa.ChunkedArray[Any] = is_meant.fill_null(False)  # noqa: FBT003  # a value
         return matched
 
 
@@ -81,16 +82,16 @@ def find_files_with(table: Path, files: Iterable[LiveFile], wanted: WantedSessio
     actions = pa.table(delta_log.open_delta_table(table).get_add_actions(flatten=True))
     names = [name for name in ("path", *_BOUNDS) if name in actions.column_names]
     bounds = {row["path"]: row for row in actions.select(names).to_pylist()}
-    found = []
+    files_with_rows: list[tuple[LiveFile, int]] = []
     for file in files:
-        if _may_hold(bounds.get(file.path, {}), wanted.session):
-            rows = sum(
-                int(pc.sum(wanted.match(part)).as_py() or 0)
-                for part in _read_groups(table / file.path, ["_session", "_topic"])
-            )
-            if rows:
-                found.append((file, rows))
-    return found
+        if not _may_hold(bounds.get(file.path, {}), wanted.session):
+            continue
+        rows = 0
+        for group in _read_groups(table / file.path, ["_session", "_topic"]):
+            rows += int(pc.sum(wanted.match(group)).as_py() or 0)
+        if rows:
+            files_with_rows.append((file, rows))
+    return files_with_rows
 
 
 def _may_hold(bounds: dict[str, Any], session: str) -> bool:
@@ -101,11 +102,11 @@ def _may_hold(bounds: dict[str, Any], session: str) -> bool:
 
 def count_rows(table: Path, files: Iterable[LiveFile], wanted: WantedSession) -> Counter[TopicIdPartition]:
     """The rows of a session in some files, by partition."""
-    found = Counter[TopicIdPartition]()
+    counts = Counter[TopicIdPartition]()
     for file in files:
-        for part in _read_groups(table / file.path, ["_session", "_topic", "_topic_id", "_partition"]):
-            found.update(_list_keys(part.filter(wanted.match(part))))
-    return found
+        for group in _read_groups(table / file.path, ["_session", "_topic", "_topic_id", "_partition"]):
+            counts.update(_list_keys(group.filter(wanted.match(group))))
+    return counts
 
 
 def _list_keys(rows: pa.Table) -> list[TopicIdPartition]:
@@ -150,10 +151,9 @@ def _split(group: pa.Table, wanted: WantedSession, erased: list[tuple[TopicIdPar
     names = ["_topic_id", "_partition", "_emit_offset", "_row", "_offset"]
     out = group.select(names).filter(mask)
     for key in sorted(set(_list_keys(out))):
-        of_key = pc.and_(
-            pc.equal(out["_topic_id"], pa.scalar(key[0])), pc.equal(out["_partition"], pa.scalar(key[1], pa.int32()))
-        )
-        here = out.filter(of_key)
+        is_of_topic = pc.equal(out["_topic_id"], pa.scalar(key[0]))
+        is_of_partition = pc.equal(out["_partition"], pa.scalar(key[1], pa.int32()))
+        here = out.filter(pc.and_(is_of_topic, is_of_partition))
         erased.append((key, ErasedPlaces(*(_to_numbers(here[name]) for name in names[2:]))))
     return group.filter(pc.invert(mask))
 
@@ -178,13 +178,18 @@ def _write(
 
 def _is_same(path: Path, before: list[npt.NDArray[np.uint64]]) -> bool:
     """Whether a file holds rows of these hashes, in this order."""
-    found = [_hash(group) for group in _read_groups(path)]
-    return np.array_equal(np.concatenate(found), np.concatenate(before)) if found else not before
+    after = [_hash(group) for group in _read_groups(path)]
+    # Numpy does not concatenate an empty list.
+    if not after:
+        return not before
+    return np.array_equal(np.concatenate(after), np.concatenate(before))
 
 
 def _hash(rows: pa.Table) -> npt.NDArray[np.uint64]:
     blocks = [hash_rows(block) for block in rows.to_batches(max_chunksize=_BLOCK_ROWS)]
-    return np.concatenate(blocks) if blocks else np.zeros(0, np.uint64)
+    if not blocks:
+        return np.zeros(0, np.uint64)
+    return np.concatenate(blocks)
 
 
 def _read_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:

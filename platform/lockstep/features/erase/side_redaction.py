@@ -58,9 +58,12 @@ def redact_side_tables(folders: StreamFolders, head: Head, erasure: Erasure) -> 
         is_done = False
         while not is_done:
             refresh(table, side)
-            found = [(file, rows) for file, rows in _find_erased(side, table, head.table_id, erasure) if rows]
-            count += sum(rows for file, rows in found if _redact_file(side, table, file, head.table_id, erasure))
-            is_done = not found
+            due = [(file, rows) for file, rows in _find_erased(side, table, head.table_id, erasure) if rows]
+            for file, rows in due:
+                if _redact_file(side, table, file, head.table_id, erasure):
+                    count += rows
+            # A compaction may have moved the messages into another file meanwhile.
+            is_done = not due
         _delete_unnamed(side, table, head.table_id, erasure)
     return count
 
@@ -72,11 +75,11 @@ def _delete_unnamed(side: Path, table: DeltaTable, table_id: str, erasure: Erasu
     with such messages are not live any more. Other files may be the output of one, or needed by a reader.
     """
     storage = find_storage(side)
-    found = storage.find_files(side, "*.parquet")
+    paths = storage.find_files(side, "*.parquet")
     refresh(table, side)  # after the list, so that files committed meanwhile count as named
     named = {file.path for file in list_side_files(table)}
     until = msgspec.structs.replace(erasure, batch=erasure.batch + 1)  # a batch that it overtook has its number
-    for path in found:
+    for path in paths:
         if path.name not in named and _may_hold_erased(path, table_id, until):
             storage.delete(path)
 
@@ -95,15 +98,17 @@ def _may_hold_erased(path: Path, table_id: str, erasure: Erasure) -> bool:
 
 def count_messages(folders: StreamFolders, table_id: str, digest: str, topic: str) -> dict[str, list[dict[str, Any]]]:
     """The messages of a session in each side table: topic, topic id and partition of each."""
+    # Before every batch that will ever be: the erasure is only planned.
     wanted = Erasure(digest=digest, topic=topic, batch=2**62, version=0, at=0.0, cause="")
-    found: dict[str, list[dict[str, Any]]] = {}
+    messages: dict[str, list[dict[str, Any]]] = {}
     for side in list_message_tables(folders):
-        places = found[side.name] = []
+        of_side: list[dict[str, Any]] = []
         for file in list_side_files(delta_log.open_delta_table(side)):
             rows = read_side_file(side, file, [*SESSION_COLUMNS, "topic_id", "partition"])
-            at = pa.array(_match_rows(rows, table_id, wanted), pa.int64())
-            places += rows.select(["topic", "topic_id", "partition"]).take(at).to_pylist()
-    return found
+            numbers = pa.array(_match_rows(rows, table_id, wanted), pa.int64())
+            of_side += rows.select(["topic", "topic_id", "partition"]).take(numbers).to_pylist()
+        messages[side.name] = of_side
+    return messages
 
 
 def _find_erased(side: Path, table: DeltaTable, table_id: str, erasure: Erasure) -> Iterable[tuple[SideTableFile, int]]:
@@ -119,7 +124,7 @@ def _find_erased(side: Path, table: DeltaTable, table_id: str, erasure: Erasure)
 
 
 def _redact_file(side: Path, table: DeltaTable, file: SideTableFile, table_id: str, erasure: Erasure) -> bool:
-    """Replace a file by one without the messages; False where another process replaced it before."""
+    """Replace a file by one without the messages; False if another process replaced it before."""
 
     def redact(rows: pa.Table) -> pa.Table:
         chosen = set(_match_rows(rows, table_id, erasure))
@@ -136,20 +141,23 @@ def _redact(row: dict[str, Any]) -> dict[str, Any]:
     """What stays of a message: the proof must know whether it is to be decoded again."""
     if "found" not in row:  # of the archive
         return row | {"session": None, "key": None, "value": None, "headers": [], "cause": ERASED_MESSAGE}
-    found = row["found"] if (row["found"] or "").startswith((KILLED_WORKER, UNKNOWN_SCHEMA)) else None
+    # Other findings may quote the message; these two tell the proof that it was never decoded.
+    finding = None
+    if (row["found"] or "").startswith((KILLED_WORKER, UNKNOWN_SCHEMA)):
+        finding = row["found"]
     emptied = dict.fromkeys(("session", "key", "value", "timestamp"), None)
-    return row | emptied | {"expected": ERASED, "found": found, "headers": [], "value_bytes": 0}
+    return row | emptied | {"expected": ERASED, "found": finding, "headers": [], "value_bytes": 0}
 
 
 def _match_rows(rows: pa.Table, table_id: str, erasure: Erasure) -> list[int]:
     """The rows of the session, by its digest: without a session, a message's key counts."""
     columns = rows.select(SESSION_COLUMNS).to_pydict()
     digests: dict[str, str] = {}
-    found = []
+    numbers: list[int] = []
     for number, (batch, topic, session, key) in enumerate(zip(*columns.values(), strict=True)):
         name = session if session is not None or key is None else key.decode("utf-8", "surrogateescape")
         if name is not None and batch < erasure.batch and erasure.topic in {"", topic}:
             digest = digests.setdefault(name, compute_session_digest(table_id, name))
             if digest == erasure.digest:
-                found.append(number)
-    return found
+                numbers.append(number)
+    return numbers

@@ -85,14 +85,13 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
     with StateFileWriter.open(folder, label) as writer:
         for version, keys in states:
             header, entries = read_entries(folder, version)
-            kept = {key: entries[key] for key in sorted(entries) if keys is None or not keys.has(key)}
-            added = add_base(writer, version, header, kept)
+            others = {key: entries[key] for key in sorted(entries) if keys is None or not keys.has(key)}
+            added = add_base(writer, version, header, others)
             segment = None if added is None else added[0]
-            written.append((version, ErasedState(segment, len(entries) - len(kept)), _digest(kept)))
+            written.append((version, ErasedState(segment, len(entries) - len(others)), _digest(others)))
     for version, erased, digest in written:
         after = msgspec.structs.replace(version, segment=erased.segment)
-        found = _digest(read_entries(folder, after)[1])
-        if found != digest:
+        if _digest(read_entries(folder, after)[1]) != digest:
             find_storage(folder).delete(folder / writer.name)
             raise StateDamaged(writer.name, f"the other entries of the {version}", "others; nothing was committed")
     return [erased for _, erased, _ in written]

@@ -170,11 +170,12 @@ def summarize(
         try:
             return _measure(events, violations, uncompiled)
         except (PySparkException, Py4JError):
+            # The query of all rules does not tell which of them raised.
             raising = _find_raising(rows, violations)
             if not raising:
                 raise
-            rest = [(rule, flag) for rule, flag in violations if rule.name not in raising]
-            return _measure(events, rest, uncompiled | raising)
+            judgeable = [(rule, flag) for rule, flag in violations if rule.name not in raising]
+            return _measure(events, judgeable, uncompiled | raising)
 
 
 @dataclass(frozen=True)
@@ -189,32 +190,55 @@ class _Events:
 
 
 def _measure(events: _Events, violations: Sequence[tuple[Rule, Column]], uncompiled: Mapping[str, str]) -> Summary:
-    flags = [_name_flag(number) for number in range(len(violations))]
-    flagged = events.rows.withColumns(dict(zip(flags, (flag for _, flag in violations), strict=True)))
-    known = {(end.topic_id, end.partition) for end in events.increment.state.sessions} if events.increment else ()
-    ids = [rule.name for rule, _ in violations]
-    measure = partial(summarize_partitions, rules=ids, ends_max=max(100, SESSION_ENDS_MAX // max(1, len(known))))
-    placed = _place(events.session, _load_events(events, flagged, flags)).sortWithinPartitions(*ORDER)
+    ids: list[str] = []
+    columns: dict[str, Column] = {}
+    for number, (rule, violates) in enumerate(violations):
+        ids.append(rule.name)
+        columns[_name_flag(number)] = violates
+    flagged = events.rows.withColumns(columns)
+    measure = partial(summarize_partitions, rules=ids, ends_max=_limit_ends(events.increment))
+    placed = _place(events.session, _load_events(events, flagged, list(columns))).sortWithinPartitions(*ORDER)
     rows = placed.mapInArrow(measure, "measured binary").collect()
-    found = _name_places(events.rows, [msgspec.msgpack.decode(row["measured"], type=MeasuredPartition) for row in rows])
-    partitions = sorted((each.summary for each in found), key=lambda each: (each.topic, each.topic_id, each.partition))
-    violated = [
-        number for number, name in enumerate(ids) if any(partition.violations[name] for partition in partitions)
-    ]
-    samples = _collect_samples(flagged, {ids[number]: flags[number] for number in violated})
-    return Summary(tuple(partitions), tuple(end for each in found for end in each.ends), uncompiled, samples)
+    decoded = [msgspec.msgpack.decode(row["measured"], type=MeasuredPartition) for row in rows]
+    partitions: list[PartitionSummary] = []
+    ends: list[SessionEnd] = []
+    violated = set[str]()
+    for measured in _name_places(events.rows, decoded):
+        partitions.append(measured.summary)
+        ends += measured.ends
+        violated |= {rule for rule, rows in measured.summary.violations.items() if rows}
+    partitions.sort(key=lambda summary: (summary.topic, summary.topic_id, summary.partition))
+    samples = _collect_samples(
+        flagged, {rule: flag for rule, flag in zip(ids, columns, strict=True) if rule in violated}
+    )
+    return Summary(tuple(partitions), tuple(ends), uncompiled, samples)
+
+
+def _limit_ends(increment: Increment | None) -> int:
+    """Session ends that a partition may return, so that all partitions of the earlier check share the limit."""
+    if increment is None:
+        return SESSION_ENDS_MAX
+    partitions = {(end.topic_id, end.partition) for end in increment.state.sessions}
+    return max(100, SESSION_ENDS_MAX // max(1, len(partitions)))
 
 
 def _name_places(rows: DataFrame, found: Sequence[MeasuredPartition]) -> list[MeasuredPartition]:
     """The measurements, also those of partitions without a ledger range, with topic and number."""
     from pyspark.sql.functions import col
 
-    unnamed = [each.place for each in found if not each.summary.topic_id]
+    unnamed = [measured.place for measured in found if not measured.summary.topic_id]
     if not unnamed:
         return list(found)
+    # Only rows without any ledger range, a fault, cost this further query.
     places = rows.select(_hash_place("_topic_id", "_partition").alias("place"), "_topic_id", "_topic", "_partition")
     names = {row["place"]: row for row in places.where(col("place").isin(unnamed)).distinct().collect()}
-    return [_name_place(each, names[each.place]) if each.place in names else each for each in found]
+    named: list[MeasuredPartition] = []
+    for measured in found:
+        if measured.place in names:
+            named.append(_name_place(measured, names[measured.place]))
+        else:
+            named.append(measured)
+    return named
 
 
 def _name_place(measured: MeasuredPartition, names: Row) -> MeasuredPartition:
@@ -237,10 +261,10 @@ def _join_references(
     for rule in rules:
         if not isinstance(rule, References):
             continue
-        found = _name_reference(rule)
+        reference = _name_reference(rule)
         name = f"`{rule.column}`"
         try:
-            keys = _load(session, root / rule.table).select(col(f"`{rule.key_column}`").alias(f"{found}_key"))
+            keys = _load(session, root / rule.table).select(col(f"`{rule.key_column}`").alias(f"{reference}_key"))
         except (PySparkException, Py4JError) as error:
             failed[rule.name] = _describe(error)
             continue
@@ -248,8 +272,9 @@ def _join_references(
         if kinds[0] != kinds[1]:
             failed[rule.name] = f"{rule.column} is of type {kinds[0]}, {rule.key_column} of {rule.table} of {kinds[1]}"
             continue
-        distinct = keys.distinct().withColumn(found, lit(True))  # noqa: FBT003  # a value
-        rows = rows.join(broadcast(distinct), col(name) == col(f"{found}_key"), "left").drop(f"{found}_key")
+        # A key that the table holds twice must not double the row.
+        distinct = keys.distinct().withColumn(reference, lit(True))  # noqa: FBT003  # a value
+        rows = rows.join(broadcast(distinct), col(name) == col(f"{reference}_key"), "left").drop(f"{reference}_key")
     return rows, failed
 
 
@@ -290,16 +315,18 @@ def _load_events(events: _Events, rows: DataFrame, flags: Sequence[str]) -> Data
     versions = events.versions
     increment = events.increment
     ledger = _load_ledger(session, events.folders.ledger, versions, increment)
-    retired = 0 if increment else versions.retired  # of an increment the files themselves are read, also dropped ones
+    # Of an increment the files themselves are read, also those whose rows retention has dropped since.
+    retired = 0 if increment else versions.retired
     values = ", ".join(f"coalesce({name}, 0L)" for name in RANGE_VALUES)
-    query = _RANGES.replace("{values}", values).replace("{losses}", ", ".join(map(repr, sorted(LOSSES))))
+    losses = ", ".join(map(repr, sorted(LOSSES)))
+    query = _RANGES.replace("{values}", values).replace("{losses}", losses)
     ranges = session.sql(query, ledger=ledger, retired=retired, kind=RANGE)
     flagged = session.sql(_ROWS.replace("{violated}", _make_masks(flags)), rows=rows, kind=ROW)
     loaded = flagged.unionByName(ranges, allowMissingColumns=True)
     if increment is None:
         return loaded
-    known = session.createDataFrame(_make_known(increment.state))
-    placed = known.withColumn("place", _hash_place("topic_id", "partition"))
+    events_before = session.createDataFrame(_make_events_before(increment.state))
+    placed = events_before.withColumn("place", _hash_place("topic_id", "partition"))
     return loaded.unionByName(placed, allowMissingColumns=True)
 
 
@@ -341,7 +368,7 @@ _NESTED: Final = {"erased": "array<struct<digest: string, start: long, batch: lo
 
 def _counts(valid: Iterable[Lineage]) -> str:
     """Batches that count: rewinds undid the others."""
-    return " or ".join(f"generation = {each.generation} and batch <= {each.last_batch}" for each in valid)
+    return " or ".join(f"generation = {line.generation} and batch <= {line.last_batch}" for line in valid)
 
 
 def _make_action(file: tuple[str, int]) -> str:
@@ -350,14 +377,15 @@ def _make_action(file: tuple[str, int]) -> str:
     return msgspec.json.encode({"add": line}).decode()
 
 
-def _make_known(state: CheckState) -> pa.Table:
+def _make_events_before(state: CheckState) -> pa.Table:
     """The offset that each partition had reached and the last number of each session, before all other events."""
-    living = [each for each in state.totals if each.place not in state.forgotten]
+    living = [partition for partition in state.totals if partition.place not in state.forgotten]
     totals = [partition for partition in living if partition.reached is not None]
     reached = [partition.reached for partition in totals]
     numbers = [end.number for end in state.sessions]
     offsets = [end.at if end.is_own else -1 for end in state.sessions]
-    before: dict[str, pa.Array[Any]] = {
+    # Offset -1 sorts before all events, also those of a message at offset 0.
+    starts: dict[str, pa.Array[Any]] = {
         "topic": pa.array([partition.topic for partition in totals], pa.string()),
         "at": pa.array([-1] * len(totals), pa.int64()),
         "offset": pa.array([-1] * len(totals), pa.int64()),
@@ -368,8 +396,8 @@ def _make_known(state: CheckState) -> pa.Table:
         "session": pa.array([end.session for end in state.sessions], pa.string()),
         "sequence": pa.array([end.sequence for end in state.sessions], pa.int64()),
     }
-    known = [_make_events(totals, REACHED, before, reached), _make_events(state.sessions, END, ends, numbers)]
-    return pa.concat_tables(known, promote_options="default")
+    events = [_make_events(totals, REACHED, starts, reached), _make_events(state.sessions, END, ends, numbers)]
+    return pa.concat_tables(events, promote_options="default")
 
 
 def _make_events(
@@ -416,14 +444,16 @@ def compile_rules(
             except (PySparkException, Py4JError) as error:  # the latter of a literal that Java cannot hold
                 failed[rule.name] = _describe(error)
     kinds, unresolved = _resolve(rows, {name: condition for name, (_, condition) in conditions.items()})
-    failed |= unresolved | {
-        name: f"the condition is of type {kind}, not boolean" for name, kind in kinds.items() if kind != "boolean"
-    }
+    of_other_types = {name: kind for name, kind in kinds.items() if kind != "boolean"}
+    failed |= unresolved
+    failed |= {name: f"the condition is of type {kind}, not boolean" for name, kind in of_other_types.items()}
     flags: list[tuple[Rule, Column]] = []
-    for rule, condition in (parts for name, parts in conditions.items() if name not in failed):
+    for rule, condition in [conditions[name] for name in conditions if name not in failed]:
         is_violated = ~coalesce(condition, lit(False))  # noqa: FBT003  # a value
-        judges_values = removed is not None and not isinstance(rule, Unique)
-        flags.append((rule, is_violated & col(f"`{removed}`").isNotNull() if judges_values else is_violated))
+        # The row of a removed key has no values to judge, but coordinates as every row.
+        if removed is not None and not isinstance(rule, Unique):
+            is_violated &= col(f"`{removed}`").isNotNull()
+        flags.append((rule, is_violated))
     return flags, failed
 
 
@@ -440,9 +470,18 @@ def _resolve(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[st
     except (PySparkException, Py4JError) as error:
         if len(conditions) == 1:
             return {}, dict.fromkeys(conditions, _describe(error))
-        parts = [_resolve(rows, {name: condition}) for name, condition in conditions.items()]
-        return reduce(operator.or_, (kinds for kinds, _ in parts)), reduce(operator.or_, (why for _, why in parts))
+        return _resolve_each(rows, conditions)
     return {name: schema[flag].dataType.simpleString() for name, flag in zip(conditions, columns, strict=True)}, {}
+
+
+def _resolve_each(rows: DataFrame, conditions: Mapping[str, Column]) -> tuple[dict[str, str], dict[str, str]]:
+    kinds: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for name, condition in conditions.items():
+        kind, why = _resolve(rows, {name: condition})
+        kinds |= kind
+        failed |= why
+    return kinds, failed
 
 
 def _compile(rule: ColumnRule | Unique | Predicate | References, rows: DataFrame) -> Column:
@@ -454,15 +493,19 @@ def _compile(rule: ColumnRule | Unique | Predicate | References, rows: DataFrame
         case Predicate(condition=text):
             return expr(text)
         case References(column=name, nullable=nullable):
-            found = col(_name_reference(rule))
-            return found | col(f"`{name}`").isNull() if nullable else found
+            exists = col(_name_reference(rule))
+            if nullable:
+                return exists | col(f"`{name}`").isNull()
+            return exists
         case Unique(columns=columns, scope=scope):
             keys = [f"`{name}`" for name in (*columns, *_SCOPES[scope.value])]
             return row_number().over(Window.partitionBy(*keys).orderBy(*IDENTITY)) == 1
         case ColumnRule(column=name):
             value = col(f"`{name}`")
             condition = _compile_column(rule, value, rows.schema[name].dataType)
-            return value.isNull() | condition if rule.allows_null else condition
+            if rule.allows_null:
+                return value.isNull() | condition
+            return condition
 
 
 _SCOPES: Final = {
@@ -477,13 +520,17 @@ def _compile_column(rule: ColumnRule, value: Column, kind: DataType) -> Column:
 
     match rule:
         case InRange(at_least=low, at_most=high):
-            bounds = [value >= _make_bound(low, kind, ROUND_CEILING)] if low is not None else []
-            bounds += [value <= _make_bound(high, kind, ROUND_FLOOR)] if high is not None else []
+            bounds: list[Column] = []
+            if low is not None:
+                bounds.append(value >= _make_bound(low, kind, ROUND_CEILING))
+            if high is not None:
+                bounds.append(value <= _make_bound(high, kind, ROUND_FLOOR))
+            # Spark orders NaN above all numbers; in Python it is in no range.
             if isinstance(low, int | float) or isinstance(high, int | float):
                 bounds.append(~isnan(value.cast("double")))
             return reduce(operator.and_, bounds)
         case InSet(values=values):
-            return value.isin([_make_literal(each) for each in values])
+            return value.isin([_make_literal(item) for item in values])
         case Matches(pattern=pattern) if _FOR_PYTHON.search(pattern):
             return udf(rule.accepts, "boolean", useArrow=False)(value)
         case Matches(pattern=pattern):
@@ -508,10 +555,11 @@ def _make_bound(bound: Bound, kind: DataType, rounding: str) -> Column:
     from pyspark.sql.types import DecimalType, DoubleType
 
     if isinstance(kind, DecimalType) and isinstance(bound, int | Decimal):
-        given = Decimal(bound)
+        exact = Decimal(bound)
         top = Decimal((0, (9,) * kind.precision, -kind.scale))
-        clamped = min(max(given, top.copy_negate()), top)
-        if clamped != given and (clamped < given) == (rounding == ROUND_CEILING):
+        clamped = min(max(exact, top.copy_negate()), top)
+        # The range is beyond all values of the type: null, which no value fulfils.
+        if clamped != exact and (clamped < exact) == (rounding == ROUND_CEILING):
             return lit(None).cast(kind)
         unit = Decimal((0, (1,), -kind.scale))
         nearest = clamped.quantize(unit, context=Context(prec=2 * MAX_PRECISION, rounding=rounding))
@@ -519,8 +567,10 @@ def _make_bound(bound: Bound, kind: DataType, rounding: str) -> Column:
     if isinstance(kind, DoubleType) and isinstance(bound, int):
         rounded = float(bound)
         inwards = math.inf if rounding == ROUND_CEILING else -math.inf
-        is_outside = rounded != bound and (rounded < bound) == (inwards > 0)
-        return lit(math.nextafter(rounded, inwards) if is_outside else rounded)
+        # Python compares an integer with a float exactly.
+        if rounded != bound and (rounded < bound) == (inwards > 0):
+            rounded = math.nextafter(rounded, inwards)
+        return lit(rounded)
     return _make_literal(bound)
 
 
@@ -544,9 +594,11 @@ def _collect_samples(
 
     if not violated:
         return {}
-    named = [when(col(flag), lit(rule)) for rule, flag in violated.items()]
-    found = rows.select(explode(array_compact(array(*named))).alias("rule"), "_topic", "_session", "_offset", *IDENTITY)
-    numbered = found.withColumn("number", row_number().over(Window.partitionBy("rule").orderBy(*IDENTITY)))
+    names = [when(col(flag), lit(rule)) for rule, flag in violated.items()]
+    # A row that violates several rules is a sample of each.
+    broken_rule = explode(array_compact(array(*names))).alias("rule")
+    broken = rows.select(broken_rule, "_topic", "_session", "_offset", *IDENTITY)
+    numbered = broken.withColumn("number", row_number().over(Window.partitionBy("rule").orderBy(*IDENTITY)))
     samples = dict[str, list[dict[str, str | int | None]]]()
     for row in numbered.where(col("number") <= SAMPLE_ROWS).orderBy("rule", "number").collect():
         shown = {"topic": row["_topic"], "partition": row["_partition"], "offset": row["_offset"]}
@@ -567,21 +619,22 @@ def summarize_files(table: Path, version: int) -> tuple[FileSummary, ...]:
 
 
 def _file_summary(action: dict[str, object], required: list[str]) -> FileSummary:
-    rows = action.get("num_records")
+    counted = action.get("num_records")
     counts = [action.get(name) for name in required]
-    held = rows if isinstance(rows, int) else 1  # a file with an unknown number of rows is not proved
+    rows = counted if isinstance(counted, int) else 1  # a file with an unknown number of rows is not proved
     return FileSummary(
         path=str(action["path"]),
-        rows=held,
+        rows=rows,
         nulls=sum(count for count in counts if isinstance(count, int)),
-        uncounted=held * sum(1 for count in counts if count is None),
+        uncounted=rows * counts.count(None),
         size=int(str(action["size_bytes"])),
     )
 
 
 def _load(session: SparkSession, table: Path, version: int | None = None) -> DataFrame:
     reader = session.read.format("delta")
-    reader = reader if version is None else reader.option("versionAsOf", version)
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
     return reader.load(find_storage(table).uri(table))
 
 
@@ -610,8 +663,9 @@ def open_rows(
     for name, value in _OPTIONS.items():
         session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
-    for name, value in _SMALL_OPTIONS.items() if _measure_size(folders, versions, increment) <= SMALL_BYTES else ():
-        session.conf.set(name, value)
+    if _measure_size(folders, versions, increment) <= SMALL_BYTES:
+        for name, value in _SMALL_OPTIONS.items():
+            session.conf.set(name, value)
     try:
         if increment is None:
             yield session, _load(session, folders.table, versions.table)

@@ -39,7 +39,7 @@ from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
     from lockstep.features.quality.check import Checked
-    from lockstep.features.quality.rules import RuleResult
+    from lockstep.features.quality.rules import Cell, RuleResult
     from lockstep.orchestration.dagster_types import RawMetadataValue
 
 
@@ -121,17 +121,20 @@ def find_checked_version(
     event = instance.get_latest_materialization_event(make_table_key(stream))
     if event is not None and event.run_id == run:
         return None  # the bounded run of this check materializes
-    before = event.asset_materialization.metadata.get(VERSION) if event and event.asset_materialization else None
-    is_new = before is None or before.value != checked.versions.table
+    is_new = True
+    if event is not None and event.asset_materialization is not None:
+        version = event.asset_materialization.metadata.get(VERSION)
+        is_new = version is None or version.value != checked.versions.table
     ledger = instance.get_latest_materialization_event(make_ledger_key(stream))
     if not checked.rows or not (is_new or (ledger and is_ledger_fresh(stream.trigger, ledger.timestamp, now))):
         return None
     window = _last_figures(instance, make_table_key(stream), now - WINDOW_SECONDS_MAX)
     figures = window | _last_figures(instance, make_ledger_key(stream), now - LEDGER_SECONDS_MAX)
+    leading = {name: figures[name] for name in LEADING if name in figures}
     return AssetMaterialization(
         make_table_key(stream),
         metadata={
-            **{name: figures[name] for name in LEADING if name in figures},
+            **leading,
             "completeness_percent": checked.completeness_percent,
             "rows_in_table": checked.rows,
             VERSION: checked.versions.table,
@@ -147,7 +150,9 @@ def _last_figures(instance: DagsterInstance, key: AssetKey, since: float) -> "di
     if newest is None or newest.timestamp < since:
         return {}
     event = newest.asset_observation or newest.asset_materialization
-    return dict(event.metadata) if event is not None else {}
+    if event is None:
+        return {}
+    return dict(event.metadata)
 
 
 def _check(
@@ -199,6 +204,11 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
     return shared
 
 
+def _make_record_without_session(row: "Mapping[str, Cell]") -> TableRecord:
+    # Dagster keeps events for ever, and no erasure reaches them: they hold no name of a session.
+    return TableRecord({name: cell for name, cell in row.items() if name != "session"})
+
+
 def make_check_result(
     result: "RuleResult", checked: "Checked", shared: "Mapping[str, RawMetadataValue]", table: AssetKey
 ) -> AssetCheckResult | None:
@@ -224,9 +234,10 @@ def make_check_result(
         metadata |= {**of_rows, "partitions_with_violations": result.unexpected}
     elif not result.crashed:
         metadata |= {"unexpected": result.unexpected, "checked": result.checked}
-    sample = [{name: cell for name, cell in row.items() if name != "session"} for row in result.sample]
-    tables = {"worst": result.worst, "sample": sample}
-    metadata |= {name: MetadataValue.table([TableRecord(row) for row in rows]) for name, rows in tables.items() if rows}
+    if result.worst:
+        metadata["worst"] = MetadataValue.table([TableRecord(row) for row in result.worst])
+    if result.sample:
+        metadata["sample"] = MetadataValue.table([_make_record_without_session(row) for row in result.sample])
     return AssetCheckResult(
         asset_key=table,
         check_name=result.rule,

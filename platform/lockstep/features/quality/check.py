@@ -31,6 +31,7 @@ from lockstep.features.quality.rules import (
     PartitionSummary,
     RuleOutcome,
     RuleResult,
+    SummaryRule,
     judge_partitions,
     judge_rows,
     merge_forgotten,
@@ -41,7 +42,7 @@ from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
 from lockstep.table import delta_log
 from lockstep.table.commit import OutputLog
-from lockstep.table.ledger import read_positions
+from lockstep.table.ledger import LedgerRow, read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -128,18 +129,22 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rows(self) -> int:
         """Number of rows of the table."""
-        counted = sum(partition.rows for partition in self.partitions)
-        return counted if self.rows_held is None else self.rows_held
+        if self.rows_held is not None:
+            return self.rows_held
+        return sum(partition.rows for partition in self.partitions)
 
     @property
     def completeness_percent(self) -> float | None:
         """The percentage of the offsets ever read that is accounted for; None when none was read."""
-        offsets = sum(partition.offsets_read + partition.gap_offsets for partition in self.partitions)
-        lost = sum(
-            partition.gap_offsets + partition.unexplained_offsets + partition.unexplained_messages
-            for partition in self.partitions
-        )
-        return compute_completeness_percent(max(0, offsets - lost), offsets) if offsets else None
+        offsets = 0
+        lost = 0
+        for partition in self.partitions:
+            offsets += partition.offsets_read + partition.gap_offsets
+            lost += partition.gap_offsets + partition.unexplained_offsets + partition.unexplained_messages
+        if not offsets:
+            return None
+        # An offset without explanation may be counted twice, once as its message.
+        return compute_completeness_percent(max(0, offsets - lost), offsets)
 
     @property
     def passed(self) -> bool:
@@ -214,14 +219,16 @@ def check_stream(
         return _repeat(folders, increment.state, versions, keep=keep)
     files = _summarize_files(folders, versions, increment)  # 2
     broken = sum(file.nulls for file in files)
+    reason = f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}" if broken else None
     measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment, traits.removed)  # 3
     totals = _add(increment.state.totals if increment else (), measured.partitions)
     built_in = judge_partitions(traits.unordered_because)  # 4
-    reason = f"not judged: proof columns hold {broken} nulls, see rule {PROOF_NOT_NULL.id}" if broken else None
-    judged = [list_not_judged(built_in, reason) if reason else judge_summary(built_in, totals)]
-    judged.append(judge_summary((PROOF_NOT_NULL,), files))
-    judged += _judge_rules(spark, folders, versions, rules, measured, increment, reason)
-    results = tuple(result for part in judged for result in part.results)
+    judged = [
+        _judge_built_in(built_in, totals, reason),
+        judge_summary((PROOF_NOT_NULL,), files),
+        *_judge_rules(spark, folders, versions, rules, measured, increment, reason),
+    ]
+    results = _join_results(judged)
     living = read_positions(folders, OutputLog(folders.table).base().head).keys()
     checked = Checked(
         stream=folders.stream,
@@ -247,6 +254,21 @@ def _summarize_files(
     return tuple(file.summarize() for file in increment.files)
 
 
+def _judge_built_in(
+    rules: Sequence[SummaryRule[PartitionSummary]], totals: Sequence[PartitionSummary], reason: str | None
+) -> Judged:
+    if reason:
+        return list_not_judged(rules, reason)
+    return judge_summary(rules, totals)
+
+
+def _join_results(judged: Iterable[Judged]) -> tuple[RuleResult, ...]:
+    results: list[RuleResult] = []
+    for part in judged:
+        results += part.results
+    return tuple(results)
+
+
 def _judge_rules(  # the parts of a check
     spark: SparkSession,
     folders: StreamFolders,
@@ -258,15 +280,17 @@ def _judge_rules(  # the parts of a check
 ) -> list[Judged]:
     """The user's rules, judged by the rows that were read, in their order; all counted ones by one validation."""
     count = sum(partition.rows for partition in measured.partitions)
-    found = dict[str, Judged]()
+    expectations = dict[str, Judged]()
     reasons = {rule.name: reason or measured.uncompiled.get(rule.name) for rule in rules}
     judgeable = [rule for rule in rules if reasons[rule.name] is None]
+    # Without a row an expectation is counted like the other rules, which then have nothing to check.
     expected = [rule for rule in judgeable if isinstance(rule, Expectation) and count]
     if expected:
         with open_rows(spark, folders, versions, increment) as (_, rows):
-            found = judge_expectations(expected, rows, count)
-    counted = judge_summary([judge_rows(rule) for rule in judgeable if rule.name not in found], measured.partitions)
-    results = {result.rule: result for part in found.values() for result in part.results}
+            expectations = judge_expectations(expected, rows, count)
+    summary_rules = [judge_rows(rule) for rule in judgeable if rule.name not in expectations]
+    counted = judge_summary(summary_rules, measured.partitions)
+    results = {result.rule: result for result in _join_results(expectations.values())}
     for result in counted.results:
         sample = measured.samples.get(result.rule, ())
         results[result.rule] = msgspec.structs.replace(result, rows=count, sample=sample)
@@ -274,15 +298,17 @@ def _judge_rules(  # the parts of a check
         if (why := reasons[rule.name]) is not None:
             results[rule.name] = list_not_judged((judge_rows(rule),), why).results[0]
     ordered = Judged(tuple(results[rule.name] for rule in rules), counted.raw)
-    return [ordered, *(Judged((), part.raw) for part in found.values())]
+    return [ordered, *(Judged((), part.raw) for part in expectations.values())]
 
 
 def _add(before: Iterable[PartitionSummary], later: Iterable[PartitionSummary]) -> tuple[PartitionSummary, ...]:
     """The measurements of the whole table after an increment."""
     totals = {partition.place: partition for partition in before}
     for partition in later:
-        known = totals.get(partition.place)
-        totals[partition.place] = partition if known is None else known.add(partition)
+        if partition.place in totals:
+            totals[partition.place] = totals[partition.place].add(partition)
+        else:
+            totals[partition.place] = partition
     return tuple(sorted(totals.values(), key=lambda partition: (partition.topic, *partition.place)))
 
 
@@ -293,7 +319,7 @@ def _make_state(
     measured: Summary,
     living: Container[TopicIdPartition],
 ) -> CheckState:
-    forgotten = frozenset(each.place for each in checked.partitions if each.place not in living)
+    forgotten = frozenset(partition.place for partition in checked.partitions if partition.place not in living)
     ends = _merge_ends(increment, measured, living)
     return CheckState(checked.versions, declared, checked.partitions, ends, checked.results, forgotten)
 
@@ -307,20 +333,21 @@ def _merge_ends(
     """
     ends = {(end.topic_id, end.partition, end.session): end for end in measured.sessions}
     messages = {partition.place: partition.new_messages for partition in measured.partitions}
-    kept = list(ends.values())
-    for end in increment.state.sessions if increment else ():
+    merged = list(ends.values())
+    earlier = increment.state.sessions if increment else ()
+    for end in earlier:
         if (end.topic_id, end.partition, end.session) not in ends:
             back = messages.get(TopicIdPartition(end.topic_id, end.partition), 0)
-            kept.append(msgspec.structs.replace(end, number=end.number - back))
-    kept = [end for end in kept if TopicIdPartition(end.topic_id, end.partition) in living]
-    kept.sort(key=lambda end: end.number, reverse=True)
-    return tuple(kept[:SESSION_ENDS_MAX])
+            merged.append(msgspec.structs.replace(end, number=end.number - back))
+    of_living = [end for end in merged if TopicIdPartition(end.topic_id, end.partition) in living]
+    of_living.sort(key=lambda end: end.number, reverse=True)
+    return tuple(of_living[:SESSION_ENDS_MAX])
 
 
 def _find_standing(results: Iterable[RuleResult], before: Iterable[RuleResult]) -> tuple[RuleResult, ...]:
     """Results, some without evidence in an increment: there a violation persists, and a pass is not repeated."""
-    known = {result.rule: result for result in before}
-    return tuple(_find_standing_one(result, known.get(result.rule)) for result in results)
+    result_before = {result.rule: result for result in before}
+    return tuple(_find_standing_one(result, result_before.get(result.rule)) for result in results)
 
 
 def _find_standing_one(result: RuleResult, before: RuleResult | None) -> RuleResult:
@@ -348,7 +375,7 @@ def _repeat(folders: StreamFolders, state: CheckState, versions: TableVersions, 
 
 
 def _count_held(folders: StreamFolders, versions: TableVersions) -> int | None:
-    """Rows of the checked version, by its log; None where retention has dropped none."""
+    """Rows of the checked version, by its log; None if retention has dropped none."""
     if not versions.retired:
         return None
     actions = pa.table(delta_log.open_delta_table(folders.table, version=versions.table).get_add_actions())
@@ -441,11 +468,12 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
     listed = storage.find_files(points, "*.json")
     while seen != listed:  # 2
         seen = listed
-        before = read_last_check(folders)
-        history = _join_history(before.history if before else (), seen)
-        others = tuple(each for each in history if each != point)
-        kept = LastCheck(checked, (*others[1 - HISTORY_MAX :], point), raw)
-        storage.replace(path, msgspec.json.format(msgspec.json.encode(kept)))
+        last = read_last_check(folders)
+        history = _join_history(last.history if last else (), seen)
+        others = tuple(entry for entry in history if entry != point)
+        result = LastCheck(checked, (*others[1 - HISTORY_MAX :], point), raw)
+        storage.replace(path, msgspec.json.format(msgspec.json.encode(result)))
+        # Another check may have written its point after it was listed here, and its result before this one.
         listed = storage.find_files(points, "*.json")
     for file in seen:  # 3
         status = storage.get_status(file)
@@ -455,13 +483,15 @@ def keep_result(folders: StreamFolders, checked: Checked, judged: Iterable[Judge
 
 def forget_sessions(folders: StreamFolders) -> None:
     """Remove all names of sessions from the stored result, and make the next check read the whole table."""
+    # Totals cannot be reduced by the rows of a session, so the state is deleted and not rewritten.
     find_storage(folders.root).delete(make_state_path(folders))
     path = make_result_path(folders)
     last = read_last_check(folders)
     if last is None:
         find_storage(path).delete(path)
         return
-    results = tuple(msgspec.structs.replace(each, worst=(), sample=(), reason="") for each in last.checked.results)
+    # Samples name sessions, and the reason of a crash may quote a value.
+    results = tuple(msgspec.structs.replace(result, worst=(), sample=(), reason="") for result in last.checked.results)
     checked = msgspec.structs.replace(last.checked, results=results)
     nameless = msgspec.structs.replace(last, checked=checked, great_expectations=())
     find_storage(path).replace(path, msgspec.json.format(msgspec.json.encode(nameless)))
@@ -476,19 +506,16 @@ def _forget_if_erased(folders: StreamFolders, versions: TableVersions) -> None:
 
 def _join_history(before: Iterable[CheckHistoryEntry], files: Iterable[Path]) -> tuple[CheckHistoryEntry, ...]:
     """All points, oldest first, each once."""
-    found = {(point.at, point.version): point for point in before}
+    points = {(point.at, point.version): point for point in before}
     for file in files:
         with suppress(FileNotFoundError, msgspec.MsgspecError):  # deleted by another check, or of another release
             point = decode_json(find_storage(file).read(file), CheckHistoryEntry)
-            found[point.at, point.version] = point
-    return tuple(found[key] for key in sorted(found))
+            points[point.at, point.version] = point
+    return tuple(points[key] for key in sorted(points))
 
 
 def _make_point(folders: StreamFolders, checked: Checked) -> CheckHistoryEntry:
     positions = read_positions(folders, OutputLog(folders.table).base().head).values()
-    ages = [
-        (row.newest_timestamp, row.committed_at - row.newest_timestamp) for row in positions if row.newest_timestamp
-    ]
     return CheckHistoryEntry(
         at=time.time(),
         version=checked.versions.table,
@@ -496,5 +523,16 @@ def _make_point(folders: StreamFolders, checked: Checked) -> CheckHistoryEntry:
         rows=checked.coverage.rows,
         outcomes={result.rule: result.outcome for result in checked.results},
         lag_messages=sum(max(0, row.stable_end - row.until) for row in positions),
-        freshness_seconds=max(0.0, max(ages)[1].total_seconds()) if ages else None,
+        freshness_seconds=_compute_freshness(positions),
     )
+
+
+def _compute_freshness(positions: Iterable[LedgerRow]) -> float | None:
+    ages = [
+        (row.newest_timestamp, row.committed_at - row.newest_timestamp) for row in positions if row.newest_timestamp
+    ]
+    if not ages:
+        return None
+    _, age = max(ages)
+    # A producer's clock may be ahead.
+    return max(0.0, age.total_seconds())

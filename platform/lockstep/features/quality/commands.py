@@ -39,19 +39,21 @@ def check(
     """
     from lockstep.features.quality.run import check as do_check
 
-    found = do_check(find_stream_or_exit(stream), load_settings_or_exit(), find_folders(stream), full=full)
-    print_answer(found, _checked, as_json=as_json)
-    raise typer.Exit(0 if found.holds else FAILED)
+    checked = do_check(find_stream_or_exit(stream), load_settings_or_exit(), find_folders(stream), full=full)
+    print_answer(checked, _checked, as_json=as_json)
+    raise typer.Exit(0 if checked.holds else FAILED)
 
 
 def _checked(found: Checked) -> RenderableType:
     rows = ((r.rule, r.outcome.value, r.severity.value, r.observed, r.reason or r.sentence) for r in found.results)
-    places = {result.rule: result.sample or result.worst for result in found.results}
+    violated = [result for result in found.results if result.sample or result.worst]
+    # The rows that violate a rule show more than the partitions that hold them.
+    places = [_places(result.rule, result.sample or result.worst) for result in violated]
     return make_lines(
         style_text(f"{found.stream}: {found.rows} rows up to table version {found.versions.table}"),
         style_text(f"read: {found.coverage.describe()}"),
         make_grid(("rule", "outcome", "severity", "observed", "promise"), rows),
-        *(_places(rule, shown) for rule, shown in places.items() if shown),
+        *places,
     )
 
 
@@ -71,11 +73,12 @@ def report(
     """
     from lockstep.features.quality.report import write_report
 
-    found = write_report(find_folders(stream), target_bytes=load_settings_or_exit().target_file_bytes)
-    print_answer(found, _quality_report, as_json=as_json)
+    written = write_report(find_folders(stream), target_bytes=load_settings_or_exit().target_file_bytes)
+    print_answer(written, _quality_report, as_json=as_json)
     if open_page:
-        webbrowser.open(to_url(make_absolute(found.file)))
+        webbrowser.open(to_url(make_absolute(written.file)))
 
 
 def _quality_report(found: QualityReport) -> RenderableType:
-    return make_lines(style_text(found.verdict, "green" if found.holds else "red"), style_text(str(found.file)))
+    color = "green" if found.holds else "red"
+    return make_lines(style_text(found.verdict, color), style_text(str(found.file)))

@@ -72,15 +72,17 @@ def find_matching_versions(folders: StreamFolders) -> TableVersions:
     log = OutputLog(folders.table)
     base = log.base()
     ledger = delta_log.open_delta_table(folders.ledger)
-    held = ledger.transaction_version(transactions.BATCH) or 0
+    ledger_batch = ledger.transaction_version(transactions.BATCH) or 0
     head = base.head
-    if held >= head.batch:
+    if ledger_batch >= head.batch:
         return _make_versions(folders.table, base.version, ledger.version(), head, log.table_id)
-    before = delta_log.read_head(folders.table, head.batch_version - 1)
-    if held == head.batch_before and before is not None:
-        return _make_versions(folders.table, head.batch_version - 1, ledger.version(), before, log.table_id)
+    # The table is committed first: its last batch may still be missing in the ledger.
+    head_before = delta_log.read_head(folders.table, head.batch_version - 1)
+    if ledger_batch == head.batch_before and head_before is not None:
+        return _make_versions(folders.table, head.batch_version - 1, ledger.version(), head_before, log.table_id)
+    batches = f"{folders.ledger} holds batch {ledger_batch}, the output table batch {head.batch}"
     raise TableError(
-        f"{folders.ledger} holds batch {held}, the output table batch {head.batch}: they differ by more than one batch",
+        f"{batches}: they differ by more than one batch",
         next_step="restore the ledger; nothing can be proved until both agree",
     )
 
@@ -93,7 +95,9 @@ def _make_versions(folder: Path, table: int, ledger: int, head: Head, table_id: 
 
 def _read_token(table: Path, version: int) -> str:
     entry = delta_log.read_entry(table, version)
-    return (entry.token if entry is not None else None) or ""
+    if entry is None:
+        return ""
+    return entry.token or ""
 
 
 class CheckState(msgspec.Struct, frozen=True):
@@ -157,13 +161,13 @@ class AddedFile(msgspec.Struct, frozen=True):
     def summarize(self) -> FileSummary:
         """The measurements of its provenance columns."""
         counts = [self.nulls.get(field.name) for field in make_provenance_schema() if not field.nullable]
-        held = 1 if self.rows is None else self.rows  # a file with an unknown number of rows is not proved
-        known = [count for count in counts if count is not None]
+        rows = 1 if self.rows is None else self.rows  # a file with an unknown number of rows is not proved
+        nulls = [count for count in counts if count is not None]
         return FileSummary(
             path=self.path,
-            rows=held,
-            nulls=sum(known),
-            uncounted=held * (len(counts) - len(known)),
+            rows=rows,
+            nulls=sum(nulls),
+            uncounted=rows * (len(counts) - len(nulls)),
             size=self.size,
         )
 
@@ -186,16 +190,17 @@ def plan_increment(
     """The files that were added between the last check and a version; or why the whole table is read."""
     if state is None:
         return "there is no earlier result to continue from"
-    before = state.versions
-    if (before.table_id, before.generation) != (versions.table_id, versions.generation):
+    checked = state.versions
+    if (checked.table_id, checked.generation) != (versions.table_id, versions.generation):
         return "the table was replaced or rewound since the last check"
-    if before.table > versions.table or before.batch > versions.batch:
+    if checked.table > versions.table or checked.batch > versions.batch:
         return "the table is older than at the last check"
-    if before.token and _read_token(folders.table, before.table) not in {"", before.token}:
+    # An empty token proves nothing: the entry is gone, or a release without tokens wrote the state.
+    if checked.token and _read_token(folders.table, checked.table) not in {"", checked.token}:
         return "the table was set back since the last check, and written again"
     if state.rules != tuple(rules):
         return "the rules were changed since the last check"
-    changes = _read_changes(folders.table, before.table + 1, versions.table)
+    changes = _read_changes(folders.table, checked.table + 1, versions.table)
     return changes if isinstance(changes, str) else Increment(state, changes)
 
 
@@ -228,11 +233,13 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
         if kind is None and not any(change.add or change.remove for _, change in lines):
             continue  # somebody described the table
         if kind is None or kind.row_change is RowChange.REPLACED:
-            return f"version {version} may have changed rows: {'another tool' if kind is None else kind.name}"
+            writer = "another tool" if kind is None else kind.name
+            return f"version {version} may have changed rows: {writer}"
         removed.update(change.remove.path for _, change in lines if change.remove is not None)
         if kind.changes_data:
             adds = [(line, change.add) for line, change in lines if change.add is not None]
             added |= {add.path: _read_added(line, add) for line, add in adds}
+    # Rows that a compaction moved are read from the files that the batches added, until these are deleted.
     for path in removed & added.keys():
         if not find_storage(table).exists(table / unquote(path)):
             return f"{path}, which was compacted since the last check, is deleted"
@@ -241,8 +248,10 @@ def _read_changes(table: Path, first: int, last: int) -> tuple[AddedFile, ...] |
 
 def _find_kind(changes: Iterable[_Line]) -> CommitKind | None:
     """The kind of a commit; None for one of another tool."""
-    info = next((change.commit_info for change in changes if change.commit_info is not None), {})
-    return find_commit_kind(info.get(delta_log.KIND))
+    for change in changes:
+        if change.commit_info is not None:
+            return find_commit_kind(change.commit_info.get(delta_log.KIND))
+    return find_commit_kind(None)
 
 
 def _read_lines(table: Path, version: int) -> list[tuple[bytes, _Line]] | None:

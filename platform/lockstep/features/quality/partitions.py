@@ -113,6 +113,7 @@ def summarize_partitions(
     open_: _Partition | None = None
     for batch in batches:
         for part in _split_by_partition(batch):
+            # The hash is 64 bits wide: two partitions of a stream do not have the same in practice.
             place = part["place"][0].as_py()
             if open_ is not None and open_.place != place:
                 yield _encode(open_.finish(ends_max))
@@ -178,13 +179,15 @@ class _Partition:
         named = part.select(["topic_id", "topic", "partition"]).drop_null()
         if named.num_rows:
             self._topic_id, self._topic, self._partition = (column[-1].as_py() for column in named.columns)
-        found = part["event_time"].drop_null()
-        times = [*self._times, *(each for each in (pc.min(found).as_py(), pc.max(found).as_py()) if each is not None)]
-        self._times = [min(times), max(times)] if times else []
+        event_times = part["event_time"].drop_null()
+        if len(event_times):
+            times = [*self._times, pc.min(event_times).as_py(), pc.max(event_times).as_py()]
+            self._times = [min(times), max(times)]
+        # A row that violates no rule has null instead of masks, which `list_flatten` leaves out.
         masks = pc.list_flatten(part["violated"]).to_numpy()
-        each = masks.reshape(-1, count_masks(len(self._violations)))
+        masks_of_rows = masks.reshape(-1, count_masks(len(self._violations)))
         for number, rule in enumerate(self._violations):
-            bits = each[:, number // RULES_OF_MASK] >> (number % RULES_OF_MASK)
+            bits = masks_of_rows[:, number // RULES_OF_MASK] >> (number % RULES_OF_MASK)
             self._violations[rule] += int((bits & 1).sum())
 
     def finish(self, ends_max: int) -> MeasuredPartition:
@@ -242,8 +245,8 @@ class _Events:
     @property
     def own(self) -> Flags:
         """Whether the offset is that of the row's message, which was not buffered and is not a timer's."""
-        found: Flags = self.offset == self.at
-        return found
+        is_own: Flags = self.offset == self.at
+        return is_own
 
     @property
     def _columns(self) -> tuple[Integers, ...]:
@@ -267,20 +270,19 @@ class _Ranges:
 
     def add(self, events: _Events, values: pa.Array[Any]) -> None:
         """Count ranges that follow."""
-        for kind in (REACHED, RANGE):
-            chosen = events.kind == kind
-            if chosen.any():
-                found = pc.list_flatten(values.filter(pa.array(chosen))).to_numpy()
-                if kind == REACHED:
-                    self._reached = int(found[0])
-                else:
-                    columns = found.reshape(-1, len(RANGE_VALUES)).T
-                    self._add(events.at[chosen], dict(zip(RANGE_VALUES, columns, strict=True)))
+        is_reached = events.kind == REACHED
+        if is_reached.any():
+            self._reached = int(_flatten_values(values, is_reached)[0])
+        is_range = events.kind == RANGE
+        if is_range.any():
+            columns = _flatten_values(values, is_range).reshape(-1, len(RANGE_VALUES)).T
+            self._add(events.at[is_range], dict(zip(RANGE_VALUES, columns, strict=True)))
 
     def _add(self, start: Integers, ledger: dict[str, Integers]) -> None:
         until = ledger["until"]
-        before = int(start[0]) if self._reached < 0 else self._reached
-        reached = np.maximum.accumulate(np.concatenate([[before], until]))
+        # Without an earlier range, the first one follows itself: the start of a stream is not a gap.
+        reached_before = int(start[0]) if self._reached < 0 else self._reached
+        reached = np.maximum.accumulate(np.concatenate([[reached_before], until]))
         self._reached = int(reached[-1])
         reached = reached[:-1]
         self.until = max(int(until.max()), -1 if self.until is None else self.until)
@@ -295,22 +297,23 @@ class _Ranges:
         for name in ledger.keys() - {"batch", "until", "with_rows"}:
             self._counts[name] += int(ledger[name].sum())
         expected = sum(ledger[name] for name in _ARRIVED) - sum(ledger[name] for name in _WITHOUT_ROWS)
+        # A range starts only after the earlier ranges, so that no row is counted for two of them.
         begin = np.maximum(start, reached)
         none = np.zeros_like(start)
-        each = np.stack([begin, until, ledger["ledger_rows"], ledger["with_rows"], expected, none, none])
+        ranges = np.stack([begin, until, ledger["ledger_rows"], ledger["with_rows"], expected, none, none])
         covers = until > begin
-        self._open = np.concatenate([self._open, each[:, covers]], axis=1)
-        self._compare(each[:, ~covers])
+        self._open = np.concatenate([self._open, ranges[:, covers]], axis=1)
+        self._compare(ranges[:, ~covers])
 
     def place(self, at: Integers, is_new_row: Flags, is_new_message: Flags) -> None:
         """Count rows, in order of their emit offsets, for the ranges that cover them."""
         begin, until = self._open[:2]
-        found = np.searchsorted(begin, at, side="right") - 1
-        inside = found >= 0
-        inside[inside] = at[inside] < until[found[inside]]
+        covering = np.searchsorted(begin, at, side="right") - 1
+        inside = covering >= 0
+        inside[inside] = at[inside] < until[covering[inside]]
         self._counts["rows_outside"] += int((~inside).sum())
         for number, is_new in ((-2, is_new_row), (-1, is_new_message)):
-            self._open[number] += np.bincount(found[inside & is_new], minlength=len(begin))
+            self._open[number] += np.bincount(covering[inside & is_new], minlength=len(begin))
 
     def close(self, at: int) -> None:
         """Compare the ranges that cover no offset from one on."""
@@ -320,34 +323,43 @@ class _Ranges:
 
     def _compare(self, closed: Integers) -> None:
         _, _, ledger_rows, with_rows, expected, rows, messages = closed
-        known = with_rows >= 0
-        unaccounted = expected - np.where(known, with_rows, messages)
+        is_counted = with_rows >= 0
+        unaccounted = expected - np.where(is_counted, with_rows, messages)
         differences = {
             "messages_with_rows": messages,
             "rows_of_ranges": np.abs(ledger_rows - rows),
             "unaccounted": np.abs(unaccounted),
-            "unaccounted_known": np.abs(unaccounted[known]),
-            "with_rows": np.abs(with_rows - messages)[known],
-            "net": np.where(known, with_rows - messages, unaccounted),
+            "unaccounted_known": np.abs(unaccounted[is_counted]),
+            "with_rows": np.abs(with_rows - messages)[is_counted],
+            "net": np.where(is_counted, with_rows - messages, unaccounted),
         }
-        for name, each in differences.items():
-            self._counts[name] += int(each.sum())
+        for name, counts in differences.items():
+            self._counts[name] += int(counts.sum())
 
     def finish(self, rows: int) -> Counter[str]:
         """All counts, of a partition with so many rows."""
         self._compare(self._open)
-        found = self._counts
-        by_partition = abs(found["ledger_rows"] + found["silent_rows"] - found["erased_rows"] - rows)
-        may_differ = found["silent_rows"] + found["erased_rows"] > 0
-        found["row_differences"] = by_partition if may_differ else found["rows_of_ranges"]
-        if found["erased_messages"]:
-            found["unexplained_messages"] = found["unaccounted_known"]
-            rest = abs(found["net"] - found["erased_messages"])
+        counts = self._counts
+        # Rows of timers and of erased sessions cannot be assigned to a range: only sums can be compared then.
+        by_partition = abs(counts["ledger_rows"] + counts["silent_rows"] - counts["erased_rows"] - rows)
+        may_differ = counts["silent_rows"] + counts["erased_rows"] > 0
+        counts["row_differences"] = by_partition if may_differ else counts["rows_of_ranges"]
+        if counts["erased_messages"]:
+            counts["unexplained_messages"] = counts["unaccounted_known"]
+            difference = abs(counts["net"] - counts["erased_messages"])
         else:
-            found["unexplained_messages"] = found["unaccounted"]
-            rest = found["with_rows"]
-        found["unexplained_messages"] += 0 if found["timer_rows"] else rest
-        return found
+            counts["unexplained_messages"] = counts["unaccounted"]
+            difference = counts["with_rows"]
+        # Rows that timers emit would count as further messages with rows, so these are not compared.
+        if not counts["timer_rows"]:
+            counts["unexplained_messages"] += difference
+        return counts
+
+
+def _flatten_values(values: pa.Array[Any], chosen: Flags) -> Integers:
+    """The values of some events, one after another."""
+    flat: Integers = pc.list_flatten(values.filter(pa.array(chosen))).to_numpy()
+    return flat
 
 
 _EXPLAINED: Final = ("messages", "holes", "accepted_losses")
@@ -379,14 +391,16 @@ class _Sessions:
         chosen = events.kind >= END
         if not chosen.any():
             return
-        session, sequence, values = (part[name].filter(pa.array(chosen)) for name in ("session", "sequence", "values"))
-        ids = self._find_ids(session)
+        mask = pa.array(chosen)
+        sequence = part["sequence"].filter(mask)
+        ids = self._find_ids(part["session"].filter(mask))
         is_row = events.kind[chosen] == ROW
         self._has_rows[ids[is_row]] = True
         number = numbers[chosen]
-        number[~is_row] = pc.list_flatten(values).to_numpy()
+        # Only the ends of earlier sessions have values here: the numbers of their messages.
+        number[~is_row] = pc.list_flatten(part["values"].filter(mask)).to_numpy()
         is_numbered = sequence.is_valid().to_numpy(zero_copy_only=False)
-        is_restart = part["restarts"].filter(pa.array(chosen)).fill_null(fill_value=False)
+        is_restart = part["restarts"].filter(mask).fill_null(fill_value=False)
         is_compared = is_row & ~is_restart.to_numpy(zero_copy_only=False)
         facts = np.stack([sequence.fill_null(0).to_numpy(), events.at[chosen], number, events.own[chosen]])
         self._counts["numbered_rows"] += int((is_row & is_numbered).sum())
@@ -398,9 +412,10 @@ class _Sessions:
         ids = np.array([index.setdefault(str(name), len(index)) for name in encoded.dictionary.to_pylist()], np.int64)
         more = len(index) - len(self._has_rows)
         self._newest = np.pad(self._newest, [(0, 0), (0, more)])
-        self._is_numbered, self._has_rows = (np.pad(flags, (0, more)) for flags in (self._is_numbered, self._has_rows))
-        found: Integers = ids[encoded.indices.to_numpy()]
-        return found
+        self._is_numbered = np.pad(self._is_numbered, (0, more))
+        self._has_rows = np.pad(self._has_rows, (0, more))
+        ids_of_rows: Integers = ids[encoded.indices.to_numpy()]
+        return ids_of_rows
 
     def _compare(self, ids: Integers, facts: Integers, is_compared: Flags) -> None:
         if not len(ids):
@@ -410,19 +425,23 @@ class _Sessions:
         facts = facts[:, order]
         compared = is_compared[order]
         begins = np.flatnonzero(np.diff(ids, prepend=-1))
-        before = np.roll(facts, 1, axis=1)
-        before[:, begins] = self._newest[:, ids[begins]]
+        facts_before = np.roll(facts, 1, axis=1)
+        # The first row of a session follows its newest row in the batches before.
+        facts_before[:, begins] = self._newest[:, ids[begins]]
         compared[begins] &= self._is_numbered[ids[begins]]
-        sequence, at, number, _ = facts
-        sequence_before, at_before, number_before, is_own_before = before
-        may_restart = (is_own_before == 0) | (at - at_before > number - number_before)
+        sequence, emit_offset, number, _ = facts
+        sequence_before, emit_offset_before, number_before, is_own_before = facts_before
+        # More offsets than messages with rows in between: one of the others may have been the snapshot.
+        may_restart = (is_own_before == 0) | (emit_offset - emit_offset_before > number - number_before)
         falls = compared & (sequence < sequence_before)
         repeats = compared & (sequence == sequence_before)
         self._counts["sequence_falls"] += int((falls & ~may_restart).sum())
-        self._counts["sequence_repeats"] += int((repeats & ~may_restart & (at > at_before)).sum())
+        # Several rows of one message have its number and emit offset.
+        self._counts["sequence_repeats"] += int((repeats & ~may_restart & (emit_offset > emit_offset_before)).sum())
         self._counts["sequence_restarts"] += int(((falls | repeats) & may_restart).sum())
         ends = np.append(begins[1:], len(ids)) - 1
-        self._newest[:, ids[ends]], self._is_numbered[ids[ends]] = facts[:, ends], True
+        self._newest[:, ids[ends]] = facts[:, ends]
+        self._is_numbered[ids[ends]] = True
 
     def finish(self) -> Counter[str]:
         """All counts."""
@@ -430,12 +449,14 @@ class _Sessions:
 
     def find_ends(self, summary: PartitionSummary, ends_max: int) -> tuple[SessionEnd, ...]:
         """The last numbers of sessions with rows, the newest first."""
-        found = np.flatnonzero(self._has_rows & self._is_numbered)
-        found = found[np.argsort(-self._newest[1, found], kind="stable")][:ends_max]
+        with_rows = np.flatnonzero(self._has_rows & self._is_numbered)
+        newest = with_rows[np.argsort(-self._newest[1, with_rows], kind="stable")][:ends_max]
         names = list(self._index)
-        facts = self._newest[:, found].T.tolist()
+        facts = self._newest[:, newest].T.tolist()
         key = summary.topic_id, summary.partition
-        return tuple(
-            SessionEnd(*key, names[session], sequence, at, number - summary.new_messages, bool(is_own))
-            for session, (sequence, at, number, is_own) in zip(found.tolist(), facts, strict=True)
-        )
+        ends: list[SessionEnd] = []
+        for session, (sequence, emit_offset, number, is_own) in zip(newest.tolist(), facts, strict=True):
+            # Counted from the last message, so that the next increment moves the number back by its messages.
+            from_last = number - summary.new_messages
+            ends.append(SessionEnd(*key, names[session], sequence, emit_offset, from_last, bool(is_own)))
+        return tuple(ends)

@@ -99,10 +99,11 @@ def write_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) ->
     Raises:
         NoTable: The stream has never run.
     """
-    before = open_table(folders).base().head.erasure
+    erasure = open_table(folders).base().head.erasure
     report = build_report(folders, target_bytes=target_bytes)
     find_storage(report.file).replace(report.file, render_page(make_quality_page(report)).encode())
-    if open_table(folders).base().head.erasure != before:  # it may show rows of a session that was erased meanwhile
+    # The page may show rows of a session that was erased meanwhile.
+    if open_table(folders).base().head.erasure != erasure:
         find_storage(report.file).delete(report.file)
         return write_report(folders, target_bytes=target_bytes)
     return report
@@ -119,16 +120,22 @@ def build_report(folders: StreamFolders, *, target_bytes: int = TARGET_BYTES) ->
     causes = Counter[str]()
     for group in list_quarantine(folders, QuarantineFilter()).groups:
         causes[group.cause] += group.messages
-    results = last.checked.results if last else ()
-    verdict, holds = judge_results(results)
+    checked = None
+    history: tuple[CheckHistoryEntry, ...] = ()
+    completeness: tuple[Equation, ...] = ()
+    if last is not None:
+        checked = last.checked
+        history = last.history
+        completeness = compute_equations(last.checked.partitions)
+    verdict, holds = judge_results(checked.results if checked else ())
     return QualityReport(
         stream=folders.stream,
         verdict=verdict,
         holds=holds,
         file=make_report_path(folders),
-        checked=last.checked if last else None,
-        completeness=compute_equations(last.checked.partitions) if last else (),
-        history=last.history if last else (),
+        checked=checked,
+        completeness=completeness,
+        history=history,
         quarantine=tuple(Term(cause, messages) for cause, messages in causes.most_common()),
         debt=read_debt(folders, head, time.time(), target_bytes),
         growth=read_growth(folders),
@@ -140,21 +147,28 @@ def judge_results(results: Sequence[RuleResult]) -> tuple[str, bool]:
     crashed = [result.rule for result in results if result.crashed]
     failed = [result.rule for result in results if result.outcome is RuleOutcome.FAILED]
     passed = sum(result.passed for result in results)
-    sentences = [f"{len(failed)} of {len(results)} rules violated: {', '.join(failed)}."] if failed else []
-    sentences += [f"Not judged, the check crashed: {', '.join(crashed)}."] if crashed else []
+    sentences: list[str] = []
+    if failed:
+        sentences.append(f"{len(failed)} of {len(results)} rules violated: {', '.join(failed)}.")
+    if crashed:
+        sentences.append(f"Not judged, the check crashed: {', '.join(crashed)}.")
     if sentences:
         return " ".join(sentences), False
     if not passed:
         return "Nothing was checked yet.", False
-    rest = f"; {len(results) - passed} had nothing to check" if passed < len(results) else ""
-    return f"{passed} of {len(results)} rules hold{rest}.", True
+    if passed == len(results):
+        return f"{passed} of {len(results)} rules hold.", True
+    return f"{passed} of {len(results)} rules hold; {len(results) - passed} had nothing to check.", True
 
 
 def compute_equations(places: Sequence[PartitionSummary]) -> tuple[Equation, ...]:
     """Completeness of offsets and of messages, over all partitions."""
 
     def add(*names: str) -> int:
-        return sum(getattr(place, name) for place in places for name in names)
+        total = 0
+        for place in places:
+            total += sum(getattr(place, name) for name in names)
+        return total
 
     offsets = Equation(
         Term("offsets read", add("offsets_read")),
@@ -183,14 +197,13 @@ def compute_equations(places: Sequence[PartitionSummary]) -> tuple[Equation, ...
 
 def make_quality_page(report: QualityReport) -> Page:
     """The page."""
+    sections = [section for section in _list_sections(report) if section.tables or section.charts or section.note]
     return Page(
         title=f"Quality of {report.stream}",
         verdict=report.verdict,
         is_good=report.holds,
         facts=tuple(_list_facts(report)),
-        sections=tuple(
-            section for section in _list_sections(report) if section.tables or section.charts or section.note
-        ),
+        sections=tuple(sections),
     )
 
 
@@ -213,30 +226,41 @@ def _list_sections(report: QualityReport) -> Iterator[Section]:
     tables = tuple(map(_make_equation, report.completeness))
     yield Section("Completeness", tables, note=" ".join(map(_describe_equation, report.completeness)))
     results = report.checked.results if report.checked else ()
-    yield Section("Rules", (_make_rules(results, report.history),) if results else (), note=_LEGEND if results else "")
+    if results:
+        yield Section("Rules", (_make_rules(results, report.history),), note=_LEGEND)
     for result in results:
         if result.worst or result.sample:
-            places = tuple(_make_table(rows) for rows in (result.worst, result.sample) if rows)
-            legend = " The worst partitions, then the first rows." if len(places) > 1 else ""
-            note = f"{result.sentence.rstrip('.')}.{legend}"
-            yield Section(f"Where {result.rule} is violated", places, note=note)
-    bars = [Bar(term.name, term.value, f"{term.value:,}") for term in report.quarantine]
-    yield Section("Quarantine by cause", charts=(draw_bars(bars, "messages"),) if bars else ())
+            yield _make_violations(result)
+    if report.quarantine:
+        bars = [Bar(term.name, term.value, f"{term.value:,}") for term in report.quarantine]
+        yield Section("Quarantine by cause", charts=(draw_bars(bars, "messages"),))
     yield Section("Lag and freshness, check by check", charts=tuple(_draw_history(report.history)))
     debt = report.debt
-    waiting = ""
+    waiting = "No closed hour waits for compaction"
     if debt.hours:
         waiting = f"{debt.files:,} small files of {format_count(debt.hours, 'closed hour')} wait for compaction"
-    growth = (_make_growth(report.growth),) if report.growth else ()
-    measured = f" Measured at {report.growth.measured_at:%Y-%m-%d %H:%M} UTC." if report.growth else ""
-    yield Section("Growth", growth, note=f"{waiting or 'No closed hour waits for compaction'}.{measured}")
+    if report.growth is None:
+        yield Section("Growth", note=f"{waiting}.")
+    else:
+        measured = f"Measured at {report.growth.measured_at:%Y-%m-%d %H:%M} UTC."
+        yield Section("Growth", (_make_growth(report.growth),), note=f"{waiting}. {measured}")
+
+
+def _make_violations(result: RuleResult) -> Section:
+    places = tuple(_make_table(rows) for rows in (result.worst, result.sample) if rows)
+    note = f"{result.sentence.rstrip('.')}."
+    if len(places) > 1:
+        note += " The worst partitions, then the first rows."
+    return Section(f"Where {result.rule} is violated", places, note=note)
 
 
 def _describe_equation(equation: Equation) -> str:
     """The equation as a sentence, without the terms that are zero."""
     parts = " + ".join(f"{part.value:,} {part.name}" for part in equation.parts if part.value) or "0"
-    rest = f", with {equation.unexplained:,} unexplained" if equation.unexplained else ""
-    return f"{equation.total.value:,} {equation.total.name} = {parts}{rest}."
+    sentence = f"{equation.total.value:,} {equation.total.name} = {parts}"
+    if equation.unexplained:
+        sentence += f", with {equation.unexplained:,} unexplained"
+    return f"{sentence}."
 
 
 def _make_equation(equation: Equation) -> TableOf:
@@ -249,56 +273,61 @@ def _make_equation(equation: Equation) -> TableOf:
 
 def _make_rules(results: Sequence[RuleResult], history: Sequence[CheckHistoryEntry]) -> TableOf:
     shown = history[-MARKS_MAX:]
-    bad = (RuleOutcome.FAILED, RuleOutcome.CRASHED)
-    rows = [
-        (
-            result.rule,
-            f"{result.outcome.value} ({result.severity.value})" if result.outcome in bad else result.outcome.value,
-            "-" if result.observed is None else f"{result.observed:,}",
-            "".join(MARKS[point.outcomes[result.rule]] for point in shown if result.rule in point.outcomes),
-            f"{result.sentence} {result.reason}".strip(),
-        )
-        for result in results
-    ]
-    outcomes = {number: result.outcome for number, result in enumerate(results)}
-    marks = {number: "bad" for number, outcome in outcomes.items() if outcome in bad}
-    marks |= {number: "good" for number, outcome in outcomes.items() if outcome is RuleOutcome.PASSED}
+    rows: list[tuple[str, ...]] = []
+    marks: dict[int, str] = {}
+    for number, result in enumerate(results):
+        outcome = result.outcome.value
+        if result.outcome in {RuleOutcome.FAILED, RuleOutcome.CRASHED}:
+            # A rule that passes has a severity, too, which would only alarm here.
+            outcome = f"{outcome} ({result.severity.value})"
+            marks[number] = "bad"
+        elif result.outcome is RuleOutcome.PASSED:
+            marks[number] = "good"
+        violations = "-" if result.observed is None else f"{result.observed:,}"
+        # A rule that was declared later has no outcome in the checks before.
+        checks = "".join(MARKS[point.outcomes[result.rule]] for point in shown if result.rule in point.outcomes)
+        promise = f"{result.sentence} {result.reason}".strip()
+        rows.append((result.rule, outcome, violations, checks, promise))
     return TableOf(("rule", "outcome", "violations", "last checks", "promise"), rows, marks)
 
 
 def _make_table(rows: Sequence[dict[str, int | str | None]]) -> TableOf:
-    texts = [[_show(name, value) for name, value in row.items()] for row in rows]
-    return TableOf([name.replace("_", " ") for name in rows[0]], texts)
+    return TableOf([name.replace("_", " ") for name in rows[0]], list(map(_show_row, rows)))
+
+
+def _show_row(row: dict[str, int | str | None]) -> list[str]:
+    return [_show(name, value) for name, value in row.items()]
 
 
 def _show(name: str, value: int | str | None) -> str:
     """A cell; an offset stays as a command takes it."""
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) and not name.endswith("offset") else str(value)
+    if isinstance(value, int) and not name.endswith("offset"):
+        return f"{value:,}"
+    return str(value)
 
 
 def _draw_history(history: Sequence[CheckHistoryEntry]) -> Iterator[str]:
     if len(history) < 2:  # noqa: PLR2004  # a line has two ends
         return
     points = sorted(history, key=lambda point: point.at)
-    hours = [((point.at - points[0].at) / 3600, point) for point in points]
-    lag = [(at, float(point.lag_messages)) for at, point in hours]
-    age = [(at, point.freshness_seconds) for at, point in hours if point.freshness_seconds is not None]
+    lag: list[tuple[float, float]] = []
+    age: list[tuple[float, float]] = []
+    for point in points:
+        hours = (point.at - points[0].at) / 3600
+        lag.append((hours, float(point.lag_messages)))
+        if point.freshness_seconds is not None:
+            age.append((hours, point.freshness_seconds))
     for name, line, unit in (("lag", lag, "messages"), ("freshness", age, "seconds")):
         if line:
             yield draw_lines([Line(f"{name}, {unit}", line)], x_label="hours since the first check shown", y_label=unit)
 
 
 def _make_growth(growth: DiskGrowth) -> TableOf:
-    rows = [
-        (
-            each.kind.value,
-            f"{each.files:,}",
-            decimal(each.bytes),
-            "-" if each.bytes_a_day is None else decimal(int(each.bytes_a_day)),
-            "-" if each.bytes_in_30_days is None else decimal(each.bytes_in_30_days),
-        )
-        for each in growth.kinds
-    ]
+    rows: list[tuple[str, ...]] = []
+    for files in growth.kinds:
+        a_day = "-" if files.bytes_a_day is None else decimal(int(files.bytes_a_day))
+        in_30_days = "-" if files.bytes_in_30_days is None else decimal(files.bytes_in_30_days)
+        rows.append((files.kind.value, f"{files.files:,}", decimal(files.bytes), a_day, in_30_days))
     return TableOf(("files of", "number", "size", "a day", "in 30 days"), rows)

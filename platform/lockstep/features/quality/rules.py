@@ -344,15 +344,18 @@ def merge_forgotten(
         living: Partitions that the stream knows, by (topic id, partition).
         rules: The rules; no sum of partitions that keep them breaks one.
     """
-    kept = list[PartitionSummary]()
+    separate = list[PartitionSummary]()
     gone = list[PartitionSummary]()
-    for each in partitions:
-        is_kept = each.place in living or any(rule.breaks(each) for rule in rules)
-        (kept if is_kept else gone).append(each)
+    for partition in partitions:
+        if partition.place in living or any(rule.breaks(partition) for rule in rules):
+            separate.append(partition)
+        else:
+            gone.append(partition)
     if not gone:
-        return tuple(kept)
-    total = reduce(lambda total, each: each.add(total), gone, _NOTHING)
-    return (msgspec.structs.replace(total, reached=None), *kept)
+        return tuple(separate)
+    # The sum is the later operand of each addition, as `add` keeps the names of that one: "(forgotten topics)".
+    total = reduce(lambda total, partition: partition.add(total), gone, _NOTHING)
+    return (msgspec.structs.replace(total, reached=None), *separate)
 
 
 PROOF_NOT_NULL: Final = SummaryRule[FileSummary](

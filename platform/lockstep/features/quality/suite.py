@@ -48,13 +48,18 @@ def judge_summary(rules: Sequence[SummaryRule[P]], places: Sequence[P]) -> Judge
         rules: The rules; their ids differ.
         places: The measurements, one per place.
     """
-    breaks = {rule.id: [rule.breaks(place) for place in places] for rule in rules}
+    breaks = {rule.id: list(map(rule.breaks, places)) for rule in rules}
+    # A break without evidence must not become "nothing to check yet".
     with_evidence = [rule for rule in rules if any(breaks[rule.id]) or any(map(rule.evidence, places))]
-    found, raw = validate({rule.id: rule.id for rule in with_evidence}, breaks) if with_evidence else ({}, None)
-    results = (
-        read_result(rule, breaks[rule.id], places, found.get(rule.id)) if rule in with_evidence else _nothing(rule)
-        for rule in rules
-    )
+    if not with_evidence:
+        return Judged(tuple(map(_nothing, rules)))
+    by_rule, raw = validate({rule.id: rule.id for rule in with_evidence}, breaks)
+    results: list[RuleResult] = []
+    for rule in rules:
+        if rule in with_evidence:
+            results.append(read_result(rule, breaks[rule.id], places, by_rule.get(rule.id)))
+        else:
+            results.append(_nothing(rule))
     return Judged(tuple(results), raw)
 
 
@@ -81,6 +86,7 @@ def validate(
     from great_expectations.data_context.types.base import ProgressBarsConfig
     from great_expectations.expectations.core.expect_column_values_to_be_between import ExpectColumnValuesToBeBetween
 
+    # Nulls are excluded from checks of a column, so that a column of nulls passes: integers cannot be null.
     frame = pd.DataFrame(breaks).astype("int64")
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -93,9 +99,10 @@ def validate(
             for rule, column in columns.items()
         ],
     )
-    found: dict[str, Any] = batch.validate(suite, result_format="BASIC").to_json_dict()  # type: ignore[no-untyped-call]  # not typed there
-    by_rule = {result["expectation_config"]["meta"]["rule"]: result for result in found["results"]}
-    return by_rule, msgspec.Raw(msgspec.json.encode(found))
+    validated: dict[str, Any] = batch.validate(suite, result_format="BASIC").to_json_dict()  # type: ignore[no-untyped-call]  # not typed there
+    # Its results are in another order than the suite.
+    by_rule = {result["expectation_config"]["meta"]["rule"]: result for result in validated["results"]}
+    return by_rule, msgspec.Raw(msgspec.json.encode(validated))
 
 
 def read_result(
@@ -122,14 +129,20 @@ def read_result(
 
 def _crash(found: Mapping[str, Any]) -> str | None:
     """Why an expectation about counts crashed; None when it has a verdict."""
-    counted = "unexpected_count" in (found.get("result") or {})
-    return _find_exception(found) or (None if counted else "Great Expectations gave a result without counts")
+    exception = _find_exception(found)
+    if exception:
+        return exception
+    # A crashed expectation resembles a failed one, with other fields.
+    if "unexpected_count" in (found.get("result") or {}):
+        return None
+    return "Great Expectations gave a result without counts"
 
 
 def _find_exception(found: Mapping[str, Any]) -> str | None:
-    said = found.get("exception_info") or {}
+    info = found.get("exception_info") or {}
     # Its own exceptions are here, those of its metrics one level below.
-    for part in (said, *(inner for inner in said.values() if isinstance(inner, Mapping))):
+    of_metrics = [inner for inner in info.values() if isinstance(inner, Mapping)]
+    for part in (info, *of_metrics):
         if part.get("raised_exception"):
             return str(part.get("exception_message") or "an exception without a message")
     return None
@@ -137,9 +150,13 @@ def _find_exception(found: Mapping[str, Any]) -> str | None:
 
 def _worst(rule: SummaryRule[P], breaks: Sequence[int], places: Sequence[P]) -> tuple[dict[str, Cell], ...]:
     broken = sorted((-count, number) for number, count in enumerate(breaks) if count)
-    shown = [{name: getattr(places[number], name) for name in rule.shown} for _, number in broken[:WORST_MAX]]
-    counts = [{rule.counted: breaks[number]} if rule.counted else {} for _, number in broken[:WORST_MAX]]
-    return tuple(place | count for place, count in zip(shown, counts, strict=True))
+    worst: list[dict[str, Cell]] = []
+    for _, number in broken[:WORST_MAX]:
+        cells: dict[str, Cell] = {name: getattr(places[number], name) for name in rule.shown}
+        if rule.counted:
+            cells[rule.counted] = breaks[number]
+        worst.append(cells)
+    return tuple(worst)
 
 
 def _crashed(rule: SummaryRule[P], reason: str) -> RuleResult:
@@ -187,21 +204,22 @@ def judge_expectations(rules: Sequence[Expectation], rows: DataFrame, count: int
 @contextmanager
 def _in_utc() -> Iterator[None]:
     """Let UTC be the local time of this process: Spark exchanges times with Python in local time."""
-    before = os.environ.get("TZ")
+    zone = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"
     time.tzset()
     try:
         yield
     finally:
         del os.environ["TZ"]
-        os.environ.update({} if before is None else {"TZ": before})
+        if zone is not None:
+            os.environ["TZ"] = zone
         time.tzset()
 
 
 def _to_utc(value: object) -> object:
     """An argument whose times are UTC, without a zone as those of Spark: Python compares no others."""
     if isinstance(value, list | tuple):
-        return [_to_utc(each) for each in value]
+        return [_to_utc(item) for item in value]
     if isinstance(value, datetime) and value.utcoffset() is not None:
         return value.astimezone(UTC).replace(tzinfo=None)
     return value
@@ -222,12 +240,15 @@ def _judge_expectation(rule: Expectation, batch: Batch, count: int) -> Judged:
         return Judged((_crashed(summary, crash),))
     details = found.get("result") or {}
     failed = found["success"] is not True
+    outcome = RuleOutcome.FAILED if failed else RuleOutcome.PASSED
     observed = f"observed {details['observed_value']}" if "observed_value" in details else ""
-    result = _without_verdict(summary, RuleOutcome.FAILED if failed else RuleOutcome.PASSED, int(failed), observed)
+    result = _without_verdict(summary, outcome, int(failed), observed)
     result = msgspec.structs.replace(result, unexpected=int(failed), checked=1, rows=count)
     return Judged((result,), msgspec.Raw(msgspec.json.encode(found, enc_hook=_to_plain)))
 
 
 def _to_plain(value: Any) -> object:
     """What Great Expectations leaves as numpy's, such as the verdicts about quantiles; else a text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
