@@ -651,14 +651,14 @@ HOUSEKEEPING = list_mutants(
     "features/retention/test_housekeeping.py",
     Change(
         "data files at the floor are kept",
-        "kept = (None, floor.batch_version, *head.kept_versions.values())",
-        "kept = (None, *head.kept_versions.values())",
+        "needed = (None, floor.batch_version, *head.kept_versions.values())",
+        "needed = (None, *head.kept_versions.values())",
         "test_files_that_compaction_replaced_after_the_batch_of_the_floor_stay",
     ),
     Change(
         "data files that a rewind brought back are kept",
-        "kept = (None, floor.batch_version, *head.kept_versions.values())",
-        "kept = (None, floor.batch_version)",
+        "needed = (None, floor.batch_version, *head.kept_versions.values())",
+        "needed = (None, floor.batch_version)",
         "test_files_that_a_rewind_brought_back_stay_until_the_floor_has_passed_it",
     ),
     Change(
@@ -879,13 +879,13 @@ REWIND_PLAN = list_mutants(
     "features/history/test_rewound_rows.py",
     Change(
         "topics that were taken up since the target keep their first position",
-        "for key, row in (*held.items(), *taken_up.items()):",
+        "for key, row in (*held.items(), *added.items()):",
         "for key, row in held.items():",
         "test_a_topic_that_was_taken_up_since_is_read_again_from_its_first_position",
     ),
     Change(
         "partitions that a known topic got since the target have no position",
-        "if key not in held and not _is_judged_again(row, now.get(key), known):",
+        "if key not in held and not _is_judged_again(row, now.get(key), judged_names):",
         "if key not in held:",
         "test_a_partition_that_a_known_topic_got_since_has_no_position_and_its_growth_is_judged_again",
     ),

@@ -150,9 +150,12 @@ def compare_streams(
     tables = {LEFT: one.table, RIGHT: other.table}
     joined = _make_join(bounds, columns)
     (counts,) = run_sql(tables, f"{joined} {_make_counts(columns)}").to_pylist()
-    shown = _list_samples(run_sql(tables, f"{joined} {_make_samples(columns, samples)}")) if samples else []
-    differing = (ColumnDifference(name, counts[f"c{number}"] or 0) for number, name in enumerate(columns))
-    ordered = sorted((each for each in differing if each.rows), key=lambda each: (-each.rows, each.column))
+    shown: list[dict[str, object]] = []
+    if samples:
+        shown = _list_samples(run_sql(tables, f"{joined} {_make_samples(columns, samples)}"))
+    compared = [ColumnDifference(name, counts[f"c{number}"] or 0) for number, name in enumerate(columns)]
+    differing = [column for column in compared if column.rows]
+    differing.sort(key=lambda column: (-column.rows, column.column))
     is_equal = not (counts["missing"] or counts["added"] or counts["changed"])
     return StreamDiff(
         left=left.stream,
@@ -164,7 +167,7 @@ def compare_streams(
         missing=counts["missing"],
         added=counts["added"],
         changed=counts["changed"],
-        columns=tuple(ordered),
+        columns=tuple(differing),
         samples=tuple(_make_sample(row, columns) for row in shown),
         notes=tuple(_find_notes(one, other, shared)),
         next_step=find_next_step(one.head, other.head, is_equal=is_equal),
@@ -182,11 +185,12 @@ def _find_starts(
     folders: StreamFolders, head: Head, positions: Mapping[TopicIdPartition, LedgerRow]
 ) -> dict[TopicIdPartition, int]:
     """The first offset of each partition that was read. Batches that the ledger lacks yet may be the first."""
-    counts = " OR ".join(f"generation = {each} AND batch <= {last}" for each, last in head.valid_batches.items())
+    valid = head.valid_batches.items()
+    counts = " OR ".join(f"generation = {generation} AND batch <= {last}" for generation, last in valid)
     sql = f"SELECT topic_id, partition, min(start) AS start FROM {LEDGER} WHERE {counts} GROUP BY 1, 2"  # noqa: S608
     rows = run_sql({LEDGER: delta_log.open_delta_table(folders.ledger)}, sql).to_pylist()
-    found = {(row["topic_id"], row["partition"]): row["start"] for row in rows}
-    return {key: min(row.start, found.get(key, row.start)) for key, row in positions.items()}
+    starts = {(row["topic_id"], row["partition"]): row["start"] for row in rows}
+    return {key: min(row.start, starts.get(key, row.start)) for key, row in positions.items()}
 
 
 def _find_bounds(key: TopicIdPartition, one: _Side, other: _Side) -> tuple[int, int]:
@@ -202,19 +206,18 @@ def _make_join(bounds: Mapping[TopicIdPartition, tuple[int, int]], columns: Sequ
     )
     both = " AND ".join(f'l."{name}" = r."{name}"' for name in IDENTITY)
     keys = ", ".join(f'coalesce(l."{name}", r."{name}") AS "{name}"' for name in IDENTITY)
+    # Numbered, as the name of a column may hold any character. Two nulls are equal, which `<>` does not find.
     pairs = ", ".join(
         f'l."{name}" AS "l{number}", r."{name}" AS "r{number}", l."{name}" IS DISTINCT FROM r."{name}" AS "d{number}"'
         for number, name in enumerate(columns)
     )
     here = 'b.topic_id = t."_topic_id" AND b.partition = t."_partition"'
     inside = f'{here} AND t."_emit_offset" >= b.since AND t."_emit_offset" < b.until'
-    sides = ", ".join(
-        f"{alias} AS (SELECT t.* FROM {name} t JOIN bounds b ON {inside})"  # noqa: S608  # of this module's own names
-        for alias, name in (("l", LEFT), ("r", RIGHT))
-    )
-    found = f'{keys}, l."_row" IS NOT NULL AS has_left, r."_row" IS NOT NULL AS has_right, {pairs}'
-    j = f"SELECT {found} FROM l FULL OUTER JOIN r ON {both}"  # noqa: S608  # of names in the tables' schemas
-    return f"WITH bounds(topic_id, partition, since, until) AS (VALUES {values}), {sides}, j AS ({j})"
+    left = f"l AS (SELECT t.* FROM {LEFT} t JOIN bounds b ON {inside})"  # noqa: S608  # of this module's own names
+    right = f"r AS (SELECT t.* FROM {RIGHT} t JOIN bounds b ON {inside})"  # noqa: S608  # as above
+    fields = f'{keys}, l."_row" IS NOT NULL AS has_left, r."_row" IS NOT NULL AS has_right, {pairs}'
+    j = f"SELECT {fields} FROM l FULL OUTER JOIN r ON {both}"  # noqa: S608  # of names in the tables' schemas
+    return f"WITH bounds(topic_id, partition, since, until) AS (VALUES {values}), {left}, {right}, j AS ({j})"
 
 
 def _make_counts(columns: Sequence[str]) -> str:
@@ -247,17 +250,21 @@ def _list_samples(found: pa.Table) -> list[dict[str, object]]:
 
 
 def _make_sample(row: Mapping[str, object], columns: Sequence[str]) -> DifferentRow:
-    whole = not (row["has_left"] and row["has_right"])
-    values = {
-        name: (row[f"l{number}"], row[f"r{number}"])
-        for number, name in enumerate(columns)
-        if whole or row[f"d{number}"]
-    }
-    at = columns.index("_topic")
-    kind = "changed" if not whole else "missing" if row["has_left"] else "added"
+    kind = "changed"
+    if not row["has_left"]:
+        kind = "added"
+    elif not row["has_right"]:
+        kind = "missing"
+    # Of a row that one side lacks, all values are shown.
+    values: dict[str, tuple[object, object]] = {}
+    for number, name in enumerate(columns):
+        if kind != "changed" or row[f"d{number}"]:
+            values[name] = (row[f"l{number}"], row[f"r{number}"])
+    side = "l" if row["has_left"] else "r"
+    topic = row[f"{side}{columns.index('_topic')}"]
     return DifferentRow(
         kind=kind,
-        topic=str(row[f"l{at}"] if row["has_left"] else row[f"r{at}"]),
+        topic=str(topic),
         partition=int(str(row["_partition"])),
         emit_offset=int(str(row["_emit_offset"])),
         row=int(str(row["_row"])),
@@ -281,16 +288,20 @@ def _find_notes(one: _Side, other: _Side, shared: Collection[TopicIdPartition]) 
 
 def _find_common(one: _Side, other: _Side) -> list[tuple[str, bool]]:
     """The columns of both, and whether they are compared: the engine finds the text "1" and the number 1 equal."""
-    left = one.types
-    right = other.types
-    shared = (name for name in left if name in right and name not in NOT_COMPARED)
-    return [(name, left[name] == right[name] or _are_alike(left[name], right[name])) for name in shared]
+    types = one.types
+    other_types = other.types
+    shared = [name for name in types if name in other_types and name not in NOT_COMPARED]
+    return [(name, _are_alike(types[name], other_types[name])) for name in shared]
 
 
 def _are_alike(one: DataType, other: DataType) -> bool:
-    """Whether two types are of the same kind of numbers, which differ in their range only."""
-    kinds = [_NUMBERS.get(each.type.partition("(")[0]) for each in (one, other)]
-    return kinds[0] is not None and kinds[0] == kinds[1]
+    """Whether two types are equal, or of the same kind of numbers, which differ in their range only."""
+    if one == other:
+        return True
+    # Delta's name of a decimal has its precision in parentheses.
+    kind = _NUMBERS.get(one.type.partition("(")[0])
+    other_kind = _NUMBERS.get(other.type.partition("(")[0])
+    return kind is not None and kind == other_kind
 
 
 _NUMBERS = dict.fromkeys(("byte", "short", "integer", "long"), "integer") | {
@@ -343,12 +354,12 @@ def make_diff_page(found: StreamDiff) -> Page:
     """The page of a comparison. Pure."""
     counts = (("equal", found.equal), ("missing", found.missing), ("added", found.added), ("changed", found.changed))
     bars = [Bar(name, float(rows), f"{rows:,}") for name, rows in counts]
-    changed = [(each.column, f"{each.rows:,}") for each in found.columns]
-    rows = [
-        (each.kind, f"{each.topic}/{each.partition}@{each.emit_offset}", str(each.row), column, str(left), str(right))
-        for each in found.samples
-        for column, (left, right) in each.values.items()
-    ]
+    changed = [(column.column, f"{column.rows:,}") for column in found.columns]
+    rows: list[tuple[str, ...]] = []
+    for row in found.samples:
+        message = f"{row.topic}/{row.partition}@{row.emit_offset}"
+        for column, (left, right) in row.values.items():
+            rows.append((row.kind, message, str(row.row), column, str(left), str(right)))
     sides = ("kind", "message", "row", "column", found.left, found.right)
     sections = [Section("Rows", charts=[draw_bars(bars, "rows")], note="; ".join(found.notes))]
     if changed:

@@ -335,7 +335,9 @@ def _find_change(own: StreamFolders, shadow: Head) -> str:
         head = None  # it is being deleted
     if head is None or head.table_id != shadow.table_id:
         return "it was dropped meanwhile; nothing was changed"
-    return "" if head.erasure == shadow.erasure else "a session was erased from it meanwhile; nothing was changed"
+    if head.erasure != shadow.erasure:
+        return "a session was erased from it meanwhile; nothing was changed"
+    return ""
 
 
 def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin: Origin) -> _Prepared:
@@ -349,20 +351,21 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
     archived = read_archived_ends(folders, head)
     archives = head.archive is not None and handle.stream.archive is not None
     reached = {key: keep_retired(row, newest.get(key), archived.get(key)) for key, row in read.items()}
-    taken = ledger.read_positions_at(own, FIRST_BATCH)
-    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
-    begun = {key: _with_state_of(row, held.get(key)) for key, row in taken.items()}
+    first_rows = ledger.read_positions_at(own, FIRST_BATCH)
+    target_rows = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    begun = {key: _with_state_of(row, target_rows.get(key)) for key, row in first_rows.items()}
     now = dict(list_named_files(folders.table))
     then = list_files_of(folders, target)
     needs, damaged = find_state_files(folders, begun.values())
     back = {path: size for path, size in then.items() if path not in now}
     prepared = _Prepared(head, target, shadow, own, begun, reached, {**needs, **back})
     files = [*back.items(), *list_named_files(own.table, shadow.batch_version)]
+    unarchived = list_unarchived(newest, reached, archived) if archives else []
     obstacles = [
         *_find_writers(handle, head, own, shadow),
-        *_find_disagreement(head, origin, shadow, taken, held),
+        *_find_disagreement(head, origin, shadow, first_rows, target_rows),
         *_find_unfit_columns(folders, own, target, shadow),
-        *_refuse_unarchived(head.stream, list_unarchived(newest, reached, archived) if archives else ()),
+        *_refuse_unarchived(head.stream, unarchived),
         *_find_gone(head.stream, files, damaged + find_state_files(own, reached.values())[1]),
     ]
     forgotten = ledger.read_forgotten(own.ledger, newest.keys() - read.keys())
@@ -445,8 +448,11 @@ def keep_retired(row: LedgerRow, now: LedgerRow | None, archived: ArchivedEnd | 
         archived: The end of its archive.
     """
     row = msgspec.structs.replace(row, archived_until=None if archived is None else archived.until)
-    stays = now is not None and now.retired and (now.until == row.until or now.is_gone)
-    return row.with_retirement_of(now) if now is not None and stays else row
+    if now is None or not now.retired:
+        return row
+    if now.until == row.until or now.is_gone:
+        return row.with_retirement_of(now)
+    return row
 
 
 def _compare(
@@ -471,10 +477,10 @@ def _compare(
 
 
 def _find_writers(handle: StreamHandle, head: Head, own: StreamFolders, shadow: Head) -> Iterable[Obstacle]:
-    for folders, each in ((handle.folders, head), (own, shadow)):
-        if is_writer_alive(folders.control, each.epoch):
-            step = f"lockstep stop {each.stream} --why '...'"
-            yield Obstacle(RewindReason.WRITER, f"epoch {each.epoch} of {each.stream} is writing", step)
+    for folders, written in ((handle.folders, head), (own, shadow)):
+        if is_writer_alive(folders.control, written.epoch):
+            step = f"lockstep stop {written.stream} --why '...'"
+            yield Obstacle(RewindReason.WRITER, f"epoch {written.epoch} of {written.stream} is writing", step)
     if shadow.desired is Desired.HALTED:
         step = f"lockstep resume {shadow.stream}, or correct its code"
         yield Obstacle(RewindReason.HALTED, f"{shadow.stream} is halted: {shadow.reason}", step)
@@ -542,7 +548,7 @@ def _refuse_unarchived(stream: str, ahead: Sequence[Unarchived]) -> Iterable[Obs
     """Refuse to pass over messages that the stream has not archived: its shadow archives nothing."""
     if ahead:
         worst = max(ahead, key=attrgetter("offsets"))
-        total = sum(each.offsets for each in ahead)
+        total = sum(unarchived.offsets for unarchived in ahead)
         problem = (
             f"the archive of {stream} would lack {total} offsets that only the shadow has read, most of "
             f"{worst.row.topic}/{worst.row.partition}: {worst.offsets} from {worst.start} on"
@@ -563,17 +569,18 @@ def _find_unfit_columns(folders: StreamFolders, own: StreamFolders, target: Head
 
 
 def _find_behind(partitions: Sequence[PromotedPartition], name: str) -> Iterable[Obstacle]:
-    gone = [(each.topic, each.behind) for each in partitions if each.behind and each.is_gone]
-    partitions = [each for each in partitions if not each.is_gone]
-    if late := [each for each in partitions if each.behind]:
-        worst = max(late, key=lambda each: each.behind)
+    gone = [(partition.topic, partition.behind) for partition in partitions if partition.behind and partition.is_gone]
+    partitions = [partition for partition in partitions if not partition.is_gone]
+    if late := [partition for partition in partitions if partition.behind]:
+        worst = max(late, key=lambda partition: partition.behind)
+        offsets = sum(partition.behind for partition in late)
         problem = (
-            f"{name} is {sum(each.behind for each in late)} offsets behind in {len(late)} partitions, most in "
-            f"{worst.topic}/{worst.partition}: {worst.shadow_at} of {worst.position}"
+            f"{name} is {offsets} offsets behind in {len(late)} partitions, most in {worst.topic}/{worst.partition}: "
+            f"{worst.shadow_at} of {worst.position}"
         )
         step = f"lockstep run {name} --available-now; or --accept-behind: their rows go until they are read again"
         yield Obstacle(RewindReason.BEHIND, problem, step)
-    if lost := sum(each.expired for each in partitions):
+    if lost := sum(partition.expired for partition in partitions):
         problem = f"Kafka no longer has {lost} offsets that {name} has not read and the stream has"
         yield Obstacle(RewindReason.EXPIRED, problem, f"keep {name} as it is, or start another shadow")
     if gone:
@@ -596,11 +603,11 @@ def _check_code(
     """Whether the deployed code is the shadow's, and whether it can continue the shadow's tables."""
     stream = handle.stream
     name = own.stream
-    found = list[Obstacle]()
+    obstacles = list[Obstacle]()
     step = f"deploy the code of {name} for {stream.name}, then promote"
     if digest_code(stream) != origin.code_digest:
         problem = f"the deployed code of {stream.name} is not that of {name}"
-        found.append(Obstacle(RewindReason.CODE, problem, f"{step}; or --accept-code"))
+        obstacles.append(Obstacle(RewindReason.CODE, problem, f"{step}; or --accept-code"))
     migrated = tuple[str, ...]()
     try:
         row_type = stream.types.row
@@ -609,8 +616,8 @@ def _check_code(
         migrated = check_state_types(stream, own, reached.values())
     except (TableError, StateError) as error:
         problem = f"the deployed code cannot continue from {name}: {error.problem}"
-        found.append(Obstacle(RewindReason.UNFIT, problem, step))
-    return migrated, found
+        obstacles.append(Obstacle(RewindReason.UNFIT, problem, step))
+    return migrated, obstacles
 
 
 def _count_side(folder: Path, shadow: Head) -> int:
@@ -624,9 +631,9 @@ def _commit(handle: StreamHandle, prepared: _Prepared, cause: str) -> tuple[Head
         made = list[Path]()
         with delete_on_error(made), _refuse_dropped(handle.stream.name, prepared.folders, prepared.shadow):
             planned, rows = _copy_all(handle, prepared, hour, cause, made)
-            refuse_undone_copies(
-                list_undone(handle.folders, handle.stream, prepared.head, prepared.target), PromotionPlan.PLAN
-            )
+            # After the copies, which take long: a row may have been copied elsewhere meanwhile.
+            undone = list_undone(handle.folders, handle.stream, prepared.head, prepared.target)
+            refuse_undone_copies(undone, PromotionPlan.PLAN)
         try:
             with delete_unless_committed(made):
                 return commit_restored(output, commit_promotion(planned), hour).head, rows
@@ -652,13 +659,13 @@ def _copy_all(
     name = LedgerFileName(format_hour(now), plan.generation, head.batch + FIRST_BATCH, plan.batch)
     file = ledger.write_ledger_parts(folders.ledger, (*_renumber_ledger(prepared), rows), name)
     made.append(folders.ledger / file.path)
-    kept = _copy_side(own.quarantine, folders.quarantine, prepared, made)
+    quarantined = _copy_side(own.quarantine, folders.quarantine, prepared, made)
     late = _copy_side(own.late, folders.late, prepared, made)
     if late:
         create_late_table(folders)
     needs |= {folders.ledger / file.path: file.size, **prepared.needs}
-    needs |= {folders.quarantine / each.path: each.size for each in kept}
-    needs |= {folders.late / each.path: each.size for each in late}
+    needs |= {folders.quarantine / side_file.path: side_file.size for side_file in quarantined}
+    needs |= {folders.late / side_file.path: side_file.size for side_file in late}
     planned = PromotionCommit(
         table=folders.table,
         seen=head,
@@ -670,7 +677,7 @@ def _copy_all(
         files=tuple(_copy_data(own.table, prepared.shadow.batch_version, folders.table, hour, label, made)),
         fields=tuple(_open_shadow(own, prepared.shadow).schema().fields),
         ledger=file,
-        quarantine=kept,
+        quarantine=quarantined,
         late=late,
         at=now.timestamp(),
         cause=cause,
@@ -684,7 +691,7 @@ def _copy_positions(
 ) -> tuple[list[LedgerRow], dict[Path, int]]:
     """The positions of the shadow as those of the last batch, and the file with a copy of their state."""
     plan = prepared.plan
-    last = sorted(prepared.reached.values(), key=lambda each: (each.topic_id, each.partition))
+    last = sorted(prepared.reached.values(), key=lambda row: (row.topic_id, row.partition))
     stamp = LedgerStamp(
         generation=plan.generation,
         batch=plan.batch,
@@ -706,23 +713,24 @@ def _copy_positions(
 def _renumber_ledger(prepared: _Prepared) -> Iterator[list[LedgerRow]]:
     """The ledger of the shadow with batches and generation of the stream; its first batch has the stream's state."""
     counts = prepared.shadow.valid_batches
-    plan = prepared.plan
-    accepted = prepared.shadow.lost.accepted_batch
     for rows in ledger.iterate_rows(prepared.folders.ledger, last_batch=prepared.shadow.batch):
-        yield [
-            msgspec.structs.replace(
-                prepared.begun[TopicIdPartition(row.topic_id, row.partition)] if row.batch == FIRST_BATCH else row,
-                generation=plan.generation,
-                batch=plan.last_batch + row.batch,
-                epoch=prepared.head.epoch + 1,
-                losses=[
-                    msgspec.structs.replace(each, is_accepted=each.is_accepted or row.batch <= accepted)
-                    for each in row.losses
-                ],
-            )
-            for row in rows
-            if row.batch <= counts.get(row.generation, -1)
-        ]
+        yield [_renumber_row(prepared, row) for row in rows if row.batch <= counts.get(row.generation, -1)]
+
+
+def _renumber_row(prepared: _Prepared, row: LedgerRow) -> LedgerRow:
+    # The head of the shadow, which tells up to which batch losses are accepted, is not promoted.
+    is_accepted = row.batch <= prepared.shadow.lost.accepted_batch
+    losses = [msgspec.structs.replace(loss, is_accepted=loss.is_accepted or is_accepted) for loss in row.losses]
+    renumbered = row
+    if row.batch == FIRST_BATCH:
+        renumbered = prepared.begun[TopicIdPartition(row.topic_id, row.partition)]
+    return msgspec.structs.replace(
+        renumbered,
+        generation=prepared.plan.generation,
+        batch=prepared.plan.last_batch + row.batch,
+        epoch=prepared.head.epoch + 1,
+        losses=losses,
+    )
 
 
 def _open_shadow(own: StreamFolders, shadow: Head) -> DeltaTable:
@@ -737,8 +745,8 @@ def _copy_data(source: Path, version: int, target: Path, hour: str, label: str, 
         path = f"commit_hour={hour}/promoted-{label}-{uuid.uuid4().hex}.parquet"
         pending = find_storage(target).open_pending(target / path)
         try:
-            for at in range(0, file.size, PIECE_BYTES):
-                pending.sink.write(storage.read_range(source / file.path, at, PIECE_BYTES))
+            for start in range(0, file.size, PIECE_BYTES):
+                pending.sink.write(storage.read_range(source / file.path, start, PIECE_BYTES))
             pending.finish()
         finally:
             pending.abandon()
@@ -765,8 +773,9 @@ def _copy_side(source: Path, target: Path, prepared: _Prepared, made: list[Path]
 def _renumber_side(rows: pa.Table, plan: PromotionPlan) -> pa.Table:
     generation = pa.array([plan.generation] * rows.num_rows, pa.int64())
     batch = pc.add(rows["batch"], plan.last_batch)
-    kept = rows.set_column(rows.schema.get_field_index("generation"), "generation", generation)
-    return kept.set_column(kept.schema.get_field_index("batch"), "batch", batch).cast(quarantine.SCHEMA)
+    rows = rows.set_column(rows.schema.get_field_index("generation"), "generation", generation)
+    rows = rows.set_column(rows.schema.get_field_index("batch"), "batch", batch)
+    return rows.cast(quarantine.SCHEMA)
 
 
 def _read_side(folder: Path, shadow: Head) -> Iterator[pa.Table]:
@@ -779,5 +788,6 @@ def _read_side(folder: Path, shadow: Head) -> Iterator[pa.Table]:
         rows = pq.ParquetFile(find_storage(folder).open_source(folder / str(path))).read()
         written = rows.select(["generation", "batch"]).to_pylist()
         counts = pa.array([row["batch"] <= valid.get(row["generation"], -1) for row in written], pa.bool_())
-        if (kept := rows.filter(counts)).num_rows:
-            yield kept
+        counting = rows.filter(counts)
+        if counting.num_rows:
+            yield counting

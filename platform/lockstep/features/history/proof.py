@@ -44,18 +44,18 @@ def check_origin(folders: StreamFolders, stored: StoredTables, violations: Viola
         stored.notes.append(f"it started with savepoint {origin.savepoint}, batch {origin.batch}, imported: {where}")
         return
     source = StreamFolders(origin.stream, folders.root)  # 2
-    held = _read_source(source, origin)
-    if held is None:
+    source_rows = _read_source(source, origin)
+    if source_rows is None:
         stored.notes.append(
             f"{origin.stream} does not keep batch {origin.batch}, from which the shadow started, any more"
         )
         return
-    theirs = {key: row for key, row in held.items() if key in first}
+    theirs = {key: row for key, row in source_rows.items() if key in first}
     rows = [_with_position(row, theirs.get(key)) for key, row in first.items()]
     _compare(source, origin, rows, {key: _section(row) for key, row in theirs.items()}, violations)
-    for key in held.keys() - first.keys():
-        found = f"nothing of {held[key].topic}/{held[key].partition}"
-        violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, f"all positions of batch {origin.batch}", found)
+    for key in source_rows.keys() - first.keys():
+        missing = f"nothing of {source_rows[key].topic}/{source_rows[key].partition}"
+        violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, f"all positions of batch {origin.batch}", missing)
 
 
 def _read_source(source: StreamFolders, origin: Origin) -> Mapping[TopicIdPartition, LedgerRow] | None:
@@ -75,10 +75,14 @@ def _read_source(source: StreamFolders, origin: Origin) -> Mapping[TopicIdPartit
 
 def _read_positions(source: StreamFolders, now: Head, batch: int) -> Mapping[TopicIdPartition, LedgerRow]:
     """The positions of a batch, from the newest full set at it on; from the first batch, if its entry is gone."""
-    version = next((each.version for each in now.savepoints if each.batch == batch), None)
-    entry = None if version is None else delta_log.read_entry(source.table, version)
-    head = entry.head if entry is not None else delta_log.find_head_of_batch(source.table, batch)
-    return read_positions_at(source, batch, full_batch=0 if head is None else head.full_ledger_batch)
+    entry = None
+    # The version of a savepoint stays readable when the entries around it are deleted.
+    version = next((savepoint.version for savepoint in now.savepoints if savepoint.batch == batch), None)
+    if version is not None:
+        entry = delta_log.read_entry(source.table, version)
+    head = delta_log.find_head_of_batch(source.table, batch) if entry is None else entry.head
+    full_batch = 0 if head is None else head.full_ledger_batch
+    return read_positions_at(source, batch, full_batch=full_batch)
 
 
 def _section(row: LedgerRow) -> SegmentRef | None:
@@ -98,7 +102,7 @@ def _with_position(row: LedgerRange, theirs: LedgerRow | None) -> LedgerRange:
         watermark=theirs.watermark,
         rows_emitted=theirs.rows_emitted,
         suspended_from=theirs.suspended_from,
-        suspended_sessions=[Skipped(each.session, each.before) for each in theirs.suspended_sessions],
+        suspended_sessions=[Skipped(skip.session, skip.before) for skip in theirs.suspended_sessions],
         catching_up=theirs.catching_up,
         joined_at=theirs.joined_at,
     )
@@ -113,17 +117,18 @@ def _compare(
 ) -> None:
     expected = f"digest {origin.digest} of batch {origin.batch} of {origin.stream}"
     try:
-        found = _digest(folders.state, rows, segments)
+        digest = _digest(folders.state, rows, segments)
     except StateError as error:
-        found = error.problem
-    if found != origin.digest:
-        violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, expected, f"{found} in {folders.stream}")
+        # State that cannot be read is a violation as well.
+        digest = error.problem
+    if digest != origin.digest:
+        violations.add(ViolationKind.ORIGIN_DIFFERS, None, None, expected, f"{digest} in {folders.stream}")
 
 
 def _digest(state: Path, rows: Iterable[LedgerRange], segments: Mapping[TopicIdPartition, SegmentRef | None]) -> str:
     digest = hashlib.sha256()
-    for row in sorted(rows, key=lambda each: (each.topic_id, each.partition)):
-        skipped = [[each.session, each.before] for each in row.suspended_sessions]
+    for row in sorted(rows, key=lambda row: (row.topic_id, row.partition)):
+        skipped = [[skip.session, skip.before] for skip in row.suspended_sessions]
         parts = (row.topic_id, row.partition, row.until, to_microseconds(row.watermark), row.rows_emitted)
         digest.update(msgspec.json.encode([*parts, row.suspended_from, skipped, row.catching_up, row.joined_at]))
         last = segments.get(TopicIdPartition(row.topic_id, row.partition))

@@ -147,8 +147,8 @@ class RewindPlan(Plan, frozen=True, kw_only=True):
     def describe(self) -> Description:
         """Return its description."""
         back = "undone by an earlier rewind, it is restored" if self.restores_undone else ""
-        accepted = (f"accepted since, to be accepted again: {each}" for each in self.decisions)
-        adopted = (f"adopted later, read again from its first offset: {each}" for each in self.topics)
+        accepted = [f"accepted since, to be accepted again: {decision}" for decision in self.decisions]
+        adopted = [f"adopted later, read again from its first offset: {topic}" for topic in self.topics]
         facts = (
             Labelled("back to batch", self.to_batch, note=back),
             Labelled("committed at", self.to_at),
@@ -215,7 +215,9 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_unpublished(published: bool) -> tuple[str, ...]:  # noqa: FBT001  # a field of the results
     """Note that Kafka did not take the positions; nothing if it did."""
-    return () if published else ("Kafka did not take the group offsets, the next start publishes them",)
+    if published:
+        return ()
+    return ("Kafka did not take the group offsets, the next start publishes them",)
 
 
 def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
@@ -245,13 +247,15 @@ def find_target(folders: StreamFolders, head: Head, to: str) -> Head:
 
 def _parse_time(text: str) -> datetime:
     try:
-        at = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         step = (
             "a batch (4711), a time (2026-11-20T14:00), a message (TOPIC/PARTITION@OFFSET) or the name of a savepoint"
         )
         raise LockstepError(f"{text!r} names no batch", next_step=step) from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    return time
 
 
 def _find_batch_at(folders: StreamFolders, at: datetime) -> int:
@@ -271,10 +275,11 @@ def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
     except ValueError as wrong:
         raise LockstepError(f"{text!r} is not a message", next_step=str(wrong)) from None
     columns = ["batch", "generation", "topic_id", "topic", "partition", "start", "until"]
-    held = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor)
-    here = held.filter((pc.field("topic") == place.topic) & (pc.field("partition") == place.partition)).to_pylist()
+    rows = ledger.read_columns(folders.ledger, columns, first_batch=head.rewind_floor)
+    here = rows.filter((pc.field("topic") == place.topic) & (pc.field("partition") == place.partition)).to_pylist()
     valid = head.valid_batches
     counts = [row for row in here if row["batch"] <= valid.get(row["generation"], -1)]
+    # Of several topics of the name the last one is meant: an offset of the others was another message.
     life = [row for row in counts if row["topic_id"] == counts[-1]["topic_id"]]
     first = next((row for row in life if row["until"] > place.offset), None)
     step = f"lockstep topics {folders.stream} shows the positions; lockstep message shows a message"
@@ -354,16 +359,17 @@ def _carry_out(handle: StreamHandle, planned: PlannedRewind, cause: str) -> Rewo
 
 def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     """Plan a rewind, with what its commit needs. Raises as `prepare_rewind` does."""
-    folders, head = handle.folders, handle.require_head()
+    folders = handle.folders
+    head = handle.require_head()
     target = find_target(folders, head, to)
-    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    target_rows = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **handle.positions}
-    rows = tuple(make_rewound_rows(held, newest, since.first, read_archived_ends(folders, head)))
+    rows = tuple(make_rewound_rows(target_rows, newest, since.first, read_archived_ends(folders, head)))
     now = dict(list_named_files(folders.table))
     back = {path: size for path, size in list_files_of(folders, target).items() if path not in now}
     state, damaged = find_state_files(folders, rows)
-    unread = (*rows, *make_unplaced_rows(held, newest, since.first))
+    unread = (*rows, *make_unplaced_rows(target_rows, newest, since.first))
     partitions = tuple(_compare(handle.readable, newest, unread))
     undone = list_undone(folders, handle.stream, head, target)
     copies = find_undone_copies(undone)
@@ -383,10 +389,10 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
         quarantined=since.set_aside,
         restores_undone=target.batch > head.valid_batches.get(target.generation, -1),
         decisions=since.decisions,
-        topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in held.values()})),
+        topics=tuple(sorted({row.topic for row in rows} - {row.topic for row in target_rows.values()})),
         partitions=partitions,
-        read_again=sum(each.read_again for each in partitions),
-        archived=sum(each.archived for each in partitions),
+        read_again=sum(partition.read_again for partition in partitions),
+        archived=sum(partition.archived for partition in partitions),
         cpu_seconds=round(since.cpu_seconds, 1),
         followers=list_effects(folders.stream, folders.root, undone_after=find_common_batch(head, target)),
         copies=copies.notes,
@@ -399,7 +405,8 @@ def find_common_batch(head: Head, target: Head) -> int:
     """The last batch that counts both for a head and for a target: the target, unless a rewind undid it. Pure."""
     ours = head.valid_batches
     theirs = target.valid_batches
-    return max((min(ours[each], theirs[each]) for each in ours.keys() & theirs.keys()), default=0)
+    shared = ours.keys() & theirs.keys()
+    return max((min(ours[generation], theirs[generation]) for generation in shared), default=0)
 
 
 class _RewoundBatches:
@@ -429,13 +436,15 @@ class _RewoundBatches:
                 self.batches.add(row.batch)
                 self.set_aside += row.quarantined + row.late
                 self.cpu_seconds += row.cpu_seconds
-                noted += [(row.batch, each) for each in _describe_decisions(row)]
+                noted += [(row.batch, decision) for decision in _describe_decisions(row)]
                 key = TopicIdPartition(row.topic_id, row.partition)
                 if row.batch < self.first.setdefault(key, row).batch:
                     self.first[key] = row
                 if row.lifecycle == ledger.FORGOTTEN and row.batch >= self.forgotten.setdefault(key, row).batch:
                     self.forgotten[key] = row
-        self.decisions = tuple(each for _, each in sorted(noted, key=lambda item: item[0]))
+        # By the batch alone: decisions of one batch stay in the order of its rows.
+        noted.sort(key=lambda item: item[0])
+        self.decisions = tuple(decision for _, decision in noted)
 
 
 class RewoundRows(msgspec.Struct, frozen=True):
@@ -466,12 +475,12 @@ def read_rewound_rows(
     Raises:
         TableError: A ledger file is missing or damaged.
     """
-    held = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
+    target_rows = ledger.read_positions_at(folders, target.batch, full_batch=target.full_ledger_batch)
     since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **now}
     return RewoundRows(
-        placed=tuple(make_rewound_rows(held, newest, since.first, read_archived_ends(folders, head))),
-        unplaced=tuple(make_unplaced_rows(held, newest, since.first)),
+        placed=tuple(make_rewound_rows(target_rows, newest, since.first, read_archived_ends(folders, head))),
+        unplaced=tuple(make_unplaced_rows(target_rows, newest, since.first)),
         newest=newest,
     )
 
@@ -495,12 +504,12 @@ def make_rewound_rows(
         since: The first row of each partition after the target.
         archived: The end of the archive in each partition.
     """
-    known = _list_judged_names(held, now)
-    taken_up = dict[TopicIdPartition, LedgerRow]()
+    judged_names = _list_judged_names(held, now)
+    added = dict[TopicIdPartition, LedgerRow]()
     for key, row in since.items():
-        if key not in held and not _is_judged_again(row, now.get(key), known):
-            taken_up[key] = _before_first_message(row)
-    for key, row in (*held.items(), *taken_up.items()):
+        if key not in held and not _is_judged_again(row, now.get(key), judged_names):
+            added[key] = _before_first_message(row)
+    for key, row in (*held.items(), *added.items()):
         stays_retired = key in now and (now[key].until == row.until or now[key].is_gone)
         rewound = row.with_retirement_of(now[key]) if stays_retired else row
         archived_until = archived[key].until if key in archived else None
@@ -519,9 +528,9 @@ def make_unplaced_rows(
         now: The newest row of each partition, also of those that were forgotten since.
         since: The first row of each partition after the target.
     """
-    known = _list_judged_names(held, now)
+    judged_names = _list_judged_names(held, now)
     for key, row in since.items():
-        if key not in held and _is_judged_again(row, now.get(key), known):
+        if key not in held and _is_judged_again(row, now.get(key), judged_names):
             yield _before_first_message(row)
 
 
@@ -571,18 +580,19 @@ def _find_obstacles(
     if target.batch == head.batch:
         step = "choose an earlier batch; lockstep history lists them"
         yield Obstacle(RewindReason.NO_CHANGE, f"batch {head.batch} is the last batch", step)
-    if lost := [each for each in partitions if each.expired and not each.is_gone]:
-        worst = max(lost, key=lambda each: each.expired)
+    if lost := [partition for partition in partitions if partition.expired and not partition.is_gone]:
+        worst = max(lost, key=lambda partition: partition.expired)
+        offsets = sum(partition.expired for partition in lost)
         problem = (
-            f"neither Kafka nor the archive has {sum(each.expired for each in lost)} of the offsets to be read again, "
-            f"in {len(lost)} partitions, most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.back_to} "
-            "on"
+            f"neither Kafka nor the archive has {offsets} of the offsets to be read again, in {len(lost)} partitions, "
+            f"most of {worst.topic}/{worst.partition}: {worst.expired} from {worst.back_to} on"
         )
         step = "go back to a later batch, or lose their rows: --accept-expired; a strict stream halts there"
         yield Obstacle(RewindReason.EXPIRED, problem, step)
-    if gone := [each for each in partitions if each.expired and each.is_gone]:
+    if gone := [partition for partition in partitions if partition.expired and partition.is_gone]:
+        unread = [(partition.topic, partition.expired) for partition in gone]
         step = "go back to a later batch, or lose their rows: --accept-expired"
-        yield Obstacle(RewindReason.EXPIRED, describe_gone([(each.topic, each.expired) for each in gone]), step)
+        yield Obstacle(RewindReason.EXPIRED, describe_gone(unread), step)
 
 
 def describe_gone(unread: Sequence[tuple[str, int]]) -> str:
@@ -622,10 +632,11 @@ def find_state_files(folders: StreamFolders, rows: Iterable[LedgerRow]) -> tuple
             continue
         for ref in chain:
             path = folders.state / ref.file
+            # A file holds segments of several partitions, so only its least size is known.
             needs[path] = max(needs.get(path, 0), ref.start + ref.length)
     statuses = storage.get_statuses(list(needs))
-    for (path, size), found in zip(needs.items(), statuses, strict=True):
-        if found is None or found.size < size:
+    for (path, size), status in zip(needs.items(), statuses, strict=True):
+        if status is None or status.size < size:
             wrong.append(str(path))
     return needs, wrong
 
@@ -641,22 +652,26 @@ def _try_read_chain(folders: StreamFolders, segment: SegmentRef) -> tuple[Segmen
 def _compare(
     view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], rows: Iterable[LedgerRow]
 ) -> Iterable[RewoundPartition]:
-    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
+    for row in sorted(rows, key=lambda row: (row.topic, row.partition)):
         key = TopicIdPartition(row.topic_id, row.partition)
         position = now[key].until if key in now else row.until
         if position == row.until:
             continue
         ends = view.ends.get(key)
-        first = None if ends is None else ends.start
         again = max(0, position - row.until)
-        expired = again if first is None else min(again, max(0, first - row.until))
+        log_start = None
+        expired = again
+        if ends is not None:
+            # `start` counts the archive, `log_start` is Kafka's; without an archive there is only the former.
+            log_start = ends.start if ends.log_start is None else ends.log_start
+            expired = min(again, max(0, ends.start - row.until))
         yield RewoundPartition(
             topic=row.topic,
             topic_id=row.topic_id,
             partition=row.partition,
             position=position,
             back_to=row.until,
-            log_start=first if ends is None or ends.log_start is None else ends.log_start,
+            log_start=log_start,
             read_again=again,
             archived=count_archived(ends, row.until + expired, position),
             expired=expired,
@@ -666,14 +681,19 @@ def _compare(
 
 def count_archived(ends: PartitionOffsets | None, start: int, until: int) -> int:
     """The offsets [start, until) that are read from the archive: Kafka no longer has them. Pure."""
-    return 0 if ends is None or ends.log_start is None else max(0, min(until, ends.log_start) - start)
+    if ends is None or ends.log_start is None:
+        return 0
+    return max(0, min(until, ends.log_start) - start)
 
 
 def _describe_decisions(row: LedgerRow) -> Iterable[str]:
-    for each in row.accepted:
-        if each.who != "the declaration":
-            what = each.kind + (f" of session {each.session}" if each.session else "")
-            yield f"batch {row.batch}: {what}, {row.topic}/{row.partition}@{each.start}: {each.why} ({each.who})"
+    for decision in row.accepted:
+        # The next run accepts again by itself what the declaration accepts.
+        if decision.who == "the declaration":
+            continue
+        what = f"{decision.kind} of session {decision.session}" if decision.session else decision.kind
+        place = f"{row.topic}/{row.partition}@{decision.start}"
+        yield f"batch {row.batch}: {what}, {place}: {decision.why} ({decision.who})"
 
 
 def _find_commit_time(folders: StreamFolders, target: Head) -> datetime | None:
@@ -689,7 +709,9 @@ def count_rows(folders: StreamFolders, version: int | None) -> int:
 
 def count_rows_of(folders: StreamFolders, target: Head) -> int:
     """The rows of the output table right after a batch."""
-    return 0 if target.files_version is None else count_rows(folders, target.files_version)
+    if target.files_version is None:
+        return 0
+    return count_rows(folders, target.files_version)
 
 
 def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, cause: str) -> Head:
@@ -746,6 +768,7 @@ def _commit(folders: StreamFolders, planned: PlannedRewind, cause: str) -> Head:
         try:
             return commit_restored(output, commit_rewind(rewind), rewind.commit_hour).head
         except HourClosed:
+            # Housekeeping closed it since: the files of a rewind do not depend on its hour.
             later = msgspec.structs.replace(rewind, commit_hour=find_next_hour(output.base().head))
             return commit_restored(output, commit_rewind(later), later.commit_hour).head
     except Fenced as fenced:
@@ -753,8 +776,8 @@ def _commit(folders: StreamFolders, planned: PlannedRewind, cause: str) -> Head:
 
 
 def _stamp(stamp: LedgerStamp, row: LedgerRow) -> LedgerRow:
-    kept = make_kept_row(stamp, read_position(row), retired=row.retired)
-    return msgspec.structs.replace(kept, newest_timestamp=row.newest_timestamp)
+    stamped = make_kept_row(stamp, read_position(row), retired=row.retired)
+    return msgspec.structs.replace(stamped, newest_timestamp=row.newest_timestamp)
 
 
 def publish_positions(handle: StreamHandle, rows: Iterable[LedgerRow]) -> bool:

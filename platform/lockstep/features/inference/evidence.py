@@ -96,8 +96,9 @@ class MessageMark:
         """Whether a message is of the kind."""
         if self.value is None:
             return self.path in message.places
-        found = message.scalars.get(self.path)
-        return type(found) is type(self.value) and found == self.value
+        value = message.scalars.get(self.path)
+        # In Python True equals 1.
+        return type(value) is type(self.value) and value == self.value
 
     @property
     def has_hint(self) -> bool:
@@ -158,49 +159,60 @@ def find_snapshot(sessions: Sessions) -> MessageMark | None:
     others = list(chain.from_iterable(session[1:] for session in sessions))
     if not others:
         return None
-    found = [each for each in _list_predicates(firsts[0]) if all(map(each.holds, firsts))]
     scored: list[tuple[int, int, MessageMark]] = []
-    for predicate in found:
-        inside = sum(map(predicate.holds, others))
-        if inside <= SNAPSHOT_SHARE_MAX * len(others) and (predicate.has_hint or _is_plain(firsts, others)):
-            scored.append((not predicate.has_hint, inside, predicate))
-    return min(scored, key=lambda each: each[:2])[2] if scored else None
+    for mark in _list_predicates(firsts[0]):
+        if not all(map(mark.holds, firsts)):
+            continue
+        inside = sum(map(mark.holds, others))
+        if inside <= SNAPSHOT_SHARE_MAX * len(others) and (mark.has_hint or _is_plain(firsts, others)):
+            scored.append((not mark.has_hint, inside, mark))
+    if not scored:
+        return None
+    # Marks cannot be compared, so the last part is left out.
+    _, _, best = min(scored, key=lambda candidate: candidate[:2])
+    return best
 
 
 def find_late_snapshot(sessions: Sessions) -> MessageMark | None:
     """The kind of message that is named as a snapshot, in sessions whose first messages may be gone."""
     messages = list(chain.from_iterable(sessions))
-    found: dict[tuple[Path, Scalar | None], int] = defaultdict(int)
+    counts: dict[tuple[Path, Scalar | None], int] = defaultdict(int)
     for message in messages:
-        for predicate in _list_predicates(message):
-            if predicate.has_hint:
-                found[predicate.path, predicate.value] += 1
-    rare = [(count, key) for key, count in found.items() if count <= SNAPSHOT_SHARE_MAX * len(messages)]
-    return MessageMark(*min(rare, key=lambda each: (each[0], len(each[1][0])))[1]) if rare else None
+        for mark in _list_predicates(message):
+            if mark.has_hint:
+                counts[mark.path, mark.value] += 1
+    rare = [(path, value) for (path, value), count in counts.items() if count <= SNAPSHOT_SHARE_MAX * len(messages)]
+    if not rare:
+        return None
+    path, value = min(rare, key=lambda place: (counts[place], len(place[0])))
+    return MessageMark(path, value)
 
 
 def _list_predicates(message: SampledMessage) -> Iterator[MessageMark]:
     for path, value in message.scalars.items():
         if value is True or (isinstance(value, str) and len(value) <= WORD_MAX):
             yield MessageMark(path, value)
-    for path in sorted(message.places, key=lambda each: (len(each), str(each))):
+    for path in sorted(message.places, key=lambda place: (len(place), str(place))):
         yield MessageMark(path, None)
 
 
 def _is_plain(firsts: Sequence[SampledMessage], others: Sequence[SampledMessage]) -> bool:
     """Whether the first messages of sessions differ enough from all others to be no accident."""
-    large = median(len(each.value) for each in firsts) > LARGE_FACTOR * median(len(each.value) for each in others)
-    return large or len(firsts) >= PROVEN_STEPS_MIN
+    size_of_firsts = median(len(message.value) for message in firsts)
+    size_of_others = median(len(message.value) for message in others)
+    return size_of_firsts > LARGE_FACTOR * size_of_others or len(firsts) >= PROVEN_STEPS_MIN
 
 
 def find_orders(sessions: Sessions, snapshot: MessageMark | None) -> list[Order]:
     """The orders that hold for all messages, the strongest first; at the end that of the log."""
     numbers = _list_numbers(sessions)
-    found = [Order("sequence", path) for path in numbers if _holds_sequence(sessions, path)]
+    orders = [Order("sequence", path) for path in numbers if _holds_sequence(sessions, path)]
     if snapshot is not None:
-        found += _find_links(sessions, snapshot)
-    found += [Order("window", path) for path in numbers if not found and _holds_window(sessions, path)]
-    return [*found, Order("log")]
+        orders += _find_links(sessions, snapshot)
+    # Numbers that form a sequence form a window as well, which proves less.
+    if not orders:
+        orders += [Order("window", path) for path in numbers if _holds_window(sessions, path)]
+    return [*orders, Order("log")]
 
 
 def _list_numbers(sessions: Sessions) -> list[Path]:
@@ -223,8 +235,8 @@ def _is_number(value: Scalar | None) -> TypeIs[int]:
 
 
 def _read_numbers(session: Sequence[SampledMessage], path: Path) -> list[int]:
-    found = (message.scalars.get(path) for message in session)
-    return [each for each in found if _is_number(each)]
+    values = [message.scalars.get(path) for message in session]
+    return [value for value in values if _is_number(value)]
 
 
 def _holds_sequence(sessions: Sessions, path: Path) -> bool:
@@ -260,26 +272,40 @@ def _find_links(sessions: Sessions, snapshot: MessageMark) -> list[Order]:
     numbers = _list_numbers(updates)
     if sum(max(0, len(session) - 1) for session in updates) < PROVEN_STEPS_MIN:
         return []
-    found: list[Order] = []
+    orders: list[Order] = []
     for last in numbers:
-        first = next((each for each in numbers if each != last and _links(updates, each, last, 1)), None)
-        previous = next((each for each in numbers if each != last and _links(updates, each, last, 0)), None)
+        first = _find_link(updates, numbers, last, 1)
+        previous = _find_link(updates, numbers, last, 0)
         if previous is not None and first is None:
-            first = next((each for each in numbers if _is_within(updates, each, previous, last)), None)
+            first = _find_within(updates, numbers, previous, last)
         if first is None and previous is None:
             continue
         opening = _find_opening(openings, updates, Order("linked", last, first, previous))
         if opening is not None:
-            found.append(Order("linked", last, first, previous, opening))
-    return found
+            orders.append(Order("linked", last, first, previous, opening))
+    return orders
+
+
+def _find_link(updates: Sessions, numbers: Iterable[Path], last: Path, step: int) -> Path | None:
+    for path in numbers:
+        if path != last and _links(updates, path, last, step):
+            return path
+    return None
+
+
+def _find_within(updates: Sessions, numbers: Iterable[Path], previous: Path, last: Path) -> Path | None:
+    for path in numbers:
+        if _is_within(updates, path, previous, last):
+            return path
+    return None
 
 
 def _links(updates: Sessions, path: Path, last: Path, step: int) -> bool:
     """Whether a number of each message is that of the message before, plus a step."""
     for session in updates:
         for before, after in pairwise(session):
-            known = before.scalars.get(last)
-            if not isinstance(known, int) or after.scalars.get(path) != known + step:
+            number = before.scalars.get(last)
+            if not isinstance(number, int) or after.scalars.get(path) != number + step:
                 return False
     return True
 
@@ -289,8 +315,10 @@ def _is_within(updates: Sessions, path: Path, previous: Path, last: Path) -> boo
     if path in {previous, last} or path[:-1] != last[:-1]:
         return False
     for session in updates:
-        rows = zip(*(_read_numbers(session, each) for each in (previous, path, last)), strict=False)
-        if not all(before < number <= newest for before, number, newest in rows):
+        before = _read_numbers(session, previous)
+        numbers = _read_numbers(session, path)
+        newest = _read_numbers(session, last)
+        if not all(low < number <= high for low, number, high in zip(before, numbers, newest, strict=False)):
             return False
     return True
 
@@ -334,8 +362,12 @@ def find_checksum(messages: Sequence[SampledMessage]) -> Path | None:
         for path, value in message.scalars.items():
             if isinstance(path[-1], str) and CHECKSUM_WORDS.fullmatch(path[-1]) and isinstance(value, int | str):
                 values[path].append(value)
-    fitting = [path for path, each in values.items() if len(set(each)) > max(PROVEN_STEPS_MIN, len(messages) // 4)]
-    return fitting[0] if fitting else None
+    # A checksum differs from message to message; an id of a key or a version does not.
+    least = max(PROVEN_STEPS_MIN, len(messages) // 4)
+    for path, checksums in values.items():
+        if len(set(checksums)) > least:
+            return path
+    return None
 
 
 @dataclass(frozen=True)
@@ -371,10 +403,14 @@ def find_event_time(messages: Sequence[SampledMessage], is_typed: Callable[[Path
     for path in filter(is_typed, _list_numbers(sessions)):
         for unit, factor in UNITS.items():
             times = [number * factor for number in _read_numbers(messages, path)]
-            if not all(_EARLIEST_NS < each < _LATEST_NS for each in times):
+            if not all(_EARLIEST_NS < time < _LATEST_NS for time in times):
                 continue
-            pairs = zip(times, (each for each in messages if path in each.scalars), strict=True)
-            near = sum(abs(each - message.timestamp_ms * 1_000_000) < _NEAR_NS for each, message in pairs)
+            with_time = [message for message in messages if path in message.scalars]
+            distances = [
+                abs(time - message.timestamp_ms * 1_000_000) for time, message in zip(times, with_time, strict=True)
+            ]
+            near = sum(distance < _NEAR_NS for distance in distances)
+            # Nearness to Kafka's timestamp counts more than a name.
             score = 2 * (near > len(times) / 2) + (_TIME_WORDS.search(str(path[-1])) is not None)
             if score and (best is None or score > best[0]):
                 best = (score, EventTimePlace(path, unit))

@@ -39,8 +39,10 @@ class _Part:
 
 def _step_into(kind: ValueKind, variable: str, step: Step) -> _Part | None:
     if kind.record is not None:
-        found = kind.record.find_field(step)
-        return None if found is None else _Part(kind.record.name, f"{variable}.{found.name}", found.kind)
+        part_field = kind.record.find_field(step)
+        if part_field is None:
+            return None
+        return _Part(kind.record.name, f"{variable}.{part_field.name}", part_field.kind)
     if kind.container == "list" and step == 0:
         return _Part("list", f"{variable}[0]", kind.items[0])
     if kind.container == "tuple" and isinstance(step, int) and step < len(kind.items):
@@ -82,8 +84,8 @@ def render_reader(name: str, message: str, root: Inferred, path: Path, result: s
         path: The place.
         result: The class of the result: "int", "str", "bool", or "object" for a value of any class.
     """
-    shown = "object" if result == "object" else f"{result} | None"
-    lines = [f"def {name}(message: {message}) -> {shown}:", f'    """Read `{show_path(path)}` of a message."""']
+    returned = "object" if result == "object" else f"{result} | None"
+    lines = [f"def {name}(message: {message}) -> {returned}:", f'    """Read `{show_path(path)}` of a message."""']
     here = root
     variable = "message"
     for number, step in enumerate(path):
@@ -109,9 +111,11 @@ def _render_result(expression: str, here: Inferred, result: str) -> list[str]:
     if result == "object" or sources == {result}:
         return [f"    return {expression}"]
     lines = [f"    found = {expression}"]
-    if result == "str":
-        return [*lines, f"    return {'None if found is None else ' if here.nullable else ''}str(found)"]
-    return [*lines, f"    return found if isinstance(found, {result}) else None"]
+    if result != "str":
+        return [*lines, f"    return found if isinstance(found, {result}) else None"]
+    if here.nullable:
+        return [*lines, "    return None if found is None else str(found)"]
+    return [*lines, "    return str(found)"]
 
 
 @dataclass
@@ -139,27 +143,30 @@ class RowColumns:
         self, record: PartType, variable: str, place: tuple[str, ...], lines: list[str], *, guard: str
     ) -> dict[str, str]:
         """The expressions of the columns of a class; each starts with `guard`, if the object may be absent."""
-        found: dict[str, str] = {}
-        for each in record.fields:
-            here = (*place, each.name)
-            only = each.kind.only
+        expressions: dict[str, str] = {}
+        for part in record.fields:
+            here = (*place, part.name)
+            only = part.kind.only
             if only is not None and only.record is not None and len(here) < FLAT_DEPTH_MAX:
                 inner = f"part_{len(lines)}"
-                lines.append(f"    {inner} = {guard}{variable}.{each.name}")
-                may_be_absent = bool(guard) or each.kind.nullable
+                lines.append(f"    {inner} = {guard}{variable}.{part.name}")
+                may_be_absent = bool(guard) or part.kind.nullable
                 inner_guard = f"None if {inner} is None else " if may_be_absent else ""
-                found.update(self._add(only.record, inner, here, lines, guard=inner_guard))
+                expressions.update(self._add(only.record, inner, here, lines, guard=inner_guard))
                 continue
-            is_plain = only is not None and only.text in _COLUMN_TYPES and not only.is_large
-            kind = _COLUMN_TYPES[only.text] if only is not None and is_plain else ""
-            found[self._name_column(here, kind)] = f"{guard}{variable}.{each.name}"
-        return found
+            # Without a type it becomes JSON: values of several types, lists, or large numbers.
+            kind = ""
+            if only is not None and not only.is_large:
+                kind = _COLUMN_TYPES.get(only.text, "")
+            expressions[self._name_column(here, kind)] = f"{guard}{variable}.{part.name}"
+        return expressions
 
     def _name_column(self, place: tuple[str, ...], kind: str) -> str:
         """The column of a place; JSON, if it has values of several types."""
         name = self._names.get(place)
         if name is None:
-            name = self._names[place] = find_free_name(to_column_name(place), self._taken)
+            name = find_free_name(to_column_name(place), self._taken)
+            self._names[place] = name
             self.types[name] = kind or "str"
             if not kind:
                 self.documents.add(name)
@@ -173,5 +180,8 @@ def to_column_name(place: tuple[str, ...]) -> str:
     """A name of a column: lower case, words joined by underscores."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", "_".join(place))
     name = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:60].strip("_")
-    name = name if name[:1].isalpha() else f"field_{name}".rstrip("_")
-    return f"{name}_value" if keyword.iskeyword(name) or name in RESERVED else name
+    if not name[:1].isalpha():
+        name = f"field_{name}".rstrip("_")
+    if keyword.iskeyword(name) or name in RESERVED:
+        return f"{name}_value"
+    return name

@@ -81,7 +81,7 @@ def _render_message(proposal: StreamProposal) -> Iterator[str]:
 
 
 def _render_head(proposal: StreamProposal, text: str) -> str:
-    questions = [f"{number}. {each}" for number, each in enumerate(proposal.questions, 1)]
+    questions = [f"{number}. {question}" for number, question in enumerate(proposal.questions, 1)]
     lines = [
         f'"""Messages of the topic {proposal.topic}, as `lockstep new` has inferred them from {proposal.sampled:,}.',
         "",
@@ -95,10 +95,13 @@ def _render_head(proposal: StreamProposal, text: str) -> str:
         "from collections.abc import Iterable",
     ]
     needed = [name for name in ("datetime", "timedelta") if name in text]
-    lines += [f"from datetime import {', '.join(needed)}"] if needed else []
-    lines += ["from decimal import Decimal"] if "Decimal" in text.replace("DecimalType", "") else []
+    if needed:
+        lines.append(f"from datetime import {', '.join(needed)}")
+    if "Decimal" in text.replace("DecimalType", ""):
+        lines.append("from decimal import Decimal")
     typing = [name for name in ("Annotated", "Any") if name in text]
-    lines += [f"from typing import {', '.join(typing)}"] if typing else []
+    if typing:
+        lines.append(f"from typing import {', '.join(typing)}")
     names = sorted(name for name in _PUBLIC if _uses(text, name))
     imported = f"from lockstep import {', '.join(names)}"
     if len(imported) > WIDTH:
@@ -126,15 +129,19 @@ def _render_records(records: Sequence[PartType]) -> Iterator[str]:
         options = ["array_like=True"] if record.is_list else ["kw_only=True"]
         if record.tag_field:
             options = [f"tag={record.tag!r}", f"tag_field={record.tag_field!r}", *options]
-        renamed = {each.name: each.wire for each in record.fields if each.name != each.wire and not record.is_list}
-        if renamed:
+        renamed = {part.name: part.wire for part in record.fields if part.name != part.wire}
+        # A list has positions instead of names.
+        if renamed and not record.is_list:
             options.append(f"rename={renamed!r}")
         yield f"class {record.name}(msgspec.Struct, {', '.join(options)}):"
         yield f'    """`{record.place}` of the messages."""'
         yield ""
-        for each in record.fields:
-            yield f"    {each.name}: {each.kind.source()}{' = None' if each.is_optional else ''}"
-        yield from ("", "") if record.fields else ("",)
+        for part in record.fields:
+            default = " = None" if part.is_optional else ""
+            yield f"    {part.name}: {part.kind.source()}{default}"
+        if record.fields:
+            yield ""
+        yield ""
 
 
 def _render_row(proposal: StreamProposal, columns: RowColumns) -> Iterator[str]:
@@ -169,18 +176,26 @@ def _list_readers(proposal: StreamProposal) -> Iterator[tuple[str, Path, str]]:
     if order.kind in {"sequence", "window"} and order.number is not None:
         yield "read_sequence", order.number, "int"
     if order.kind == "linked":
-        places = (("last", order.number), ("first", order.first), ("previous", order.previous))
-        yield from ((f"read_{name}_id", path, "int") for name, path in places if path is not None)
-        if order.opening is not None:
-            yield "read_snapshot_id", order.opening, "int"
+        ids = (
+            ("last", order.number),
+            ("first", order.first),
+            ("previous", order.previous),
+            ("snapshot", order.opening),
+        )
+        yield from ((f"read_{name}_id", path, "int") for name, path in ids if path is not None)
     if proposal.event_time is not None:
         yield "read_time", proposal.event_time.path, "int"
 
 
 def find_tagged(message: Inferred, snapshot: MessageMark) -> PartType | None:
     """The class of the messages that a predicate holds for, if the types of messages tell them apart."""
-    records = (kind.record for kind in message.kinds if kind.record is not None and kind.record.tag_field)
-    return next((each for each in records if ((each.tag_field,), each.tag) == (snapshot.path, snapshot.value)), None)
+    for kind in message.kinds:
+        record = kind.record
+        if record is None or not record.tag_field:
+            continue
+        if ((record.tag_field,), record.tag) == (snapshot.path, snapshot.value):
+            return record
+    return None
 
 
 def _render_is_snapshot(message: Inferred, snapshot: MessageMark) -> Iterator[str]:
@@ -188,8 +203,10 @@ def _render_is_snapshot(message: Inferred, snapshot: MessageMark) -> Iterator[st
     test = f"read_snapshot_mark(message) == {snapshot.value!r}"
     if tagged is not None:
         test = f"isinstance(message, {tagged.name})"
-    elif snapshot.value is None or snapshot.value is True:
-        test = f"read_snapshot_mark(message) is {'not None' if snapshot.value is None else 'True'}"
+    elif snapshot.value is None:
+        test = "read_snapshot_mark(message) is not None"
+    elif snapshot.value is True:
+        test = "read_snapshot_mark(message) is True"
     yield "def is_snapshot(message: Message) -> bool:"
     yield '    """Whether a message sets the whole state of its session."""'
     yield f"    return {test}"

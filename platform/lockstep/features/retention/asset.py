@@ -38,10 +38,10 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
             if not has_table(folders):
                 return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             kept_seconds = settings.rewind_hours * 3600
-            done = run_housekeeping(folders, retention_seconds=kept_seconds, stream=stream)
+            result = run_housekeeping(folders, retention_seconds=kept_seconds, stream=stream)
         except LockstepError as error:
             raise report_failure(error) from error
-        context.log.info("rewind floor of %s: batch %s", stream.name, done.rewind_floor)
-        return MaterializeResult(metadata=make_metadata(done))
+        context.log.info("rewind floor of %s: batch %s", stream.name, result.rewind_floor)
+        return MaterializeResult(metadata=make_metadata(result))
 
     return housekeeping

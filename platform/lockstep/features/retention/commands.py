@@ -36,13 +36,13 @@ def housekeeping(
     """
     from lockstep.features.retention.housekeeping import run_housekeeping
 
-    done = run_housekeeping(
+    result = run_housekeeping(
         find_folders(stream),
         retention_seconds=load_settings_or_exit().rewind_hours * 3600,
         stream=find_stream_or_exit(stream),
         plan_only=plan,
     )
-    print_described(done, as_json=as_json)
+    print_described(result, as_json=as_json)
 
 
 @register_command("expire order_books --days 90 --plan", Panel.MAINTAIN)

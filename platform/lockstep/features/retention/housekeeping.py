@@ -95,13 +95,14 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> Description:
         """Return its description."""
+        files = "files to delete" if self.planned_only else "files deleted"
+        size = "bytes to delete" if self.planned_only else "bytes deleted"
+        growth_facts = () if self.growth is None else self.growth.list_facts()
         facts = (
             Labelled("rewind floor", self.rewind_floor, note="the earliest batch to which a rewind can go back"),
-            Labelled(
-                "files to delete" if self.planned_only else "files deleted", sum(each.files for each in self.steps)
-            ),
-            Labelled("bytes to delete" if self.planned_only else "bytes deleted", self.bytes, Unit.BYTES),
-            *(() if self.growth is None else self.growth.list_facts()),
+            Labelled(files, sum(step.files for step in self.steps)),
+            Labelled(size, self.bytes, Unit.BYTES),
+            *growth_facts,
         )
         kinds = () if self.growth is None else self.growth.kinds
         growth = Records.of("growth", kinds, "kind files bytes bytes_a_day bytes_in_30_days")
@@ -111,7 +112,7 @@ class HousekeepingResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes(self) -> int:
         """Bytes of all steps."""
-        return sum(each.bytes for each in self.steps)
+        return sum(step.bytes for step in self.steps)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -159,9 +160,9 @@ def run_housekeeping(
         TableError: The table does not match its head; nothing was deleted.
         HousekeepingFailed: A step failed, after the others are done.
     """
-    dropped = () if stream is None else tuple(_drop_past_retention(folders, stream, plan_only=plan_only))  # 1
+    dropped = tuple(_drop_past_retention(folders, stream, plan_only=plan_only))  # 1
     head = raise_floor(folders, retention_seconds, plan_only=plan_only)
-    pinned = frozenset(each.version for each in head.savepoints if each.version != NO_VERSION)
+    pinned = frozenset(savepoint.version for savepoint in head.savepoints if savepoint.version != NO_VERSION)
     needed_from = partial(_needed_from, folders.table, head, frozenset() if plan_only else pinned)
     sides = [folders.ledger, *list_message_tables(folders)]
     added: list[CleanUpStep] = list(load_parts("clean_up"))
@@ -173,18 +174,19 @@ def run_housekeeping(
         "state": partial(find_unreachable_state, folders, head),  # 4
         "control files": partial(_old_control_files, folders, head),  # 5
         "unfinished files": partial(_unfinished_files, folders),
-        **{each.name: partial(each.list_files, cleaned) for each in added},  # 6
+        **{step.name: partial(step.list_files, cleaned) for step in added},  # 6
     }
-    after = {each.name: partial(each.finish, cleaned) for each in added if each.finish is not None}
+    after = {step.name: partial(step.finish, cleaned) for step in added if step.finish is not None}
     if not plan_only:
-        prepare = {each.name: partial(_prepare, each, cleaned) for each in added if each.prepare is not None}
+        # Steps that prepare come first: an erasure must be complete before the files that it replaced are deleted.
+        prepare = {step.name: partial(_prepare, step, cleaned) for step in added if step.prepare is not None}
         due = {
             **prepare,
             "log checkpoints": partial(_write_checkpoints, (folders.table, *sides)),
             "log checkpoints of savepoints": partial(_pin_versions, folders.table, pinned),
             **{name: find for name, find in due.items() if name not in prepare},
         }
-    steps = (_attempt(step, files, after.get(step), plan_only=plan_only) for step, files in due.items())
+    steps = [_attempt(name, files, after.get(name), plan_only=plan_only) for name, files in due.items()]
     result = HousekeepingResult(
         stream=folders.stream,
         planned_only=plan_only,
@@ -208,8 +210,10 @@ def _with_growth(folders: StreamFolders, result: HousekeepingResult) -> Housekee
         return msgspec.structs.replace(result, steps=(*result.steps, step))
 
 
-def _drop_past_retention(folders: StreamFolders, stream: AnyStream, *, plan_only: bool) -> Iterator[StepResult]:
+def _drop_past_retention(folders: StreamFolders, stream: AnyStream | None, *, plan_only: bool) -> Iterator[StepResult]:
     """Drop rows and messages past their retention; a later run of housekeeping or compaction deletes the files."""
+    if stream is None:
+        return
     if stream.retention is not None:
         yield _try_to_drop("rows past retention", partial(_drop_rows, folders, stream, stream.retention), plan_only)
     if stream.quarantine_retention is not None:
@@ -233,7 +237,8 @@ def _drop_rows(folders: StreamFolders, stream: AnyStream, keep: timedelta, plan_
     """Drop rows past the retention, and exported if that is declared."""
     find_exported = _find_limit(folders, stream)
     if plan_only:
-        plan = plan_retention(folders, keep, exported=None if find_exported is None else find_exported())
+        exported = None if find_exported is None else find_exported()
+        plan = plan_retention(folders, keep, exported=exported)
     else:
         plan = drop_old_rows(folders, keep, cause=DECLARED, find_exported=find_exported).plan
     return len(plan.files), plan.bytes
@@ -241,9 +246,11 @@ def _drop_rows(folders: StreamFolders, stream: AnyStream, keep: timedelta, plan_
 
 def _find_limit(folders: StreamFolders, stream: AnyStream) -> Callable[[], frozenset[str]] | None:
     """Combine the limits of features: lists the hours that all of them let retention drop; None without a limit."""
-    found = [find(stream, folders) for find in load_parts("drop_limits")]
-    limits = [limit for limit in found if limit is not None]
-    return partial(_list_common_hours, limits) if limits else None
+    declared = [find(stream, folders) for find in load_parts("drop_limits")]
+    limits = [limit for limit in declared if limit is not None]
+    if not limits:
+        return None
+    return partial(_list_common_hours, limits)
 
 
 def _list_common_hours(limits: Sequence[Callable[[], frozenset[str]]]) -> frozenset[str]:
@@ -275,12 +282,16 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
         return []
     floor_at = delta_log.find_entry_time(folders.table, floor.batch_version)
     young = max(min(floor_at, time.time()) - OLDEST_FILE_SECONDS, _find_erasure_time(folders.table, head))
-    kept = (None, floor.batch_version, *head.kept_versions.values())
-    handles = (delta_log.open_delta_table(folders.table, version=at) for at in kept)
-    named = set[str]().union(*map(_live, handles))
-    found = find_storage(folders.table).walk_files(folders.table)
-    data = ((name, status) for name, status in found if name.startswith("commit_hour=") and name.endswith(".parquet"))
-    unnamed = sorted((name, status.modified_at) for name, status in data if name not in named)
+    needed = (None, floor.batch_version, *head.kept_versions.values())
+    named = set[str]()
+    for version in needed:
+        named |= _live(delta_log.open_delta_table(folders.table, version=version))
+    unnamed: list[tuple[str, float]] = []
+    for name, status in find_storage(folders.table).walk_files(folders.table):
+        is_data = name.startswith("commit_hour=") and name.endswith(".parquet")
+        if is_data and name not in named:
+            unnamed.append((name, status.modified_at))
+    unnamed.sort()
     return [folders.table / name for name, modified_at in unnamed if _is_before(name, modified_at, floor, young)]
 
 
@@ -303,7 +314,9 @@ def _prepare(step: CleanUpStep, stream: CleanedStream) -> Iterable[Path]:
 
 def _is_before(name: str, modified_at: float, floor: Head, young: float) -> bool:
     by = read_written_by(name.rpartition("/")[2])
-    return by.is_over(floor) if by is not None else modified_at < young
+    if by is None:
+        return modified_at < young
+    return by.is_over(floor)
 
 
 def _live(table: DeltaTable) -> set[str]:
@@ -333,9 +346,11 @@ def _needed_from(table: Path, head: Head, pinned: frozenset[int]) -> int:
 
     Of the pinned ones only those that could not be given a log checkpoint, as on a full disk: entries load them.
     """
-    needed = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
+    heads = [find_head_of_batch(table, batch) for batch in (head.rewind_floor, head.full_ledger_batch)]
     unpinned = pinned - delta_log.list_checkpoints(table).keys()
-    return min(*(-1 if at is None else at.batch_version for at in needed), *unpinned)
+    # An entry that is not there cannot tell its version: all entries stay.
+    needed = [BEFORE_ALL if past is None else past.batch_version for past in heads]
+    return min(*needed, *unpinned)
 
 
 def _recent(side: Path) -> int:
@@ -355,7 +370,9 @@ def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[
     table there is none at or before the oldest needed version: all entries stay, and few of the checkpoints.
     """
     recent = time.time() - RECENT_SECONDS
-    yield from (draft for draft in delta_log.list_drafts(table) if _modified(draft) < recent)
+    for draft in delta_log.list_drafts(table):
+        if _modified(draft) < recent:
+            yield draft
     made = delta_log.list_checkpoints(table)
     oldest = needed_from()
     if not made:
@@ -365,6 +382,7 @@ def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[
         if version < base and version not in pinned:
             yield delta_log.make_entry_path(table, version)
     for version in made.keys() - _needed_checkpoints(sorted(made), base) - pinned:
+        # Of several parts all go or none: a reader loads them together.
         if max(map(_modified, made[version])) < recent:
             yield from made[version]
 
@@ -378,8 +396,9 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
     """
     distance = (versions[-1] - base) // CHECKPOINTS_BETWEEN
     last = base
-    needed = {base, *(version for version in versions[-CHECKPOINTS_KEPT:] if version > base)}
-    for version, after in pairwise(version for version in versions if version > base):
+    later = [version for version in versions if version > base]
+    needed = {base, *later[-CHECKPOINTS_KEPT:]}
+    for version, after in pairwise(later):
         if after - last > distance:
             needed.add(version)
             last = version
@@ -389,21 +408,24 @@ def _needed_checkpoints(versions: Sequence[int], base: int) -> set[int]:
 def _old_control_files(folders: StreamFolders, head: Head) -> Iterator[Path]:
     """Heartbeat and request files of old epochs, named <what>-<epoch>.json, and of runs that were killed long ago."""
     storage = find_storage(folders.control)
-    before = time.time() - DEAD_SECONDS
+    dead_before = time.time() - DEAD_SECONDS
     for path in storage.find_files(folders.control, "*-*.json"):
         epoch = path.stem.rpartition("-")[2]
         if epoch.isdigit() and int(epoch) < head.epoch - EPOCHS_KEPT:
             yield path
-    yield from (path for path in storage.find_files(folders.control, f"*{RUN_FILE}") if _modified(path) < before)
+    for path in storage.find_files(folders.control, f"*{RUN_FILE}"):
+        if _modified(path) < dead_before:
+            yield path
 
 
 def _unfinished_files(folders: StreamFolders) -> Iterator[Path]:
     """Drafts of small files that killed processes left."""
     storage = find_storage(folders.root)
     recent = time.time() - RECENT_SECONDS
-    small = (folders.control, folders.quality)
-    found = [path for folder in small for path in storage.find_files(folder, "*.tmp")]
-    yield from (path for path in found if _modified(path) < recent)
+    drafts = [*storage.find_files(folders.control, "*.tmp"), *storage.find_files(folders.quality, "*.tmp")]
+    for path in drafts:
+        if _modified(path) < recent:
+            yield path
 
 
 def _attempt(
@@ -419,12 +441,12 @@ def _attempt(
     """
     files = size = 0
     try:
-        left = iter(due())
-        while paths := list(islice(left, DELETED_AT_ONCE)):
-            found = _count_bytes(paths) if plan_only else find_storage(paths[0]).delete_files(paths)
-            sizes = [each for each in found if each is not None]
-            files = files + len(sizes)
-            size = size + sum(sizes)
+        due_files = iter(due())
+        while paths := list(islice(due_files, DELETED_AT_ONCE)):
+            # Files that another housekeeping has deleted first have no size, and do not count.
+            sizes = [file_size for file_size in _delete(paths, plan_only=plan_only) if file_size is not None]
+            files += len(sizes)
+            size += sum(sizes)
         if after is not None and not plan_only:
             after()
     except (LockstepError, DeltaError, OSError) as error:
@@ -433,11 +455,14 @@ def _attempt(
     return StepResult(step=step, files=files, bytes=size)
 
 
-def _count_bytes(paths: Sequence[Path]) -> list[int | None]:
-    """Bytes of some files; None where another housekeeping has deleted one."""
-    return [None if found is None else found.size for found in find_storage(paths[0]).get_statuses(paths)]
+def _delete(paths: Sequence[Path], *, plan_only: bool) -> Sequence[int | None]:
+    """Delete some files, or only measure them; the bytes of each, None if another housekeeping has deleted it."""
+    storage = find_storage(paths[0])
+    if plan_only:
+        return [None if status is None else status.size for status in storage.get_statuses(paths)]
+    return storage.delete_files(paths)
 
 
 def _modified(path: Path) -> float:
-    found = find_storage(path).get_status(path)
-    return 0.0 if found is None else found.modified_at
+    status = find_storage(path).get_status(path)
+    return 0.0 if status is None else status.modified_at

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -86,17 +87,17 @@ class QuarantineRetentionPlan(Plan, frozen=True, kw_only=True):
     @property
     def messages(self) -> int:
         """Number of messages."""
-        return sum(each.messages for each in self.tables)
+        return sum(table.messages for table in self.tables)
 
     @property
     def files(self) -> int:
         """Number of files."""
-        return sum(len(each.files) for each in self.tables)
+        return sum(len(table.files) for table in self.tables)
 
     @property
     def bytes(self) -> int:
         """Their bytes."""
-        return sum(each.bytes for each in self.tables)
+        return sum(table.bytes for table in self.tables)
 
     @property
     def is_due(self) -> bool:
@@ -201,15 +202,16 @@ def drop_old_messages(
         side_tables.catch_up_alongside_writer(folders, head)  # 1
         plan = _plan(folders, head, keep) if shown is None else _plan_again(folders, head, shown)  # 2
         if plan.batch > head.quarantine_dropped_up_to:
+            # Read before the commit: afterwards another process may delete the files.
+            unknown_up_to = _find_unknown(folders, plan, head)
             try:
-                head = output.commit(_propose(plan, head, _find_unknown(folders, plan, head), cause)).head  # 3
+                head = output.commit(_propose(plan, head, unknown_up_to, cause)).head  # 3
             except _Overtaken:
                 continue
-        dropped = [
-            _describe(side, drop_side_files(side, head.quarantine_dropped_up_to)) for side in list_side_tables(folders)
-        ]  # 4
-        done = msgspec.structs.replace(plan, tables=tuple(dropped))
-        return QuarantineRetained(plan=done, retention=head.quarantine_retention)
+        up_to = head.quarantine_dropped_up_to
+        dropped = [_describe(side, drop_side_files(side, up_to)) for side in list_side_tables(folders)]  # 4
+        carried_out = msgspec.structs.replace(plan, tables=tuple(dropped))
+        return QuarantineRetained(plan=carried_out, retention=head.quarantine_retention)
     raise CommitUnknown(f"{folders.table}: other commits overtook {PLANS_MAX} plans", next_step="try again")
 
 
@@ -263,8 +265,8 @@ def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRete
     ledger = list_live_files(delta_log.open_delta_table(folders.ledger))
     last_old = min(find_last_old_batch(ledger, before_hour), head.batch)
     # The entry of the newest retention may be lost with a disk: the tables themselves record their drops.
-    removed = (table.transaction_version(transactions.DROPPED) or 0 for table in tables.values())
-    files = [file for of_side in live.values() for file in of_side]
+    removed = [table.transaction_version(transactions.DROPPED) or 0 for table in tables.values()]
+    files = chain.from_iterable(live.values())
     batch = max(find_last_dropped_batch(files, last_old), head.quarantine_dropped_up_to, *removed, 0)
     return QuarantineRetentionPlan(
         stream=folders.stream,
@@ -294,31 +296,31 @@ def _describe(side: Path, files: Iterable[SideTableFile]) -> DroppedMessages:
 def _find_unknown(folders: StreamFolders, plan: QuarantineRetentionPlan, head: Head) -> int:
     """The last batch of which, once its messages are dropped, a fold does not find out what became of each."""
     since = head.quarantine_dropped_up_to
-    if plan.batch > max((each.last_batch for each in plan.tables), default=0):
+    if plan.batch > max((table.last_batch for table in plan.tables), default=0):
         return plan.batch  # removed by a retention of which the head has lost the word
-    found = (
-        find_last_unrepeatable(folders.quarantine, [file for file in each.files if file.name.last > since])
-        for each in plan.tables
-        if each.table == folders.quarantine.name
-    )
-    return max(head.quarantine_unknown_up_to, *found, 0)
+    unknown_up_to = max(head.quarantine_unknown_up_to, 0)
+    for table in plan.tables:
+        if table.table == folders.quarantine.name:
+            files = [file for file in table.files if file.name.last > since]
+            unknown_up_to = max(unknown_up_to, find_last_unrepeatable(folders.quarantine, files))
+    return unknown_up_to
 
 
 def _propose(plan: QuarantineRetentionPlan, seen: Head, unknown_up_to: int, cause: str) -> Proposal:
     counted = _count_new(plan, seen)
-    before = seen.quarantine_retention
+    earlier = seen.quarantine_retention
     dropped = QuarantineRetention(
         hour=plan.before_hour,
         batch=plan.batch,
         at=time.time(),
         cause=cause,
-        quarantined=counted.get("quarantine", 0) + (0 if before is None else before.quarantined),
-        late=counted.get("late", 0) + (0 if before is None else before.late),
+        quarantined=counted.get("quarantine", 0) + (0 if earlier is None else earlier.quarantined),
+        late=counted.get("late", 0) + (0 if earlier is None else earlier.late),
         unknown_up_to=unknown_up_to,
     )
 
     def next_head(base: Base) -> Head:
-        if base.head.quarantine_retention != before or base.head.generation != seen.generation:
+        if base.head.quarantine_retention != earlier or base.head.generation != seen.generation:
             raise _Overtaken("the head has changed", next_step="nothing: it is planned again")
         return msgspec.structs.replace(base.head, quarantine_retention=dropped)
 
@@ -329,11 +331,9 @@ def _count_new(plan: QuarantineRetentionPlan, head: Head) -> Mapping[str, int]:
     """The messages that count and that no retention has dropped before, by table."""
     valid = head.valid_batches
     since = head.quarantine_dropped_up_to
-    return {
-        each.table: sum(
-            file.rows
-            for file in each.files
-            if file.name.last > since and file.name.first <= valid.get(file.name.generation, 0)
-        )
-        for each in plan.tables
-    }
+    counts = dict[str, int]()
+    for table in plan.tables:
+        new = [file for file in table.files if file.name.last > since]
+        counting = [file for file in new if file.name.first <= valid.get(file.name.generation, 0)]
+        counts[table.table] = sum(file.rows for file in counting)
+    return counts

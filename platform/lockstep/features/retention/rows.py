@@ -168,7 +168,8 @@ def drop_old_rows(
     for _ in range(PLANS_MAX):
         base = output.base()
         if shown is None:
-            plan = _plan(folders, base, live, keep, None if find_exported is None else find_exported())  # 1
+            exported = None if find_exported is None else find_exported()
+            plan = _plan(folders, base, live, keep, exported)  # 1
         else:
             plan = _plan_before(folders.stream, base, live.at(base.version), shown.before_hour)
             refuse_changed(shown, plan, AGREED)
@@ -187,10 +188,12 @@ def drop_old_rows(
 def _plan(
     folders: StreamFolders, base: Base, live: LiveFiles, keep: timedelta, exported: frozenset[str] | None
 ) -> RetentionPlan:
-    found = live.at(base.version)
-    oldest = find_oldest_hour(base.head, find_current_hour(), keep)
-    needed = _list_hours(found) - exported if exported is not None else ()
-    return _plan_before(folders.stream, base, found, min(oldest, *needed) if needed else oldest)
+    files = live.at(base.version)
+    before_hour = find_oldest_hour(base.head, find_current_hour(), keep)
+    if exported is not None:
+        # Only hours before the first that is not exported: the rows that stay are those of all later hours.
+        before_hour = min([before_hour, *(_list_hours(files) - exported)])
+    return _plan_before(folders.stream, base, files, before_hour)
 
 
 def _plan_before(stream: str, base: Base, live: Iterable[LiveFile], before_hour: str) -> RetentionPlan:
@@ -222,8 +225,8 @@ def _propose(
     hours = _list_hours(plan.files)
 
     def next_head(base: Base) -> Head:
-        found = {file.path for file in live.at(base.version) if file.commit_hour < dropped.hour}
-        if found != planned or base.head.generation != generation:
+        current = {file.path for file in live.at(base.version) if file.commit_hour < dropped.hour}
+        if current != planned or base.head.generation != generation:
             raise _Overtaken("the files of the hours have changed", next_step="nothing: it is planned again")
         if find_exported is not None and not hours <= find_exported():
             raise _Overtaken("an hour is not exported any more", next_step="nothing: it is planned again")
@@ -237,32 +240,31 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
     newest = max(_list_hours(files), default="")
     last = _find_last_rows(folders.table, [file for file in files if file.commit_hour == newest])
     side_tables.catch_up_alongside_writer(folders, head)
-    found = head.retention.batch if head.retention is not None else 0
+    last_batch = head.retention.batch if head.retention is not None else 0
     for row in _read_counting(folders, head):
         if not last:
             break
         key = (row["topic_id"], row["partition"])
         if key in last and last[key] < RowPlace(row["until"], row["rows_emitted"]):
-            found = max(found, row["batch"])
+            last_batch = max(last_batch, row["batch"])
             del last[key]
     if last:
         raise TableError(
             f"{folders.table}: rows of {next(iter(last))} have no batch in the ledger; nothing was dropped",
             next_step=f"lockstep verify {folders.stream}",
         )
-    return found
+    return last_batch
 
 
 def _read_counting(folders: StreamFolders, head: Head) -> Iterator[dict[str, Any]]:
     """The ledger rows that count, some batches at a time, after those of which retention has dropped the rows."""
     columns = ["generation", "batch", "topic_id", "partition", "until", "rows_emitted"]
-    begin = head.retention.batch + 1 if head.retention is not None else 0
-    counts = head.valid_batches
-    for first in range(begin, head.batch + 1, BATCHES_A_READ):
-        rows = ledger.read_columns(
-            folders.ledger, columns, first_batch=first, last_batch=min(first + BATCHES_A_READ - 1, head.batch)
-        )
-        yield from (row for row in rows.to_pylist() if row["batch"] <= counts.get(row["generation"], -1))
+    start = head.retention.batch + 1 if head.retention is not None else 0
+    last_batches = head.valid_batches
+    for first in range(start, head.batch + 1, BATCHES_A_READ):
+        last = min(first + BATCHES_A_READ - 1, head.batch)
+        rows = ledger.read_columns(folders.ledger, columns, first_batch=first, last_batch=last)
+        yield from (row for row in rows.to_pylist() if row["batch"] <= last_batches.get(row["generation"], -1))
 
 
 def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[TopicIdPartition, RowPlace]:
@@ -271,7 +273,9 @@ def _find_last_rows(table: Path, files: list[LiveFile]) -> dict[TopicIdPartition
     for file in files:
         path = table / file.path
         with pq.ParquetFile(find_storage(table).open_source(path), pre_buffer=False) as parquet:
-            for group in range(parquet.num_row_groups if parquet.metadata.num_rows else 0):
+            # The mark of a rewind has no rows, and so no segments.
+            groups = parquet.num_row_groups if parquet.metadata.num_rows else 0
+            for group in range(groups):
                 segments = find_segments(parquet.read_row_group(group, columns=list(IDENTITY), use_threads=False))
                 for number in range(len(segments.key)):
                     key = segments.partition(number)

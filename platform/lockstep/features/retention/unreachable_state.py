@@ -54,8 +54,8 @@ def find_unreachable_state(folders: StreamFolders, head: Head) -> list[Path]:
     side_tables.catch_up_alongside_writer(folders, head)  # 1
     live = find_reachable(folders, head)  # 2
     stored = find_storage(folders.state).find_files(folders.state, "*.state")
-    found = (path for path in stored if path.name not in live)
-    return [path for path in found if _is_over(path.name, head, live)]  # 3
+    unreachable = [path for path in stored if path.name not in live]
+    return [path for path in unreachable if _is_over(path.name, head, live)]  # 3
 
 
 def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool = False) -> Head:
@@ -88,8 +88,8 @@ def raise_floor(folders: StreamFolders, keep_seconds: float, *, plan_only: bool 
 def _newest_batch_at(folders: StreamFolders, head: Head) -> float:
     """When the newest batch was committed, by the storage's clock; infinity if its entry was cleaned up."""
     entry = delta_log.make_entry_path(folders.table, head.batch_version)
-    found = find_storage(entry).get_status(entry)
-    return found.modified_at if found is not None else math.inf
+    status = find_storage(entry).get_status(entry)
+    return status.modified_at if status is not None else math.inf
 
 
 def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
@@ -115,10 +115,17 @@ def _in_force(folders: StreamFolders, head: Head) -> Iterator[SegmentRef]:
     If the log has no entry of such a batch, the ledger is read from its first batch.
     """
     rows = list(ledger.read_positions(folders, head).values())
-    first = 0 if head.promotion is None or head.promotion.first <= head.rewind_floor else head.promotion.first
+    first = 0
+    if head.promotion is not None and head.promotion.first > head.rewind_floor:
+        first = head.promotion.first
     for batch in {head.rewind_floor, first, *head.kept_versions} - {0}:
-        at = find_head_of_batch(folders.table, batch)
-        full_batch = at.full_ledger_batch if at is not None else batch if batch == first else 0
+        past = find_head_of_batch(folders.table, batch)
+        full_batch = 0
+        if past is not None:
+            full_batch = past.full_ledger_batch
+        elif batch == first:
+            # The entry is gone, but the first batch of a promotion has a full set of positions.
+            full_batch = batch
         rows += ledger.read_positions_at(folders, batch, full_batch=full_batch).values()
     for row in rows:
         if (segment := find_state_version(row).segment) is not None:
