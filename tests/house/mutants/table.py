@@ -1478,8 +1478,8 @@ CURRENT_FILES = list_mutants(
     ),
     Change(
         "replaced files stay for readers",
-        "kept |= delta_log.read_removed_paths(current, each) or frozenset()",
-        "kept |= frozenset()",
+        "removed |= delta_log.read_removed_paths(current, version) or frozenset()",
+        "removed |= frozenset()",
         "test_files_that_were_replaced_an_hour_ago_are_deleted_and_younger_ones_are_not",
     ),
 )

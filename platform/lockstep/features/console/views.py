@@ -232,23 +232,30 @@ def make_card(known: KnownStream, now: float) -> StreamCard:
     """
     facts = known.facts
     report = known.live.report if known.live.is_alive else None
-    rates = None if report is None else compute_rates(report, now, RATE_SECONDS)
     topics = _list_topics(known)
-    is_known = report is not None or (facts is not None and facts.has_table and not facts.kafka)
     state = find_state(known)
-    return StreamCard(
+    card = StreamCard(
         name=known.declared.name,
         state=state,
-        reason="" if facts is None or state in {ShownState.RUNNING, ShownState.STARTING} else facts.reason,
         alarms=known.alarms,
-        topics=len(topics) if is_known else None,
-        lag_messages=sum(map(sum, (topic.lag_messages for topic in topics))) if is_known else None,
         newest_at=_find_newest(known, topics),
         committed_at=_find_commit(known),
-        messages=None if rates is None else rates.messages,
-        rows=None if rates is None else rates.rows,
-        batch_seconds=None if rates is None else rates.batch_seconds,
-        cpu_cores=None if rates is None else rates.cpu_cores,
+    )
+    if facts is not None and state not in {ShownState.RUNNING, ShownState.STARTING}:
+        card = msgspec.structs.replace(card, reason=facts.reason)
+    # Without a writer only an answer of Kafka tells the lag.
+    if report is not None or (facts is not None and facts.has_table and not facts.kafka):
+        lag_messages = sum(sum(topic.lag_messages) for topic in topics)
+        card = msgspec.structs.replace(card, topics=len(topics), lag_messages=lag_messages)
+    if report is None:
+        return card
+    rates = compute_rates(report, now, RATE_SECONDS)
+    return msgspec.structs.replace(
+        card,
+        messages=rates.messages,
+        rows=rates.rows,
+        batch_seconds=rates.batch_seconds,
+        cpu_cores=rates.cpu_cores,
     )
 
 
@@ -285,23 +292,33 @@ def make_view(known: KnownStream, now: float) -> StreamView:
     facts = known.facts
     report = known.live.report
     topics = _list_topics(known)
-    read = {topic.topic for topic in topics}
-    figures = () if facts is None else facts.partitions
-    return StreamView(
+    view = StreamView(
         card=make_card(known, now),
         declared=known.declared,
         detail=known.detail,
-        complete=None if facts is None else judge_completeness(facts, known.detail),
-        epoch=None if report is None else report.epoch,
-        run_id="" if report is None else report.run_id,
-        cause="" if report is None else report.cause,
-        claimed_at=None if report is None else report.claimed_at,
         topics=topics,
-        waiting=tuple(sorted({each.topic for each in figures} - read)),
-        batches=() if report is None else report.batches,
-        headroom_seconds=None if facts is None else facts.headroom_seconds,
         generation=known.generation,
-        batch=max(0 if facts is None else facts.batch, _find_newest_batch(report)),
+    )
+    if facts is not None:
+        read = {topic.topic for topic in topics}
+        view = msgspec.structs.replace(
+            view,
+            complete=judge_completeness(facts, known.detail),
+            waiting=tuple(sorted({partition.topic for partition in facts.partitions} - read)),
+            headroom_seconds=facts.headroom_seconds,
+            batch=max(0, facts.batch),
+        )
+    if report is None:
+        return view
+    return msgspec.structs.replace(
+        view,
+        epoch=report.epoch,
+        run_id=report.run_id,
+        cause=report.cause,
+        claimed_at=report.claimed_at,
+        batches=report.batches,
+        # The report is of this second, the facts of the newest poll of the table.
+        batch=max(view.batch, _find_newest_batch(report)),
     )
 
 
@@ -317,7 +334,7 @@ def judge_completeness(facts: HealthFacts, detail: StreamDetail) -> Completeness
 def _list_missing(facts: HealthFacts, detail: StreamDetail) -> Iterable[str]:
     if facts.lost.open:
         yield f"{facts.lost.open.sessions:,} sessions lost their states, {facts.lost.open.messages:,} messages"
-    if expired := sum(each.expired_messages for each in facts.partitions):
+    if expired := sum(partition.expired_messages for partition in facts.partitions):
         yield f"{expired:,} offsets were deleted by Kafka before they were read"
     if facts.quarantined_messages:
         yield f"{facts.quarantined_messages:,} messages are in quarantine"
@@ -344,27 +361,31 @@ def _list_topics(known: KnownStream) -> tuple[LiveTopic, ...]:
     facts = known.facts
     if known.live.is_alive and report is not None:
         return report.topics
-    found: dict[str, list[tuple[int, int, int]]] = {}
-    for each in facts.partitions if facts is not None else ():
-        found.setdefault(each.topic, []).append((each.partition, each.lag_messages, 0))
-    return tuple(LiveTopic(name, *zip(*sorted(found[name]), strict=True)) for name in sorted(found))
+    if facts is None:
+        return ()
+    by_topic: dict[str, list[tuple[int, int, int]]] = {}
+    for partition in facts.partitions:
+        by_topic.setdefault(partition.topic, []).append((partition.partition, partition.lag_messages, 0))
+    return tuple(LiveTopic(name, *zip(*sorted(by_topic[name]), strict=True)) for name in sorted(by_topic))
 
 
 def _find_newest(known: KnownStream, topics: Iterable[LiveTopic]) -> float | None:
     newest_ms = max((max(topic.newest_ms, default=0) for topic in topics), default=0)
     if newest_ms:
         return newest_ms / 1000
-    freshness = None if known.facts is None else known.facts.freshness_seconds
-    return None if freshness is None else known.polled_at - freshness
+    if known.facts is None or known.facts.freshness_seconds is None:
+        return None
+    return known.polled_at - known.facts.freshness_seconds
 
 
 def _find_commit(known: KnownStream) -> float | None:
     report = known.live.report
     if report is not None and report.batches:
         return report.batches[-1].committed_at
-    progress = None if known.facts is None else known.facts.progress_seconds
-    return None if progress is None else known.polled_at - progress
+    if known.facts is None or known.facts.progress_seconds is None:
+        return None
+    return known.polled_at - known.facts.progress_seconds
 
 
-def _find_newest_batch(report: LiveReport | None) -> int:
-    return report.batches[-1].batch if report is not None and report.batches else 0
+def _find_newest_batch(report: LiveReport) -> int:
+    return report.batches[-1].batch if report.batches else 0

@@ -89,14 +89,18 @@ class WriterWatch:
         if (epoch, beat.counter) != self._beat:
             is_new = epoch != self._beat[0]
             self._beat = (epoch, beat.counter)
-            self._moved_at = now - self._find_age(epoch) if is_new else now
+            # The last move of a heartbeat that is seen for the first time may be long ago.
+            age = self._find_age(epoch) if is_new else 0.0
+            self._moved_at = now - age
         is_alive = beat.phase is not Phase.ENDED and now - self._moved_at < self._patience
         return WriterSnapshot(is_alive, read_live_report(control, epoch))
 
     def _find_age(self, epoch: int) -> float:
         """Seconds since a heartbeat was written, by the clocks of storage and machine."""
         written_at = find_heartbeat_time(self._folders.control, epoch)
-        return 0.0 if written_at is None else max(0.0, time.time() - written_at)
+        if written_at is None:
+            return 0.0
+        return max(0.0, time.time() - written_at)
 
 
 class ConsoleWatcher:
@@ -180,13 +184,13 @@ class ConsoleWatcher:
         """Read the files of all writers."""
         for name, watch in self._writers.items():
             try:
-                found = watch.poll(time.monotonic())
+                live = watch.poll(time.monotonic())
             except OSError as error:  # the poll of the tables says why
                 LOG.debug("the writer of %s cannot be seen: %s", name, error)
-                found = WriterSnapshot()
-            before = self._known[name].live
-            self._update(name, live=found)
-            if (found.is_alive, _find_epoch(found)) != (before.is_alive, _find_epoch(before)):
+                live = WriterSnapshot()
+            live_before = self._known[name].live
+            self._update(name, live=live)
+            if (live.is_alive, _find_epoch(live)) != (live_before.is_alive, _find_epoch(live_before)):
                 self._is_due.set()
 
     def poll_tables(self) -> None:
@@ -245,9 +249,13 @@ def _declare(stream: AnyStream) -> StreamDeclaration:
 def _describe_message(row: QuarantineRow) -> str:
     """Cause and first bytes of a message; bytes that are not text are escaped."""
     value = (row.value or b"")[:MESSAGE_BYTES_SHOWN].decode("utf-8", "backslashreplace")
-    reasons = [f"expected: {row.expected}" if row.expected else "", f"found: {row.found}" if row.found else ""]
+    lines = [f"cause: {row.cause}"]
+    if row.expected:
+        lines.append(f"expected: {row.expected}")
+    if row.found:
+        lines.append(f"found: {row.found}")
     size = f"value, {row.value_bytes:,} bytes:" if row.value is not None else "no value"
-    return "\n".join([f"cause: {row.cause}", *filter(None, reasons), f"key: {row.key!r}", size, value])
+    return "\n".join([*lines, f"key: {row.key!r}", size, value])
 
 
 def _find_epoch(writer: WriterSnapshot) -> int | None:
@@ -276,9 +284,9 @@ def _add_quarantine(detail: StreamDetail, folders: StreamFolders, known: KnownSt
         return msgspec.structs.replace(detail, quarantine_more=known.detail.quarantine_more, quarantine_messages=count)
     if count == 0:
         return msgspec.structs.replace(detail, quarantine=())
-    found = list_quarantine(folders, QuarantineFilter(), limit=GROUPS_SHOWN)
+    listed = list_quarantine(folders, QuarantineFilter(), limit=GROUPS_SHOWN)
     return msgspec.structs.replace(
-        detail, quarantine=found.groups, quarantine_more=found.more, quarantine_messages=count
+        detail, quarantine=listed.groups, quarantine_more=listed.more, quarantine_messages=count
     )
 
 

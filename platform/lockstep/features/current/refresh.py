@@ -177,7 +177,8 @@ def read_current_version(folders: StreamFolders) -> CurrentVersion:
     if version is None:
         return CurrentVersion(-1, None)
     text = delta_log.read_entry_text(folders.current, version, BASE)
-    return CurrentVersion(version, None if text is None else decode_json(text, CurrentBase))
+    base = None if text is None else decode_json(text, CurrentBase)
+    return CurrentVersion(version, base)
 
 
 def plan_current(stream: AnyStream, folders: StreamFolders) -> CurrentPlan:
@@ -206,11 +207,13 @@ def judge_current(stream: AnyStream, folders: StreamFolders, current: CurrentVer
     if base is None:
         return RemakeCause.FOREIGN if current.version > 0 else RemakeCause.NEW
     columns = find_current_columns(stream)
-    known = (base.key, base.removed, base.values)
-    if known != (columns.replay.columns, columns.replay.removed, columns.values) or not _has_columns(folders, columns):
+    declared = (columns.replay.columns, columns.replay.removed, columns.values)
+    if (base.key, base.removed, base.values) != declared or not _has_columns(folders, columns):
         return RemakeCause.COLUMNS
+    token = ""
     entry = delta_log.read_entry(folders.table, base.history.version)
-    token = "" if entry is None else entry.token or ""
+    if entry is not None:
+        token = entry.token or ""
     return find_remake(base, now.head, now.version, token, _describe_code(stream, now.head))
 
 
@@ -221,7 +224,8 @@ def _has_columns(folders: StreamFolders, columns: CurrentColumns) -> bool:
 
 def _describe_code(stream: AnyStream, head: Head) -> str:
     """The code that wrote the newest batch, and the code of this process."""
-    return f"{'' if head.code is None else head.code.digest}/{find_code_digest(stream)}"
+    written_by = "" if head.code is None else head.code.digest
+    return f"{written_by}/{find_code_digest(stream)}"
 
 
 def _require_declared(stream: AnyStream) -> None:
@@ -248,11 +252,11 @@ def refresh_current(stream: AnyStream, folders: StreamFolders, *, remake: bool =
     if not has_table(folders):
         raise NoTable(folders.stream, folders.root)
     with record_failure(folders.root, _make_position(stream, make_unread_history(stream.name))):
-        done = _Refresh(stream, folders).run(remake=remake)
+        refreshed = _Refresh(stream, folders).run(remake=remake)
         newest = read_current_version(folders).base
         if newest is not None:
             write_position(folders.root, _make_position(stream, newest.history))
-        return done
+        return refreshed
 
 
 def _make_position(stream: AnyStream, history: SourceHistory) -> FollowerPosition:
@@ -296,9 +300,9 @@ class _Refresh:
         """Refresh. Raises TableError if others were faster, again and again."""
         create_table(self._folders.current, self._columns.schema, PROPERTIES)
         for _ in range(ATTEMPTS_MAX):
-            done = self._try(remake=remake)
-            if done is not None:
-                return done
+            refreshed = self._try(remake=remake)
+            if refreshed is not None:
+                return refreshed
         raise TableError(
             f"{self._folders.current}: other refreshes were faster, {ATTEMPTS_MAX} times in a row",
             next_step=f"look for a process that runs `lockstep current {self._stream.name}` in a loop",
@@ -356,11 +360,15 @@ class _Refresh:
         rows = base.rows
         for bucket, part in split_by_bucket(changes, base.buckets).items():
             path = files.get(bucket)
-            before = self._columns.schema.empty_table() if path is None else self._read(path)
-            after = apply_changes(before, part, self._columns)
-            rows += after.num_rows - before.num_rows
-            replaced += [] if path is None else [live[path]]
-            adds += [self._write(bucket, after)] if after.num_rows else []
+            rows_before = self._columns.schema.empty_table()
+            if path is not None:
+                rows_before = self._read(path)
+                replaced.append(live[path])
+            rows_after = apply_changes(rows_before, part, self._columns)
+            rows += rows_after.num_rows - rows_before.num_rows
+            # A bucket without rows has no file.
+            if rows_after.num_rows:
+                adds.append(self._write(bucket, rows_after))
         return _Written(tuple(adds), tuple(replaced), self._make_base(now, base.buckets, rows), changes.num_rows)
 
     def _make_base(self, now: Base, buckets: int, rows: int) -> CurrentBase:
@@ -394,9 +402,10 @@ class _Refresh:
     def _commit(self, version: int, written: _Written) -> int | None:
         """Replace files at exactly the next version. Returns it, or None if another refresh was faster."""
         current = self._folders.current
-        schema = None if _has_columns(self._folders, self._columns) else self._columns.schema
-        handle = delta_log.open_delta_table(current)
-        metadata = None if schema is None else delta_log.make_table_metadata(handle, to_delta(schema))
+        metadata = None
+        if not _has_columns(self._folders, self._columns):
+            handle = delta_log.open_delta_table(current)
+            metadata = delta_log.make_table_metadata(handle, to_delta(self._columns.schema))
         entry = NextEntry(
             version=version + 1,
             kind=REFRESH,
@@ -417,19 +426,30 @@ class _Refresh:
         """Delete files that no version of the last hour has; after an erasure, those that the newest version lacks."""
         current = self._folders.current
         storage = find_storage(current)
-        kept = set(delta_log.read_live_files(current, version))
-        since = delta_log.find_entry_time(current, version) if is_erased else time.time() - KEPT_SECONDS
-        for each in () if is_erased else reversed(delta_log.list_versions(current)):
-            if delta_log.find_entry_time(current, each) < since:
-                break
-            kept |= delta_log.read_removed_paths(current, each) or frozenset()
+        needed = set(delta_log.read_live_files(current, version))
+        if is_erased:
+            since = delta_log.find_entry_time(current, version)
+        else:
+            since = time.time() - KEPT_SECONDS
+            needed |= self._list_removed(since)
         names = {name for name in storage.list_names(current) if name.endswith(".parquet")}
-        paths = [current / name for name in sorted(names - kept)]
-        statuses = storage.get_statuses(paths)  # a younger file may be of a refresh in progress
+        paths = [current / name for name in sorted(names - needed)]
+        statuses = storage.get_statuses(paths)
+        # A younger file may be of a refresh in progress.
         old = [path for path, status in zip(paths, statuses, strict=True) if status and status.modified_at < since]
         storage.delete_files(old)
         if write_checkpoint_if_due(current, version):
             delta_log.open_delta_table(current).cleanup_metadata()
+
+    def _list_removed(self, since: float) -> set[str]:
+        """The files that versions since then have removed, and readers of earlier versions may still read."""
+        current = self._folders.current
+        removed = set[str]()
+        for version in reversed(delta_log.list_versions(current)):
+            if delta_log.find_entry_time(current, version) < since:
+                break
+            removed |= delta_log.read_removed_paths(current, version) or frozenset()
+        return removed
 
     def _describe(self, version: int, written: _Written, cause: RemakeCause | None) -> CurrentRefresh:
         base = written.base

@@ -127,16 +127,21 @@ def find_hidden_checks(stream: AnyStream, instance: DagsterInstance) -> frozense
         for key, record in newest.items()
         if record.status is AssetCheckExecutionRecordStatus.PLANNED
     }
-    runs = {run_id: instance.get_run_by_id(run_id) for run_id in set(planned.values())}
-    left_out = {
-        run_id
-        for run_id, run in runs.items()
-        if run is not None
-        and run.is_finished
-        and (run.is_success or not _has_failed(name_checks_step(stream), run_id, instance))
-    }
-    over = {run_id for run_id, run in runs.items() if run is None or run.is_finished}
-    return frozenset(name for name, run_id in planned.items() if run_id in (over if name == HEALTH else left_out))
+    over = set[str]()
+    left_out = set[str]()
+    for run_id in set(planned.values()):
+        run = instance.get_run_by_id(run_id)
+        # A run that was deleted evaluates nothing any more; whether it failed is not known.
+        if run is None or run.is_finished:
+            over.add(run_id)
+        if run is not None and run.is_finished:
+            has_failed = not run.is_success and _has_failed(name_checks_step(stream), run_id, instance)
+            if not has_failed:
+                left_out.add(run_id)
+    hidden = {name for name, run_id in planned.items() if name != HEALTH and run_id in left_out}
+    if planned.get(HEALTH) in over:
+        hidden.add(HEALTH)
+    return frozenset(hidden)
 
 
 ROWS = ("rows", "run_rows", "rows_in_table")
@@ -161,19 +166,22 @@ def request_first_checks(
     table = make_table_key(stream)
     names = list_checks(stream)
     keys = [AssetCheckKey(table, name) for name in names]
-    known = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-    if len(known) == len(keys):
+    executed = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    if len(executed) == len(keys):
         return None
     events = (newest, *instance.fetch_observations(table, limit=1).records)
     if not any(map(_has_rows, events)):
         return None  # the checks would have nothing to check
     job = name_part_job(stream, "checks")
-    return RunRequest(run_key=f"{job} {newest.storage_id} {len(known)}", job_name=job)
+    # The key has the number of checks that had a result: a new rule makes another request.
+    return RunRequest(run_key=f"{job} {newest.storage_id} {len(executed)}", job_name=job)
 
 
 def _has_rows(record: "EventLogRecord") -> bool:
     event = record.asset_materialization or record.asset_observation
-    counts = [] if event is None else [event.metadata[name].value for name in ROWS if name in event.metadata]
+    if event is None:
+        return False
+    counts = [event.metadata[name].value for name in ROWS if name in event.metadata]
     return any(isinstance(count, int | float) and count > 0 for count in counts)
 
 
@@ -184,13 +192,13 @@ def list_last_results(
     from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
 
     table = make_table_key(stream)
-    histories = (
-        instance.event_log_storage.get_asset_check_execution_history(
+    results: list[AssetCheckEvaluation] = []
+    for name in sorted(checks):
+        records = instance.event_log_storage.get_asset_check_execution_history(
             AssetCheckKey(table, name), limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
         )
-        for name in sorted(checks)
-    )
-    return [each for records in histories for record in records if (each := record.evaluation) is not None]
+        results += [record.evaluation for record in records if record.evaluation is not None]
+    return results
 
 
 def _has_failed(step: str, run_id: str, instance: DagsterInstance) -> bool:
@@ -235,11 +243,11 @@ def make_health_metadata(facts: HealthFacts, alarms: Sequence[Alarm]) -> "dict[s
         )
         for alarm in alarms
     ]
-    known = {name: float(value) for name, value in figures.items() if value is not None}
+    known_figures = {name: float(value) for name, value in figures.items() if value is not None}
     tables = {"alarms": MetadataValue.table(records, ALARM_COLUMNS)}
     if facts.followers:
         tables["followers"] = MetadataValue.table([_make_record(lag) for lag in facts.followers])
-    return {**tables, **known}
+    return {**tables, **known_figures}
 
 
 def _make_record(lag: FollowerLag) -> TableRecord:

@@ -110,15 +110,16 @@ def decide_health(look: HealthSnapshot, cursor: HealthCursor, now: float) -> Hea
         cursor: Cursor of the snapshot before.
         now: Time of this machine, in seconds since 1970 (UTC).
     """
-    known = {each.alarm.kind: each for each in cursor.raised}
-    new = [alarm for alarm in look.alarms if alarm.kind not in known]
+    raised_before = {raised.alarm.kind: raised for raised in cursor.raised}
+    new = [alarm for alarm in look.alarms if alarm.kind not in raised_before]
     twice = look.certain.union(cursor.seen)
-    raised = tuple(_raised(look, known, twice, now))  # 1
+    raised = tuple(_raised(look, raised_before, twice, now))  # 1
     seen = tuple(alarm.kind for alarm in new if alarm.kind not in twice)
-    notes = (*cursor.waiting, *_compare(look.stream, known.values(), raised, now))[-WAITING_MAX:]  # 2
-    said = _fingerprint(raised, look.unknown)
+    notes = (*cursor.waiting, *_compare(look.stream, raised_before.values(), raised, now))[-WAITING_MAX:]  # 2
+    fingerprint = _fingerprint(raised, look.unknown)
+    # A clock that went back makes it due, too: it would else be silent until that time.
     is_due = (
-        said != cursor.reported
+        fingerprint != cursor.reported
         or look.materialization != cursor.materialization
         or look.is_hidden
         or not 0 <= now - cursor.reported_at < REFRESH_SECONDS
@@ -126,7 +127,9 @@ def decide_health(look: HealthSnapshot, cursor: HealthCursor, now: float) -> Hea
     evaluates = look.has_run and not seen and is_due  # 3
     after = msgspec.structs.replace(cursor, seen=seen, raised=raised, waiting=notes if look.notifies else ())
     if evaluates:
-        after = msgspec.structs.replace(after, reported=said, reported_at=now, materialization=look.materialization)
+        after = msgspec.structs.replace(
+            after, reported=fingerprint, reported_at=now, materialization=look.materialization
+        )
     return HealthDecision(cursor=after, evaluates=evaluates, says=_explain(look, raised, seen))
 
 
@@ -138,7 +141,7 @@ def _raised(
             yield RaisedAlarm(alarm, known[alarm.kind].since)
         elif alarm.kind in seen:
             yield RaisedAlarm(alarm, now)
-    yield from (each for kind, each in known.items() if _is_unknown(kind, look.unknown))
+    yield from (raised for kind, raised in known.items() if _is_unknown(kind, look.unknown))
 
 
 def _is_unknown(kind: str, unknown: Collection[str]) -> bool:
@@ -150,23 +153,25 @@ def _compare(
     stream: str, before: Iterable[RaisedAlarm], after: Iterable[RaisedAlarm], now: float
 ) -> Iterator[Notification]:
     """The notifications of changed alarms."""
-    old, new = ({each.alarm.kind: each for each in raised} for raised in (before, after))
-    for kind, each in new.items():
+    old = {raised.alarm.kind: raised for raised in before}
+    new = {raised.alarm.kind: raised for raised in after}
+    for kind, raised in new.items():
         if kind not in old:
-            yield _note(stream, NotificationEvent.BEGAN, each, now)
-        elif old[kind].alarm.severity is not each.alarm.severity:
-            yield _note(stream, NotificationEvent.CHANGED, each, now)
-    for kind, each in old.items():
+            yield _note(stream, NotificationEvent.BEGAN, raised, now)
+        elif old[kind].alarm.severity is not raised.alarm.severity:
+            yield _note(stream, NotificationEvent.CHANGED, raised, now)
+    for kind, raised in old.items():
         if kind not in new:
-            yield _note(stream, NotificationEvent.ENDED, each, now)
+            yield _note(stream, NotificationEvent.ENDED, raised, now)
 
 
 def _note(stream: str, event: NotificationEvent, raised: RaisedAlarm, now: float) -> Notification:
     alarm = raised.alarm
-    is_over = event is NotificationEvent.ENDED
-    what = f"{alarm.kind} has ended" if is_over else f"{alarm.problem}; next: {alarm.next_step}"
+    text = f"lockstep {stream}, {alarm.severity.value}: {alarm.problem}; next: {alarm.next_step}"
+    if event is NotificationEvent.ENDED:
+        text = f"lockstep {stream}, resolved: {alarm.kind} has ended"
     return Notification(
-        text=f"lockstep {stream}, {'resolved' if is_over else alarm.severity.value}: {what}",
+        text=text,
         event=event,
         stream=stream,
         alarm=alarm.kind,
@@ -180,7 +185,7 @@ def _note(stream: str, event: NotificationEvent, raised: RaisedAlarm, now: float
 
 def _fingerprint(raised: Iterable[RaisedAlarm], unknown: Iterable[str]) -> str:
     """Alarms, their severities and the unknown alarms, without figures."""
-    alarms = sorted(f"{each.alarm.kind} {each.alarm.severity.value}" for each in raised)
+    alarms = sorted(f"{announced.alarm.kind} {announced.alarm.severity.value}" for announced in raised)
     return "; ".join([*alarms, *sorted(f"{kind} unknown" for kind in unknown)]) or "healthy"
 
 
@@ -188,6 +193,6 @@ def _explain(look: HealthSnapshot, raised: tuple[RaisedAlarm, ...], seen: tuple[
     if not look.has_run:
         return "the stream has no table yet: there is nothing to judge"
     lists = (("seen once", seen), ("unknown", look.unknown))
-    parts = [f"{each.alarm.severity.value}: {each.alarm.kind}" for each in raised] or ["no alarm"]
+    parts = [f"{announced.alarm.severity.value}: {announced.alarm.kind}" for announced in raised] or ["no alarm"]
     parts += [f"{what}: {', '.join(kinds)}" for what, kinds in lists if kinds]
     return "; ".join(parts)

@@ -26,7 +26,7 @@ from lockstep.orchestration.shared_tick import KAFKA_SECONDS_MAX, TICK_SECONDS_M
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dagster import DagsterInstance, SensorEvaluationContext
+    from dagster import AssetCheckEvaluation, DagsterInstance, SensorEvaluationContext
 
     from lockstep.declare.stream import AnyStream
     from lockstep.settings import Settings
@@ -87,7 +87,8 @@ class OutageNotes:
             return True
         if not webhook.send(note):
             return False
-        self._sent = {each for each in self._sent if _is_end(each[0]) is _is_end(note.event)}
+        # An end makes the next start news, and a start the next end.
+        self._sent = {sent for sent in self._sent if _is_end(sent[0]) is _is_end(note.event)}
         self._sent.add((note.event, note.severity))
         return True
 
@@ -136,15 +137,22 @@ def observe_health(
     decision = decide_health(look, cursor, time.time())  # 2
     after = send_waiting(decision.cursor, webhook, outages)  # 3
     # 4
-    announced = [each.alarm for each in after.raised]
-    events = [make_health_evaluation(handle.stream, health.facts, announced, newest)] if decision.evaluates else []
+    events: list[AssetCheckEvaluation] = []
+    if decision.evaluates:
+        announced = [raised.alarm for raised in after.raised]
+        events.append(make_health_evaluation(handle.stream, health.facts, announced, newest))
     events += list_last_results(handle.stream, hidden - {HEALTH}, instance)
-    left = f"; webhook: {webhook.problem}, {len(after.waiting)} waiting" if after.waiting and webhook.problem else ""
     first = request_first_checks(handle.stream, instance, newest)
+    if first is not None:
+        # Dagster refuses a reason to skip beside a run.
+        return SensorResult(run_requests=[first], asset_events=events, cursor=after.encode())
+    reason = decision.says
+    if after.waiting and webhook.problem:
+        reason += f"; webhook: {webhook.problem}, {len(after.waiting)} waiting"
     return SensorResult(
-        run_requests=[] if first is None else [first],
+        run_requests=[],
         asset_events=events,
-        skip_reason=SkipReason(f"{decision.says}{left}") if first is None else None,
+        skip_reason=SkipReason(reason),
         cursor=after.encode(),
     )
 

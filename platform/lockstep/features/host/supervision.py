@@ -121,13 +121,16 @@ def _start_or_stop(seen: HostCursor, now: float, demand: HostDemand) -> HostDeci
         return HostDecision(cursor=seen, explanation=explanation, stop=demand.terminated)
     if not demand.wanted:  # 4
         return HostDecision(cursor=seen, explanation="no stream of the group is to run: lockstep start")
-    left = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
-    if left > 0:  # 5
-        return HostDecision(cursor=seen, explanation=f"start {seen.attempt} did not live; the next in {left:.0f} s")
+    pause_seconds = compute_pause_seconds(seen.attempt) - (now - seen.asked_at)
+    if pause_seconds > 0:  # 5
+        explanation = f"start {seen.attempt} did not live; the next in {pause_seconds:.0f} s"
+        return HostDecision(cursor=seen, explanation=explanation)
     names = ", ".join(demand.wanted[:NAMES_MAX])
-    more = f" and {len(demand.wanted) - NAMES_MAX} more" if len(demand.wanted) > NAMES_MAX else ""
-    again = f", start {seen.attempt + 1}" if seen.attempt else ""
-    cause = f"supervisor: no host lives, and {names}{more} are to run{again}"
+    if len(demand.wanted) > NAMES_MAX:
+        names += f" and {len(demand.wanted) - NAMES_MAX} more"
+    cause = f"supervisor: no host lives, and {names} are to run"
+    if seen.attempt:
+        cause += f", start {seen.attempt + 1}"
     after = msgspec.structs.replace(seen, attempt=seen.attempt + 1, asked_at=now)  # 6
     return HostDecision(cursor=after, explanation=cause, cause=cause)
 
@@ -135,14 +138,17 @@ def _start_or_stop(seen: HostCursor, now: float, demand: HostDemand) -> HostDeci
 def _note_runs(runs: Sequence[SeenRun], before: HostCursor, now: float, boot: str) -> HostCursor:
     """The cursor after this poll. With the clock of another boot, counting restarts."""
     rebooted = boot != before.boot or now < before.polled_at
-    old = {} if rebooted else before.signs
+    signs_before = {} if rebooted else before.signs
+    # Two polls in short succession, as of a reload, must not count a host as still.
     counts = rebooted or now - before.polled_at >= POLL_SECONDS_MIN
-    signs = {
-        run.run_id: observe_counter(old.get(run.run_id), -1 if run.counter is None else run.counter, now, counts=counts)
-        for run in runs
-    }
+    signs = dict[str, HeartbeatObservation]()
+    for run in runs:
+        counter = -1 if run.counter is None else run.counter
+        signs[run.run_id] = observe_counter(signs_before.get(run.run_id), counter, now, counts=counts)
     lives = any(sign.moved and not sign.is_still for sign in signs.values())
-    lives_since = (before.lives_since or now) if lives and not rebooted else now
+    lives_since = now
+    if lives and not rebooted:
+        lives_since = before.lives_since or now
     has_lived = lives and now - lives_since >= LIVED_SECONDS
     return msgspec.structs.replace(
         before,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -26,7 +26,7 @@ from lockstep.features.rehearsal.load_plan import (
     refuse_load_test,
 )
 from lockstep.features.rehearsal.message_copy import CopiedMessage, WholeSessions, keep_whole_sessions
-from lockstep.kafka.admin import ClusterAdmin, ClusterView
+from lockstep.kafka.admin import ClusterAdmin, ClusterView, PartitionOffsets
 from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range
 from lockstep.model.position import TopicIdPartition, TopicNamePartition
@@ -110,31 +110,37 @@ def read_present_load(cluster: ClusterAdmin, view: ClusterView, topics: Collecti
     Raises:
         KafkaError: The cluster did not answer.
     """
-    ends = {
-        TopicNamePartition(topic.name, number): view.ends[TopicIdPartition(topic.topic_id, number)].high_watermark
-        for topic in view.topics.values()
-        for number in range(topic.partitions)
-        if topic.name in topics and TopicIdPartition(topic.topic_id, number) in view.ends
-    }
+    ends = {place: offsets.high_watermark for place, offsets in _list_offsets(view, topics)}
     now_ms = time.time_ns() // 1_000_000
     borders = [dict(ends)]
     for back in range(1, SLICES + 1):
-        found = cluster.find_offsets_at(ends, now_ms - back * SLICE_SECONDS * 1_000)
-        borders.append({place: found.get(place, end) for place, end in ends.items()})
-    counts = {place: [max(0, after[place] - before[place]) for after, before in pairwise(borders)] for place in ends}
+        offsets = cluster.find_offsets_at(ends, now_ms - back * SLICE_SECONDS * 1_000)
+        # No message since then: the border is the end.
+        borders.append({place: offsets.get(place, end) for place, end in ends.items()})
+    counts: dict[TopicNamePartition, list[int]] = {}
+    for place in ends:
+        # At least 0: messages may have timestamps of their producers, in any order.
+        counts[place] = [max(0, after[place] - before[place]) for after, before in pairwise(borders)]
     return find_busiest(counts, SLICE_SECONDS)
+
+
+def _list_offsets(view: ClusterView, topics: Collection[str]) -> Iterator[tuple[TopicNamePartition, PartitionOffsets]]:
+    """The offsets of each partition of some topics that has a leader."""
+    for topic in view.topics.values():
+        if topic.name not in topics:
+            continue
+        for number in range(topic.partitions):
+            ends = view.ends.get(TopicIdPartition(topic.topic_id, number))
+            if ends is not None:
+                yield TopicNamePartition(topic.name, number), ends
 
 
 def share_load(present: PresentLoad, view: ClusterView, topics: Collection[str]) -> dict[TopicNamePartition, float]:
     """The share of each partition: of the present load, or of all messages in Kafka without any load."""
-    weights = present.partitions or {
-        TopicNamePartition(topic.name, number): float(ends.stable_end - ends.start)
-        for topic in view.topics.values()
-        for number in range(topic.partitions)
-        if topic.name in topics
-        and (ends := view.ends.get(TopicIdPartition(topic.topic_id, number))) is not None
-        and ends.stable_end > ends.start
-    }
+    weights = present.partitions
+    if not weights:
+        sizes = {place: float(ends.stable_end - ends.start) for place, ends in _list_offsets(view, topics)}
+        weights = {place: size for place, size in sizes.items() if size > 0}
     total = sum(weights.values())
     return {place: weight / total for place, weight in weights.items()}
 
@@ -151,27 +157,27 @@ def take_samples(handle: StreamHandle, shares: Mapping[TopicNamePartition, float
         KafkaError: The cluster did not answer.
     """
     stream = handle.stream
+    # Half by load, half alike: a quiet partition has sessions as well.
     wanted = {
         place: max(200, round(SAMPLE_MESSAGES * (share + 1 / len(shares)) / 2)) for place, share in shares.items()
     }
-    found = _read_whole(handle, {place: _newest(handle.view, place, count) for place, count in wanted.items()})
-    empty = {place: wanted[place] for place, read in found.items() if not read.whole.messages}
-    found |= _read_whole(handle, {place: _oldest(handle.view, place, count) for place, count in empty.items()})
-    copied = sum(shares[place] for place, read in found.items() if read.whole.messages)
+    parts = _read_whole(handle, {place: _newest(handle.view, place, count) for place, count in wanted.items()})
+    empty = {place: wanted[place] for place, part in parts.items() if not part.whole.messages}
+    parts |= _read_whole(handle, {place: _oldest(handle.view, place, count) for place, count in empty.items()})
+    copied = sum(shares[place] for place, part in parts.items() if part.whole.messages)
     if not copied:
-        raise _refuse_empty(stream.name, [read for read in found.values() if read.unread_bytes])
+        raise _refuse_empty(stream.name, [part for part in parts.values() if part.unread_bytes])
+    samples: list[PartitionSample] = []
+    left_out: list[LeftOut] = []
+    for place, part in sorted(parts.items()):
+        if part.whole.messages:
+            samples.append(PartitionSample(*place, shares[place] / copied, part.whole.messages))
+        else:
+            left_out.append(LeftOut(*place, shares[place], _explain_left_out(part)))
     return Sampled(
-        samples=tuple(
-            PartitionSample(*place, shares[place] / copied, read.whole.messages)
-            for place, read in sorted(found.items())
-            if read.whole.messages
-        ),
-        left_out=tuple(
-            LeftOut(*place, shares[place], _explain_left_out(read))
-            for place, read in sorted(found.items())
-            if not read.whole.messages
-        ),
-        skipped=sum(read.whole.left_out for read in found.values()),
+        samples=tuple(samples),
+        left_out=tuple(left_out),
+        skipped=sum(part.whole.left_out for part in parts.values()),
     )
 
 
@@ -223,12 +229,12 @@ def _read_whole(
     """The whole sessions of each range, within the bytes of a sample; nothing is read once no range needs more."""
     registry = require_registry(handle.stream, handle.settings.registry)
     compiled = compile_stream(handle.stream, registry)
-    found: dict[TopicNamePartition, list[CopiedMessage]] = {place: [] for place in ranges}
+    copies: dict[TopicNamePartition, list[CopiedMessage]] = {place: [] for place in ranges}
     room_bytes = SAMPLE_BYTES // max(1, len(ranges))
     room = dict.fromkeys(ranges, room_bytes)
     unread = dict.fromkeys(ranges, 0)
-    wanted = [each for each in ranges.values() if each.until > each.start]
-    missing = {TopicNamePartition(each.topic, each.partition): each.until for each in wanted}
+    wanted = [part for part in ranges.values() if part.until > part.start]
+    missing = {TopicNamePartition(part.topic, part.partition): part.until for part in wanted}
     for run in KafkaSource(make_reader_configuration(handle.settings.kafka)).read(wanted) if wanted else ():
         place = TopicNamePartition(wanted[run.index].topic, wanted[run.index].partition)
         for message in run.messages if isinstance(run, MessageRun) and not unread[place] else ():
@@ -237,14 +243,14 @@ def _read_whole(
             if room[place] < 0:
                 unread[place] = copy.size
                 break
-            found[place].append(copy)
+            copies[place].append(copy)
         if unread[place] or not isinstance(run, MessageRun) or run.reached >= missing.get(place, 0):
             missing.pop(place, None)
         if not missing:
             break
     return {
-        place: _ReadPart(keep_whole_sessions(compiled, place[0], messages), room_bytes, unread[place])
-        for place, messages in found.items()
+        place: _ReadPart(keep_whole_sessions(compiled, place.topic, messages), room_bytes, unread[place])
+        for place, messages in copies.items()
     }
 
 
@@ -313,7 +319,7 @@ def create_copies(
     if refused:
         delete_copies(admin, created, timeout_seconds)
         # An existing topic first: deleting by name after any other error would delete topics of another test.
-        name = min(refused, key=lambda each: refused[each].code() != ClientError.TOPIC_ALREADY_EXISTS)
+        name = min(refused, key=lambda topic: refused[topic].code() != ClientError.TOPIC_ALREADY_EXISTS)
         raise explain_refusal(admin, stream, name, refused[name])
 
 
@@ -350,10 +356,10 @@ def delete_copies(admin: ClusterClient, names: Sequence[str], timeout_seconds: f
                 raise admin.explain_failure(f"the deletion of topic {name}", error.args[0]) from error
     cluster = ClusterAdmin(admin, timeout_seconds)
     deadline = time.monotonic() + GONE_SECONDS_MAX
-    while left := cluster.topic_names() & set(names):
+    # Kafka confirms a deletion before all brokers have carried it out.
+    while remaining := cluster.topic_names() & set(names):
         if time.monotonic() > deadline:
-            silence = describe_silence(
-                "Kafka", GONE_SECONDS_MAX, verb=f"stop listing the deleted topics {sorted(left)}"
-            )
+            verb = f"stop listing the deleted topics {sorted(remaining)}"
+            silence = describe_silence("Kafka", GONE_SECONDS_MAX, verb=verb)
             raise KafkaError(silence, next_step=f"{SLOW}; if they stay, delete them with kafka-topics.sh")
         time.sleep(POLL_SECONDS)

@@ -103,7 +103,9 @@ class FaultResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def slowest_seconds(self) -> float | None:
         """The stream that took longest; None if a stream did not recover."""
-        return None if self.problem else max(self.recovered_seconds.values(), default=0.0)
+        if self.problem:
+            return None
+        return max(self.recovered_seconds.values(), default=0.0)
 
 
 class StreamProof(msgspec.Struct, frozen=True):
@@ -148,23 +150,25 @@ class GameDayResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def command(self) -> str:
         """The command of the same faults."""
-        return f"make gameday MINUTES={self.minutes:g} SEED={self.seed}{' HOST=1' if self.hosted else ''}"
+        command = f"make gameday MINUTES={self.minutes:g} SEED={self.seed}"
+        return f"{command} HOST=1" if self.hosted else command
 
     @property
     def is_passed(self) -> bool:
         """Whether every fault was recovered from, and every stream is proven."""
-        recovered = all(not each.problem for each in self.faults)
-        proven = bool(self.proofs) and all(each.status == "proven" for each in self.proofs)
+        recovered = all(not result.problem for result in self.faults)
+        proven = bool(self.proofs) and all(proof.status == "proven" for proof in self.proofs)
         return recovered and proven and not self.failure
 
     @property
     def verdict(self) -> str:
         """The result in one sentence."""
-        lost = [each for each in self.faults if each.problem]
-        proven = sum(each.status == "proven" for each in self.proofs)
+        lost = [result for result in self.faults if result.problem]
+        proven = sum(proof.status == "proven" for proof in self.proofs)
         recovered = f"{len(self.faults) - len(lost)} of {len(self.faults)} faults recovered from"
         proofs = f"{proven} of {len(self.proofs)} streams proven"
-        return f"{'passed' if self.is_passed else 'FAILED'}: {recovered}, {proofs}"
+        outcome = "passed" if self.is_passed else "FAILED"
+        return f"{outcome}: {recovered}, {proofs}"
 
 
 SPACE = "\N{NO-BREAK SPACE}"
@@ -173,36 +177,33 @@ TIMELINE_COLUMNS = ("", "at", "fault", "done", "lasted", "next commit", "problem
 
 def list_timeline(result: GameDayResult) -> Iterator[tuple[str, ...]]:
     """One row a fault, as `TIMELINE_COLUMNS`."""
-    for each in result.faults:
+    for fault_result in result.faults:
+        recovered = sorted(fault_result.recovered_seconds.items())
         yield (
-            str(each.fault.number),
-            f"{each.at_seconds:.0f}{SPACE}s",
-            each.fault.kind.value,
-            each.what,
-            f"{each.lasted_seconds:.1f}{SPACE}s",
-            ", ".join(
-                f"{stream}{SPACE}{seconds:.1f}{SPACE}s" for stream, seconds in sorted(each.recovered_seconds.items())
-            ),
-            each.problem,
+            str(fault_result.fault.number),
+            f"{fault_result.at_seconds:.0f}{SPACE}s",
+            fault_result.fault.kind.value,
+            fault_result.what,
+            f"{fault_result.lasted_seconds:.1f}{SPACE}s",
+            ", ".join(f"{stream}{SPACE}{seconds:.1f}{SPACE}s" for stream, seconds in recovered),
+            fault_result.problem,
         )
 
 
 def make_game_page(result: GameDayResult) -> Page:
     """The page of a game day."""
-    proofs = [
-        (each.stream, each.status, f"{each.messages:,}", str(each.batch), each.detail or "-") for each in result.proofs
-    ]
-    marks = {number: "bad" if each.problem else "good" for number, each in enumerate(result.faults)}
-    proof_marks = {number: "good" if each.status == "proven" else "bad" for number, each in enumerate(result.proofs)}
+    marks: dict[int, str] = {}
+    bars: list[Bar] = []
+    for number, fault_result in enumerate(result.faults):
+        marks[number] = "bad" if fault_result.problem else "good"
+        slowest = fault_result.slowest_seconds
+        # Without a recovery there is no bar; the timeline has the problem.
+        if slowest is not None:
+            bars.append(
+                Bar(f"{fault_result.fault.number} {fault_result.fault.kind.name.lower()}", slowest, f"{slowest:.1f} s")
+            )
     timeline = TableOf(TIMELINE_COLUMNS, tuple(list_timeline(result)), marks)
-    bars = [
-        Bar(f"{each.fault.number} {each.fault.kind.name.lower()}", slowest, f"{slowest:.1f} s")
-        for each in result.faults
-        if (slowest := each.slowest_seconds) is not None
-    ]
-    lines = [
-        Line(stream, tuple((at, float(count)) for at, count in points)) for stream, points in result.committed.items()
-    ]
+    lines = [_make_line(stream, points) for stream, points in result.committed.items()]
     return Page(
         title="Game day",
         verdict=result.verdict,
@@ -215,9 +216,19 @@ def make_game_page(result: GameDayResult) -> Page:
             Section("Timeline", tables=(timeline,), note=result.failure),
             Section("Until the next commit of the slowest stream", charts=(draw_bars(bars, "seconds"),)),
             Section("Messages committed", charts=(draw_lines(lines, x_label="seconds", y_label="messages"),)),
-            Section(
-                "lockstep verify",
-                tables=(TableOf(("stream", "status", "messages", "last batch", "detail"), proofs, proof_marks),),
-            ),
+            Section("lockstep verify", tables=(_make_proofs(result.proofs),)),
         ),
     )
+
+
+def _make_line(stream: str, points: Sequence[tuple[float, int]]) -> Line:
+    return Line(stream, tuple((seconds, float(count)) for seconds, count in points))
+
+
+def _make_proofs(proofs: Sequence[StreamProof]) -> TableOf:
+    rows: list[tuple[str, ...]] = []
+    marks: dict[int, str] = {}
+    for number, proof in enumerate(proofs):
+        rows.append((proof.stream, proof.status, f"{proof.messages:,}", str(proof.batch), proof.detail or "-"))
+        marks[number] = "good" if proof.status == "proven" else "bad"
+    return TableOf(("stream", "status", "messages", "last batch", "detail"), rows, marks)

@@ -25,6 +25,7 @@ LAPS = {
 def list_plan_facts(plan: LoadPlan) -> list[tuple[str, object]]:
     """Names and values of a load test's plan."""
     minutes = plan.present_seconds / 60
+    trigger = f"{plan.trigger} instead of the stream's own" if plan.trigger_replaced else plan.trigger
     return [
         ("stream", plan.stream),
         ("present load", f"{plan.present_per_second:,.1f} messages/s in the busiest minute of {minutes:.0f}"),
@@ -35,7 +36,7 @@ def list_plan_facts(plan: LoadPlan) -> list[tuple[str, object]]:
             f"{plan.sample_messages:,} messages, {_size(plan.sample_bytes)}; {plan.skipped:,} read and left out",
         ),
         ("the sample is", LAPS[plan.laps]),
-        ("trigger", plan.trigger + (" instead of the stream's own" if plan.trigger_replaced else "")),
+        ("trigger", trigger),
         ("disk", f"{_size(plan.disk_bytes_max)} at most at a time: Kafka, table and state; deleted after each stage"),
         ("scratch folder", plan.scratch),
     ]
@@ -44,6 +45,7 @@ def list_plan_facts(plan: LoadPlan) -> list[tuple[str, object]]:
 def list_stage_rows(result: LoadTestResult) -> Iterator[tuple[object, ...]]:
     """One row a stage, as `STAGE_COLUMNS`."""
     for stage in result.stages:
+        cpu_seconds = stage.cpu_seconds_per_million_messages
         yield (
             stage.label,
             f"{stage.load.sent_per_second:,.0f}",
@@ -54,7 +56,7 @@ def list_stage_rows(result: LoadTestResult) -> Iterator[tuple[object, ...]]:
             _seconds(stage.latency_p50_seconds),
             _seconds(stage.latency_p99_seconds),
             f"{stage.usage.cores:.2f}",
-            None if stage.cpu_seconds_per_million_messages is None else f"{stage.cpu_seconds_per_million_messages:.1f}",
+            None if cpu_seconds is None else f"{cpu_seconds:.1f}",
             _size(stage.usage.memory_bytes_max),
             _seconds(stage.batches.seconds_median),
             stage.files,
@@ -105,7 +107,8 @@ def _list_failures(result: LoadTestResult) -> Iterator[str]:
 
 
 def _stage_table(result: LoadTestResult) -> TableOf:
-    return _turn(TableOf(STAGE_COLUMNS, tuple(tuple(map(_text, row)) for row in list_stage_rows(result))))
+    rows = [tuple(map(_text, row)) for row in list_stage_rows(result)]
+    return _turn(TableOf(STAGE_COLUMNS, rows))
 
 
 def _turn(table: TableOf) -> TableOf:
@@ -144,26 +147,27 @@ def _limit_table(result: LoadTestResult) -> TableOf:
 
 
 def _draw_backlog(stages: Sequence[StageResult]) -> str:
-    lines = [Line(stage.label, tuple((at, float(lag)) for at, lag in stage.backlog)) for stage in stages]
+    lines: list[Line] = []
+    for stage in stages:
+        points = tuple((seconds, float(lag)) for seconds, lag in stage.backlog)
+        lines.append(Line(stage.label, points))
     return draw_lines(lines, x_label="seconds since the first message", y_label="messages")
 
 
 def _draw_latency(stages: Sequence[StageResult]) -> str:
-    bars = [
-        Bar(f"{stage.label} {name}", value, f"{value:.2f} s")
-        for stage in stages
-        for name, value in (("p50", stage.latency_p50_seconds), ("p99", stage.latency_p99_seconds))
-        if value is not None
-    ]
+    bars: list[Bar] = []
+    for stage in stages:
+        latencies = (("p50", stage.latency_p50_seconds), ("p99", stage.latency_p99_seconds))
+        bars += [
+            Bar(f"{stage.label} {name}", value, f"{value:.2f} s") for name, value in latencies if value is not None
+        ]
     return draw_bars(bars, "seconds")
 
 
 def _draw_cores(result: LoadTestResult) -> str:
-    bars = [
-        Bar(f"{stage.label} {name}", cores, f"{cores:.2f}")
-        for stage in result.stages
-        for name, cores in _list_cores(stage)
-    ]
+    bars: list[Bar] = []
+    for stage in result.stages:
+        bars += [Bar(f"{stage.label} {name}", cores, f"{cores:.2f}") for name, cores in _list_cores(stage)]
     return draw_bars(bars, "cores")
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,7 +195,8 @@ class Stage:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (self.folder / READY).exists() or read_heartbeat(self.folders.control, 1) is None:
             if stream.poll() is not None or producer.poll() is not None:
-                raise self._failed("the stream" if producer.poll() is None else "the producer")
+                part = "the stream" if producer.poll() is None else "the producer"
+                raise self._failed(part)
             if time.monotonic() > deadline:
                 silence = describe_silence("the stream of the load test", PATIENCE_SECONDS, verb="write")
                 raise LockstepError(
@@ -204,9 +206,14 @@ class Stage:
 
     def _failed(self, what: str) -> LockstepError:
         failure = read_failure(self.folder)
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:] if self.log.exists() else []
-        problem = failure.problem if failure else "\n".join(lines)
-        step = failure.next_step if failure else f"lockstep run {self.stream.name.removeprefix('loadtest_')}"
+        if failure is not None:
+            problem = failure.problem
+            step = failure.next_step
+        else:
+            # It ended before it could note its error, as when an import fails.
+            text = self.log.read_text(errors="replace") if self.log.exists() else ""
+            problem = "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
+            step = f"lockstep run {self.stream.name.removeprefix('loadtest_')}"
         return LockstepError(f"{what} of the load test did not start: {problem}", next_step=step)
 
     def measure(self, stream: subprocess.Popen[bytes], producer: subprocess.Popen[bytes]) -> Measured:
@@ -316,9 +323,9 @@ class Stage:
     ) -> Load:
         wall = measured.usage.wall_seconds
         cpu = measured.usage.cpu_seconds
-        by_partition: dict[tuple[str, int], float] = {}
+        by_partition: dict[tuple[str, int], float] = defaultdict(float)
         for row in ledger:
-            by_partition[row.topic, row.partition] = by_partition.get((row.topic, row.partition), 0.0) + row.cpu_seconds
+            by_partition[row.topic, row.partition] += row.cpu_seconds
         batch_seconds = sum(report.batch_seconds for report in reports)
         return Load(
             wanted_per_second=self.plan.per_second,
@@ -389,7 +396,8 @@ def count_task_slots(spark: SparkSettings) -> int:
     Without the latter a cluster is taken to have as many cores as this machine.
     """
     match = re.match(r"local\[(\d+)", spark.master)
-    cores = match[1] if match else spark.options.get("spark.cores.max", psutil.cpu_count() or 1)
+    in_cluster = spark.options.get("spark.cores.max", psutil.cpu_count() or 1)
+    cores = match[1] if match else in_cluster
     return max(1, int(cores) // int(spark.options.get("spark.task.cpus", 1)))
 
 
@@ -413,7 +421,10 @@ def add_reported_tasks(measured: Measured, reports: list[BatchReport], committed
 def read_reports(folder: Path) -> list[BatchReport]:
     """The reports of all batches."""
     path = folder / BATCHES
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    if not path.exists():
+        return []
+    # The last line is empty, or not yet whole.
+    lines = path.read_bytes().split(b"\n")[:-1]
     return [msgspec.json.decode(line, type=BatchReport) for line in lines]
 
 
@@ -437,18 +448,23 @@ def count_committed(folder: Path) -> int:
 def read_failure(folder: Path) -> StreamFailure | None:
     """The error that ended the stream, if one did."""
     path = folder / FAILURE
-    return msgspec.json.decode(path.read_bytes(), type=StreamFailure) if path.exists() else None
+    if not path.exists():
+        return None
+    return msgspec.json.decode(path.read_bytes(), type=StreamFailure)
 
 
 def read_seen(table: Path, notes: Path) -> dict[int, int]:
     """When each batch became visible to the observer, in nanoseconds since 1970, by its number."""
-    found: dict[int, int] = {}
-    for line in notes.read_text().splitlines() if notes.exists() else []:
+    if not notes.exists():
+        return {}
+    seen: dict[int, int] = {}
+    for line in notes.read_text().splitlines():
         version, seen_ns = map(int, line.split())
         entry = delta_log.read_entry(table, version)
+        # Commits of other kinds have the batch before them in their heads.
         if entry is not None and entry.head is not None and entry.kind == commit_kinds.BATCH.name:
-            found[entry.head.batch] = seen_ns
-    return found
+            seen[entry.head.batch] = seen_ns
+    return seen
 
 
 def read_times(folder: Path) -> dict[str, Times]:
@@ -480,9 +496,15 @@ def compute_commit_rate(ledger: list[LedgerRow], seen: dict[int, int], measured:
         if row.batch in committed:
             committed[row.batch] += row.messages
     commits = sorted((seen[batch], messages) for batch, messages in committed.items() if messages)
-    within = [each for each in commits if measured.from_ns <= each[0] <= measured.until_ns]
-    (first_ns, _), *others = within if len(within) > 1 else [(measured.began_ns, 0), *commits]
-    return sum(messages for _, messages in others) / ((others[-1][0] - first_ns) / 1e9) if others else 0.0
+    chosen = [(seen_ns, messages) for seen_ns, messages in commits if measured.from_ns <= seen_ns <= measured.until_ns]
+    if len(chosen) < 2:  # noqa: PLR2004  # a first and a last commit
+        chosen = [(measured.began_ns, 0), *commits]
+    # The messages of the first commit were committed before the time that is measured.
+    (first_ns, _), *others = chosen
+    if not others:
+        return 0.0
+    last_ns, _ = others[-1]
+    return sum(messages for _, messages in others) / ((last_ns - first_ns) / 1e9)
 
 
 def count_lag(ledger: list[LedgerRow], seen: dict[int, int], measured: Measured) -> int:
@@ -501,9 +523,9 @@ def make_backlog(
         by_batch[row.batch] = by_batch.get(row.batch, 0) + row.messages
     committed = 0
     points = [(0.0, 0)]
-    for batch, at in sorted(seen.items(), key=lambda each: each[1]):
-        sent = int(np.searchsorted(every, at // 1_000_000))
-        seconds = (at - began_ns) / 1e9
+    for batch, seen_ns in sorted(seen.items(), key=lambda item: item[1]):
+        sent = int(np.searchsorted(every, seen_ns // 1_000_000))
+        seconds = (seen_ns - began_ns) / 1e9
         if batch not in by_batch or seconds < 0:
             continue
         points.append((seconds, max(0, sent - committed)))
@@ -532,13 +554,18 @@ def _stop(stream: subprocess.Popen[bytes]) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
-    below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    below: list[psutil.Process] = []
+    # Listed before its end: afterwards they have another parent.
+    if process.poll() is None:
+        below = psutil.Process(process.pid).children(recursive=True)
     end_process(process, END_SECONDS)
-    for each in psutil.wait_procs(below, END_SECONDS)[1]:  # a JVM deletes its temporary files at its end
-        each.kill()
+    # A JVM deletes its temporary files at its end.
+    _, alive = psutil.wait_procs(below, END_SECONDS)
+    for child in alive:
+        child.kill()
 
 
 def delete_stage_files(settings: Settings, folder: Path) -> None:
     """Delete the scratch tables, the local copies of state and the files of the processes."""
-    for each in (settings.table_root, settings.local_root, folder):
-        find_storage(each).delete_folder(each)
+    for root in (settings.table_root, settings.local_root, folder):
+        find_storage(root).delete_folder(root)

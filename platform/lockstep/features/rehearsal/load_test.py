@@ -24,6 +24,7 @@ from lockstep.errors import KafkaError, LockstepError
 from lockstep.features.localdev.processes import ignore_interrupts, interrupt_by_signals
 from lockstep.features.rehearsal.copied_topics import (
     LeftOut,
+    PartitionSample,
     Sampled,
     create_copies,
     delete_copies,
@@ -149,7 +150,8 @@ class LoadTest:
         """The declaration under test, over no topics yet; its lookups are the tables of the stream itself."""
         stream = make_tested(self.handle.stream)
         root = self.handle.settings.table_root
-        return replace(stream, lookups=tuple(replace(each, path=str(each.find_table(root))) for each in stream.lookups))
+        lookups = tuple(replace(lookup, path=str(lookup.find_table(root))) for lookup in stream.lookups)
+        return replace(stream, lookups=lookups)
 
     @property
     def scratch(self) -> Path:
@@ -170,15 +172,15 @@ class LoadTest:
             try:
                 failed, failure = self._run_stages(stages, created, say)
             finally:
-                if left := self._delete_all(created):
-                    say(left)
+                if remains := self._delete_all(created):
+                    say(remains)
         loads = [(stage.label, stage.load) for stage in stages]
         return LoadTestResult(
             plan=self.plan,
             stages=tuple(stages),
             sustainable=find_sustainable(loads, self.plan.present_per_second, failed=failed),
             cores=psutil.cpu_count() or 1,
-            failure="; ".join(filter(None, (failure, left))),
+            failure="; ".join(filter(None, (failure, remains))),
         )
 
     def _run_stages(self, stages: list[StageResult], created: set[str], say: Callable[[str], None]) -> tuple[str, str]:
@@ -215,7 +217,7 @@ class LoadTest:
         say(f"{plan.label}: {len(names)} topics, {plan.messages:,} messages, {plan.size / 1e6:,.0f} MB")
         created.update(counts)
         try:
-            largest = max(message.size for part in self.sampled.samples for message in part.messages)
+            largest = max(map(_find_largest_size, self.sampled.samples))
             create_copies(
                 handle.admin, handle.stream.name, counts, handle.timeout_seconds, message_bytes_max=largest
             )  # 1
@@ -259,6 +261,10 @@ class LoadTest:
             except KafkaError as error:
                 return f"{error.problem}; delete the rest: lockstep loadtest {self.handle.stream.name} --clean"
         return ""
+
+
+def _find_largest_size(sample: PartitionSample) -> int:
+    return max(message.size for message in sample.messages)
 
 
 def prepare_load_test(
@@ -363,15 +369,13 @@ def choose_trigger(trigger: Trigger) -> Trigger:
 
 def _choose_topics(handle: StreamHandle, topics_max: int | None) -> frozenset[str]:
     """The topics with the most messages in Kafka."""
-    sizes = {
-        topic.name: sum(
-            ends.stable_end - ends.start
-            for number in range(topic.partitions)
-            if (ends := handle.view.ends.get(TopicIdPartition(topic.topic_id, number))) is not None
-        )
-        for topic in handle.view.topics.values()
-        if topic.name in handle.selected
-    }
+    view = handle.view
+    sizes: dict[str, int] = {}
+    for topic in view.topics.values():
+        if topic.name not in handle.selected:
+            continue
+        ends = [view.ends.get(TopicIdPartition(topic.topic_id, number)) for number in range(topic.partitions)]
+        sizes[topic.name] = sum(offsets.stable_end - offsets.start for offsets in ends if offsets is not None)
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))
     return frozenset(largest[:topics_max])
 
