@@ -675,8 +675,8 @@ HOUSEKEEPING = list_mutants(
     ),
     Change(
         "a savepoint without a checkpoint keeps its entries",
-        "return min(*(-1 if at is None else at.batch_version for at in needed), *unpinned)",
-        "return min(*(-1 if at is None else at.batch_version for at in needed), *())",
+        "return min(*needed, *unpinned)",
+        "return min(*needed, *())",
         "test_a_savepoint_that_gets_no_checkpoint_on_a_full_disk_can_still_be_loaded",
     ),
     Change(
@@ -722,8 +722,8 @@ STATE_GC = list_mutants(
     ),
     Change(
         "state of a batch under way is kept",
-        "return [path for path in found if _is_over(path.name, head, live)]  # 3",
-        "return list(found)  # 3",
+        "return [path for path in unreachable if _is_over(path.name, head, live)]  # 3",
+        "return list(unreachable)  # 3",
         "test_what_may_still_be_committed_stays_and_what_cannot_goes_whatever_the_clocks_show",
     ),
 )
@@ -1052,8 +1052,8 @@ ERASURE = list_mutants(
     ),
     Change(
         "an erasure is finished by its own side tables",
-        "if found is None or (found.digest, found.batch) != (digest, batch):",
-        "if found is None:",
+        "if erasure is None or (erasure.digest, erasure.batch) != (digest, batch):",
+        "if erasure is None:",
         "test_an_erasure_is_finished_by_the_one_who_worked_on_it",
     ),
     Change(
@@ -1199,8 +1199,8 @@ BACKUP = list_mutants(
     ),
     Change(
         "the side files of a head are copied",
-        "needed |= set(_list_head_files(folders, head)) | set(_list_state_files(folders, head))",
-        "needed |= set(_list_state_files(folders, head))",
+        "    needed.update(_list_head_files(folders, head))\n",
+        "",
         "test_a_side_file_that_its_table_does_not_hold_yet_is_copied_or_there_is_no_backup",
     ),
 )
@@ -1303,7 +1303,7 @@ QUARANTINE_RETENTION = list_mutants(
     ),
     Change(
         "a retention does not replace another one that it has not seen",
-        "base.head.quarantine_retention != before or base.head.generation != seen.generation",
+        "base.head.quarantine_retention != earlier or base.head.generation != seen.generation",
         "False",
         "test_a_retention_or_rewind_before_the_commit_makes_a_new_plan",
     ),
@@ -1462,7 +1462,7 @@ CURRENT_ROWS = list_mutants(
     "features/current/test_refresh.py",
     Change(
         "a row before the end of its partition is not a change",
-        "is_new[part] = (at > end.emit_offset) | ((at == end.emit_offset) & (numbers[part] >= end.row))",
+        "is_new[part] = (emitted > end.emit_offset) | ((emitted == end.emit_offset) & (numbers[part] >= end.row))",
         "is_new[part] = True",
         "test_compacted_files_give_no_older_row",
     ),
@@ -1715,7 +1715,7 @@ HOST = (
         ),
         Change(
             "failed starts of a host are delayed",
-            "if left > 0:  # 5",
+            "if pause_seconds > 0:  # 5",
             "if False:",
             "test_failed_starts_are_delayed_more_each_time_until_a_host_has_lived",
         ),

@@ -58,8 +58,8 @@ class _Comparison:
         reached = 0
         for claim in claims:
             if claim.start < reached:
-                found = f"batch {claim.batch} archived from offset {claim.start} on"
-                self._add(key, claim.start, f"offsets from {reached} on", found)
+                claimed = f"batch {claim.batch} archived from offset {claim.start} on"
+                self._add(key, claim.start, f"offsets from {reached} on", claimed)
             reached = claim.until
             self._left[key, claim.batch] = claim
 
@@ -67,8 +67,8 @@ class _Comparison:
         """Compare the rows of a batch and a partition in a file with their claim, which has no others."""
         claim = self._left.pop((key, batch), None)
         if claim is None:
-            found = f"{rows.num_rows} rows of batch {batch}"
-            self._add(key, int(rows["offset"][0].as_py()), "each claim of the ledger once, and no other rows", found)
+            content = f"{rows.num_rows} rows of batch {batch}"
+            self._add(key, int(rows["offset"][0].as_py()), "each claim of the ledger once, and no other rows", content)
         elif damage := find_damage(claim, rows):
             expected = f"offsets {claim.start} to {claim.until - 1}, digest {claim.digest}, of batch {batch}"
             self._add(key, claim.start, expected, damage)

@@ -90,7 +90,7 @@ def _list_shadow_names(folders: StreamFolders) -> Iterable[str]:
 
 def _read_shadow_positions(own: StreamFolders, head: Head) -> Mapping[TopicIdPartition, LedgerRow] | None:
     """The positions of a shadow; None if it is a shadow of an earlier table of the stream."""
-    found = try_read_head(own)
-    if found is None or found.origin is None or found.origin.table_id != head.table_id:
+    head_of_shadow = try_read_head(own)
+    if head_of_shadow is None or head_of_shadow.origin is None or head_of_shadow.origin.table_id != head.table_id:
         return None
-    return read_positions(own, found)
+    return read_positions(own, head_of_shadow)

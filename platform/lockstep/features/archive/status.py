@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -9,12 +10,13 @@ import pyarrow as pa
 
 from lockstep.declare.stream import AnyStream
 from lockstep.features.archive.readers import ArchiveReader, list_readers
+from lockstep.model.position import TopicIdPartition
 from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_table import open_table
 from lockstep.table import delta_log, transactions
-from lockstep.table.archive import read_blocks
+from lockstep.table.archive import ArchivedBlock, read_blocks
 from lockstep.table.layout import StreamFolders
-from lockstep.table.ledger import read_positions
+from lockstep.table.ledger import LedgerRow, read_positions
 
 
 class ArchivedPartition(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,24 +99,30 @@ def read_archive_status(stream: AnyStream, folders: StreamFolders) -> ArchiveSta
         rows += cast("list[int]", actions["num_records"].to_pylist())
         sizes += cast("list[int]", actions["size_bytes"].to_pylist())
         dropped = table.transaction_version(transactions.DROPPED) or 0
-    keep = None if stream.archive is None else stream.archive.keep
+    keep_hours = None
+    if stream.archive is not None and stream.archive.keep is not None:
+        keep_hours = stream.archive.keep.total_seconds() / 3600
     return ArchiveStatus(
         stream=folders.stream,
         is_declared=stream.archive is not None,
-        keep_hours=None if keep is None else keep.total_seconds() / 3600,
+        keep_hours=keep_hours,
         rows=sum(rows),
         files=len(sizes),
         bytes=sum(sizes),
         dropped_up_to=dropped,
         readers=list_readers(folders, head),
-        partitions=tuple(
-            ArchivedPartition(
-                topic=row.topic,
-                partition=row.partition,
-                archived_from=blocks[key][0].start if key in blocks else None,
-                archived_until=row.archived_until,
-                position=row.until,
-            )
-            for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[1].partition))
-        ),
+        partitions=tuple(_list_partitions(positions, blocks)),
     )
+
+
+def _list_partitions(
+    positions: Mapping[TopicIdPartition, LedgerRow], blocks: Mapping[TopicIdPartition, Sequence[ArchivedBlock]]
+) -> Iterator[ArchivedPartition]:
+    for key, row in sorted(positions.items(), key=lambda item: (item[1].topic, item[1].partition)):
+        yield ArchivedPartition(
+            topic=row.topic,
+            partition=row.partition,
+            archived_from=blocks[key][0].start if key in blocks else None,
+            archived_until=row.archived_until,
+            position=row.until,
+        )

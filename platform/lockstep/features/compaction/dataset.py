@@ -489,7 +489,7 @@ def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> Dataset
 def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema) -> int:
     """Write the rows of some files as one, a row group at a time; the digest of both."""
     storage = find_storage(target)
-    before = 0
+    digest = 0
     rows = sum(file.rows for file in part.files)
     footers = [_read_footer(dataset, dataset / file.path) for file in part.files]
     decoded_bytes = sum(map(_count_decoded_bytes, footers))
@@ -498,7 +498,7 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
     try:
         with pq.ParquetWriter(pending.sink, schema, compression="zstd", compression_level=COMPRESSION_LEVEL) as writer:
             for group in regroup_rows(_read_rows(dataset, part.files, schema), group_rows):
-                before = (before + digest_rows(_to_digest(group))) % MODULUS
+                digest = (digest + digest_rows(_to_digest(group))) % MODULUS
                 writer.write_table(group)
         pending.finish()
     finally:
@@ -510,8 +510,8 @@ def _write_bin(dataset: Path, part: DatasetBin, target: Path, schema: pa.Schema)
             group = parquet.read_row_group(number, use_threads=False)
             written += len(group)
             after = (after + digest_rows(_to_digest(group))) % MODULUS
-    if (written, after) != (rows, before):
-        problem = f"{rows} rows with digest {before:016x} became {written} with {after:016x}; nothing was published"
+    if (written, after) != (rows, digest):
+        problem = f"{rows} rows with digest {digest:016x} became {written} with {after:016x}; nothing was published"
         raise _refuse(dataset, problem, "check disk and memory of this machine, then compact again")
     return after
 

@@ -40,8 +40,8 @@ def console(
     declared = list_all_streams()
     settings = load_settings_or_exit()
     server = ConsoleServer(ConsoleWatcher(declared.values(), settings), host, port, settings.web.origins)
-    found = ServedPage(f"http://{host}:{server.port}", tuple(sorted(declared)))
-    print_answer(found, _show, as_json=as_json)
+    page = ServedPage(f"http://{host}:{server.port}", tuple(sorted(declared)))
+    print_answer(page, _show, as_json=as_json)
     sys.stdout.flush()
     server.serve()
 

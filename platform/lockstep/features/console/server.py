@@ -124,8 +124,8 @@ def make_application(watcher: ConsoleWatcher, origins: tuple[str, ...]) -> ASGIA
         return _push(request, watcher.watching(name), lambda now: watcher.show(name, now))
 
     async def show_message(request: Request) -> Response:
-        found = await asyncio.to_thread(_show_message, watcher, request.path_params)
-        return PlainTextResponse(found, status_code=404 if found is None else 200)
+        text = await asyncio.to_thread(_show_message, watcher, request.path_params)
+        return PlainTextResponse(text, status_code=404 if text is None else 200)
 
     routes = [
         Route("/", _send_page),

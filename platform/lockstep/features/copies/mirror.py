@@ -194,8 +194,8 @@ def _is_place(known: PositionEvidence, log: MirroredLog, index: int) -> bool:
         return False  # earlier messages were not read
     if index < len(log.offsets) and log.offsets[index] < log.least:
         return False
-    before = log.digests[index - len(applied) : index]
-    return bool(applied or after) and _are_copies(before, applied) and _are_copies(after, known.following)
+    copied = log.digests[index - len(applied) : index]
+    return bool(applied or after) and _are_copies(copied, applied) and _are_copies(after, known.following)
 
 
 def _are_copies(some: Iterable[MessageDigest], others: Iterable[MessageDigest]) -> bool:

@@ -93,12 +93,12 @@ def _read_file(
     path = table / file.path
     try:
         with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
-            held = [name for name in schema.names if name in parquet.schema_arrow.names]
+            present = [name for name in schema.names if name in parquet.schema_arrow.names]
             for group in range(parquet.num_row_groups):
                 places = parquet.read_row_group(group, columns=list(IDENTITY), use_threads=False)
                 is_new = _find_new(places, ends)
                 if is_new.any():
-                    rows = parquet.read_row_group(group, columns=held, use_threads=False)
+                    rows = parquet.read_row_group(group, columns=present, use_threads=False)
                     yield _conform(rows.filter(pa.array(is_new)), schema, file.commit_hour)
     except UNREADABLE as error:
         raise explain_unreadable(path, error) from error
@@ -109,15 +109,15 @@ def _find_new(places: pa.Table, ends: Mapping[TopicIdPartition, RowPlace]) -> An
     is_new = np.ones(places.num_rows, bool)
     if not places.num_rows:
         return is_new
-    found = find_segments(places)
+    segments = find_segments(places)
     offsets = places["_emit_offset"].to_numpy()
     numbers = places["_row"].to_numpy()
-    for segment in range(len(found.start)):
-        end = ends.get(found.partition(segment))
+    for segment in range(len(segments.start)):
+        end = ends.get(segments.partition(segment))
         if end is not None:
-            part = slice(int(found.start[segment]), int(found.start[segment] + found.length[segment]))
-            at = offsets[part]
-            is_new[part] = (at > end.emit_offset) | ((at == end.emit_offset) & (numbers[part] >= end.row))
+            part = slice(int(segments.start[segment]), int(segments.start[segment] + segments.length[segment]))
+            emitted = offsets[part]
+            is_new[part] = (emitted > end.emit_offset) | ((emitted == end.emit_offset) & (numbers[part] >= end.row))
     return is_new
 
 

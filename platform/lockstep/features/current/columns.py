@@ -60,16 +60,16 @@ def _select(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
 
 def compute_buckets(rows: pa.Table, buckets: int) -> Numbers:
     """The bucket of each row: a hash of topic id, partition and session."""
-    known = dict[tuple[str, int, str], int]()
+    bucket_of_place = dict[tuple[str, int, str], int]()
     columns = (rows[name].to_pylist() for name in PLACE[1:])
-    found = np.empty(rows.num_rows, np.int64)
+    numbers = np.empty(rows.num_rows, np.int64)
     for number, place in enumerate(zip(*columns, strict=True)):
-        bucket = known.get(place)
+        bucket = bucket_of_place.get(place)
         if bucket is None:
             topic_id, partition, session = place
-            bucket = known[place] = zlib.crc32(f"{topic_id}/{partition}/{session}".encode()) % buckets
-        found[number] = bucket
-    return found
+            bucket = bucket_of_place[place] = zlib.crc32(f"{topic_id}/{partition}/{session}".encode()) % buckets
+        numbers[number] = bucket
+    return numbers
 
 
 def split_by_bucket(rows: pa.Table, buckets: int) -> dict[int, pa.Table]:
@@ -78,9 +78,9 @@ def split_by_bucket(rows: pa.Table, buckets: int) -> dict[int, pa.Table]:
         return {}
     numbers = compute_buckets(rows, buckets)
     order: Numbers = np.argsort(numbers, kind="stable")
-    found, starts = np.unique(numbers[order], return_index=True)
+    present, starts = np.unique(numbers[order], return_index=True)
     ends = np.append(starts[1:], len(order))
-    bounds = zip(found.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    bounds = zip(present.tolist(), starts.tolist(), ends.tolist(), strict=True)
     return {bucket: rows.take(order[start:end]) for bucket, start, end in bounds}
 
 
@@ -100,8 +100,8 @@ def apply_changes(rows: pa.Table, changes: pa.Table, columns: CurrentColumns) ->
         changes: A row a key, with `IS_REMOVED`.
         columns: The columns.
     """
-    before = rows.append_column(IS_REMOVED, pa.array(np.zeros(rows.num_rows, bool)))
-    newest = take_newest(pa.concat_tables([before, changes]), columns)
+    current = rows.append_column(IS_REMOVED, pa.array(np.zeros(rows.num_rows, bool)))
+    newest = take_newest(pa.concat_tables([current, changes]), columns)
     return newest.filter(pc.invert(newest[IS_REMOVED])).drop_columns([IS_REMOVED])
 
 

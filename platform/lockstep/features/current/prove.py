@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -63,7 +64,9 @@ def _find_head(folders: StreamFolders, now: Base, batch: int) -> Head | None:
     """The head after a batch whose states are kept; None for any other."""
     if batch == now.head.batch:
         return now.head
-    return delta_log.find_head_of_batch(folders.table, batch) if now.head.may_rewind_to(batch) else None
+    if not now.head.may_rewind_to(batch):
+        return None
+    return delta_log.find_head_of_batch(folders.table, batch)
 
 
 class _Comparison:
@@ -80,14 +83,16 @@ class _Comparison:
 
     def compare(self, rows: pa.Table) -> str:
         """Describe the first difference; empty without any."""
-        left = rows.num_rows
+        unmatched = rows.num_rows
         for place, row in ledger.read_positions(self._folders, self._head).items():
             of_place = _select(rows, place)
-            left -= of_place.num_rows
+            unmatched -= of_place.num_rows
             difference = self._compare_partition(row, _conform(of_place, self._schema))
             if difference:
                 return f"topic {row.topic}, partition {row.partition}: {difference}"
-        return f"{left} rows of partitions without a state" if left else ""
+        if unmatched:
+            return f"{unmatched} rows of partitions without a state"
+        return ""
 
     def _compare_partition(self, row: LedgerRow, rows: pa.Table) -> str:
         distinct = len(find_key_rows(rows, self._key)[0])
@@ -100,15 +105,17 @@ class _Comparison:
         if difference.column is not None:
             values = f"{show_short(difference.found)}, and {show_short(difference.expected)} in the state"
             return f"{key}: {difference.column} is {values}"
-        return f"{key}: " + ("no row" if difference.position is None else "a row, and none in the state")
+        if difference.position is None:
+            return f"{key}: no row"
+        return f"{key}: a row, and none in the state"
 
     def _read_states(self, row: LedgerRow) -> pa.Table:
         violations = Violations()
         floor = RewindFloor(self._folders.table, self._head)
         stored = StoredState(self._folders.state, self._declared, violations, self._head, floor)
         made = StateRows(self._key, self._schema)
-        known = {name: value for name, value in msgspec.structs.asdict(row).items() if value is not None}
-        for session, state in stored.read_states(msgspec.convert(known, LedgerRange, from_attributes=True)):
+        facts = {name: value for name, value in msgspec.structs.asdict(row).items() if value is not None}
+        for session, state in stored.read_states(msgspec.convert(facts, LedgerRange, from_attributes=True)):
             if state is not None:
                 made.add(session, self._declared.list_rows(state))
         return made.finish()
@@ -120,13 +127,13 @@ def _select(rows: pa.Table, place: TopicIdPartition) -> pa.Table:
 
 def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows in the columns of the prover; with a place in the order, as rows of the table have."""
-    known: Mapping[str, object] = {"_emit_offset": 0, "_row": 0}
-    arrays = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.array([known.get(field.name)] * rows.num_rows, field.type)
-        for field in schema
-    ]
+    defaults: Mapping[str, object] = {"_emit_offset": 0, "_row": 0}
+    arrays: list[Any] = []
+    for field in schema:
+        if field.name in rows.column_names:
+            arrays.append(rows[field.name].cast(field.type))
+        else:
+            arrays.append(pa.array([defaults.get(field.name)] * rows.num_rows, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

@@ -167,27 +167,27 @@ class _RowColumns:
 
     def add(self, row: LedgerRow, session: str, rows: Iterable[tuple[object, object]]) -> None:
         """Add the rows of a session."""
-        before = len(self._keys)
+        rows_before = len(self._keys)
         for key, value in rows:
             self._keys.append(key)
             self._values.append(value)
         self.rows = len(self._keys)
-        self._places.append((row, session, self.rows - before))
+        self._places.append((row, session, self.rows - rows_before))
 
     def take(self) -> pa.Table:
         """Take the collected rows."""
-        given: dict[str, list[Any]] = {name: [] for name in PLACE}
+        columns: dict[str, list[Any]] = {name: [] for name in PLACE}
         for row, session, count in self._places:
             for name, value in zip(PLACE, (row.topic, row.topic_id, row.partition, session), strict=True):
-                given[name] += [value] * count
+                columns[name] += [value] * count
         replay = self._columns.replay
         parts = zip(*map(replay.parts_of, self._keys), strict=True)
-        given |= dict(zip(replay.columns, map(list, parts), strict=False))  # no parts without rows
+        columns |= dict(zip(replay.columns, map(list, parts), strict=False))  # no parts without rows
         for name in self._columns.values:
             is_whole = replay.is_scalar
-            given[name] = self._values if is_whole else [getattr(value, name) for value in self._values]
-        given[COMMIT_HOUR] = [self._hour] * self.rows
-        arrays = [self._convert(field, given.get(field.name, [])) for field in self._columns.schema]
+            columns[name] = self._values if is_whole else [getattr(value, name) for value in self._values]
+        columns[COMMIT_HOUR] = [self._hour] * self.rows
+        arrays = [self._convert(field, columns.get(field.name, [])) for field in self._columns.schema]
         self.rows = 0
         self._places = []
         self._keys = []

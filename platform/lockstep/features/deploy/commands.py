@@ -54,12 +54,12 @@ def deploy(  # an option a kind
     if list_:
         print_answer(_read_releases(), _list, as_json=as_json)
         return
-    from lockstep.features.deploy.deploy import make_name, prepare_release, prepare_return, refuse_name, run_deployment
+    from lockstep.features.deploy.deploy import prepare_release, prepare_return, refuse_name, run_deployment
 
     if back and working_folder:
         raise typer.BadParameter("name either --back or --working-folder")
     settings = load_settings_or_exit()
-    name = "" if working_folder else name or ("" if back else make_name())
+    name = "" if working_folder else _choose_name(name, back=back)
     if name:
         refuse_name(name)
     prepare = prepare_return if back else prepare_release
@@ -75,6 +75,15 @@ def deploy(  # an option a kind
         raise typer.Exit(FAILED)
 
 
+def _choose_name(name: str, *, back: bool) -> str:
+    from lockstep.features.deploy.deploy import make_name
+
+    if name:
+        return name
+    # Without a name, --back means the release before.
+    return "" if back else make_name()
+
+
 def _read_releases() -> Releases:
     from lockstep.features.deploy.releases import list_releases, read_current
 
@@ -84,17 +93,14 @@ def _read_releases() -> Releases:
 
 def _list(found: Releases) -> RenderableType:
     columns = ("release", "code", "commit", "made (UTC)", "by", "")
-    rows = [
-        (
-            each.name,
-            each.digest[:12],
-            f"{each.commit[:10]}{', modified' if each.is_modified else ''}",
-            f"{each.made_at:%Y-%m-%d %H:%M}",
-            each.made_by,
-            "current" if each.name == found.current else "",
-        )
-        for each in found.releases
-    ]
+    rows: list[tuple[str, ...]] = []
+    for release in found.releases:
+        commit = release.commit[:10]
+        if release.is_modified:
+            commit += ", modified"
+        current = "current" if release.name == found.current else ""
+        made_at = f"{release.made_at:%Y-%m-%d %H:%M}"
+        rows.append((release.name, release.digest[:12], commit, made_at, release.made_by, current))
     note = None if found.current else style_text("runs import the working folder")
     return make_lines(make_grid(columns, rows) if rows else None, note)
 
@@ -112,9 +118,10 @@ def _plan(plan: DeployPlan) -> RenderableType:
 
 
 def _deployed(found: DeployResult) -> RenderableType:
-    rows = [(each.stream, each.takeover.value, each.detail) for each in found.streams]
+    rows = [(takeover.stream, takeover.takeover.value, takeover.detail) for takeover in found.streams]
+    grid = make_grid(("stream", "run", ""), rows) if rows else None
     return make_lines(
         style_text(f"current: {found.plan.code}"),
-        make_grid(("stream", "run", ""), rows) if rows else None,
+        grid,
         style_text("if it adds or removes streams, schedules or checks: reload or restart the code location"),
     )

@@ -228,23 +228,24 @@ def _check_definitions(copy: Path, folder: Path) -> None:
         return
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "definitions", "-d", str(copy)]
     try:
-        said = run_command(command, "dagster definitions validate", VALIDATE_SECONDS_MAX, folder=folder)
+        output = run_command(command, "dagster definitions validate", VALIDATE_SECONDS_MAX, folder=folder)
     except TimeoutError as late:
         raise EnvironmentProblem(str(late), next_step="repeat the command when the machine is less busy") from late
-    if said.returncode != 0:
-        cause = said.stderr.strip().splitlines()
-        problem = f"Dagster cannot load definitions.py: {cause[-1] if cause else 'no reason given'}"
+    if output.returncode != 0:
+        # The last line of Python's frames is the error.
+        lines = output.stderr.strip().splitlines()
+        cause = lines[-1] if lines else "no reason given"
+        problem = f"Dagster cannot load definitions.py: {cause}"
         raise EnvironmentProblem(problem, next_step="dagster definitions validate -w workspace.yaml shows the frames")
 
 
 def _plan_stream(stream: AnyStream, settings: Settings) -> StreamPlan:
     if try_read_head(StreamFolders(stream.name, settings.table_root)) is None:
         return StreamPlan(stream.name, "", "", ("first start",))
-    found = plan_restart(stream, settings)
-    halts = "a halted or held stream stays so" if _is_stopped_by_operator(stream, settings) else ""
-    if halts:
-        return StreamPlan(stream.name, "", "", (halts, *found.changes))
-    return StreamPlan(stream.name, found.refused, found.next_step, found.changes)
+    restart = plan_restart(stream, settings)
+    if _is_stopped_by_operator(stream, settings):
+        return StreamPlan(stream.name, "", "", ("a halted or held stream stays so", *restart.changes))
+    return StreamPlan(stream.name, restart.refused, restart.next_step, restart.changes)
 
 
 def _is_stopped_by_operator(stream: AnyStream, settings: Settings) -> bool:
@@ -335,5 +336,5 @@ class _Handover:
             self._launched[job] = str(uuid.uuid4())
             tags = make_automatic_tags(LOCKSTEP_START, self._cause, epoch)
             start_job(stream, job, self._launched[job], tags, self._folder)
-        taken = await_successor(stream, folders, self._launched[job], epoch)
-        return StreamTakeover(stream.name, TakeoverKind.HANDED_OVER, f"epoch {taken}")
+        successor = await_successor(stream, folders, self._launched[job], epoch)
+        return StreamTakeover(stream.name, TakeoverKind.HANDED_OVER, f"epoch {successor}")

@@ -137,10 +137,10 @@ def name_release(root: Path, name: str, version: CodeVersion, who: str) -> Relea
     try:
         _create(root / RELEASES / f"{name}.json", release)
     except FileExistsError:
-        known = read_release(root, name)
-        if known.digest == version.digest:
-            return known
-        problem = f"has the code {known.digest[:12]} since {known.made_at:%Y-%m-%d %H:%M} UTC ({known.made_by})"
+        earlier = read_release(root, name)
+        if earlier.digest == version.digest:
+            return earlier
+        problem = f"has the code {earlier.digest[:12]} since {earlier.made_at:%Y-%m-%d %H:%M} UTC ({earlier.made_by})"
         raise ReleaseUnusable(name, problem, "choose another name: a release never changes") from None
     return release
 
@@ -162,8 +162,8 @@ def read_release(root: Path, name: str) -> Release:
 def list_releases(root: Path) -> tuple[Release, ...]:
     """All releases, oldest first."""
     files = find_storage(root).find_files(root / RELEASES, "*.json")
-    found = (decode_json(find_storage(root).read(path), Release) for path in files)
-    return tuple(sorted(found, key=lambda release: (release.made_at, release.name)))
+    releases = (decode_json(find_storage(root).read(path), Release) for path in files)
+    return tuple(sorted(releases, key=lambda release: (release.made_at, release.name)))
 
 
 def open_release(root: Path, name: str) -> tuple[Path, CodeVersion]:

@@ -25,4 +25,6 @@ LEFTOVERS = CleanUpStep(name="unfinished exports", finish=_delete_leftovers)
 
 def find_droppable_hours(stream: AnyStream, folders: StreamFolders) -> Callable[[], frozenset[str]] | None:
     """List the hours that retention may drop: with an export, only exported ones."""
-    return None if stream.export is None else partial(list_proven_hours, stream.export, folders)
+    if stream.export is None:
+        return None
+    return partial(list_proven_hours, stream.export, folders)

@@ -125,12 +125,12 @@ class ExportSource(msgspec.Struct, frozen=True):
 
 def list_batches(head: Head, below: int) -> tuple[tuple[int, int], ...]:
     """The batches below one that count: generation and last batch, oldest first."""
-    found = list[tuple[int, int]]()
+    batches = list[tuple[int, int]]()
     for generation, last in sorted(head.valid_batches.items()):
-        found.append((generation, min(last, below - 1)))
+        batches.append((generation, min(last, below - 1)))
         if last >= below - 1:
             break
-    return tuple(found)
+    return tuple(batches)
 
 
 class ExportMismatch(LockstepError):
@@ -177,13 +177,15 @@ def check_options(folder: Path, options: ExportOptions) -> None:
     Raises:
         ExportMismatch: It names the first difference.
     """
-    found = read_options(folder)
-    foreign = sorted(set(find_storage(folder).list_names(folder)) - {OPTIONS}) if found is None else []
-    if foreign:
-        raise ExportMismatch(folder, f"it is no dataset, and has other files or folders: {format_some(foreign)}")
-    for name in ExportOptions.__struct_fields__ if found is not None else ():
+    stored = read_options(folder)
+    if stored is None:
+        foreign = sorted(set(find_storage(folder).list_names(folder)) - {OPTIONS})
+        if foreign:
+            raise ExportMismatch(folder, f"it is no dataset, and has other files or folders: {format_some(foreign)}")
+        return
+    for name in ExportOptions.__struct_fields__:
         wanted = getattr(options, name)
-        actual = getattr(found, name)
+        actual = getattr(stored, name)
         if wanted != actual:
             raise ExportMismatch(folder, f"{name} is {wanted}, and its hours are written with {actual}")
 
@@ -271,8 +273,8 @@ def list_exported_hours(folder: Path) -> frozenset[str]:
 
 def list_whole_hours(folder: Path, hours: Iterable[str]) -> frozenset[str]:
     """Those of some exported hours that have all their files."""
-    found = find_whole_folders((_find_hour(folder, hour) for hour in hours), MANIFEST_FILE)
-    return frozenset(target.name.removeprefix(HOUR_PREFIX) for target in found)
+    whole_folders = find_whole_folders((_find_hour(folder, hour) for hour in hours), MANIFEST_FILE)
+    return frozenset(target.name.removeprefix(HOUR_PREFIX) for target in whole_folders)
 
 
 def read_manifest(folder: Path, hour: str) -> HourManifest:

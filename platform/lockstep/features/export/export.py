@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import cast
@@ -132,8 +132,9 @@ def describe_missing(
         return ()
     first = min(withdrawn)
     text = f"rows of the withdrawn hours {first} to {max(withdrawn)} are missing in the dataset"
-    waits = chain.from_iterable((each.oldest_hour, each.newest_hour) for each in waiting)
-    later = {hour for hour in waits if hour > first}
+    later = set[str]()
+    for hours in waiting:
+        later.update(hour for hour in (hours.oldest_hour, hours.newest_hour) if hour > first)
     if later:
         return (f"{text} until hours {min(later)} to {max(later)} are written, which wait now",)
     if any(hour > first for hour in written):
@@ -228,7 +229,7 @@ def sort_hours(
         rows = sum(file.rows for file in of_hour)
         size = sum(file.size for file in of_hour)
         ready.append(HourToExport(hour, of_hour, rows, size))
-    return tuple(ready), tuple(WaitingHours(why, len(held), held[0], held[-1]) for why, held in waiting.items())
+    return tuple(ready), tuple(WaitingHours(why, len(hours), hours[0], hours[-1]) for why, hours in waiting.items())
 
 
 def _find_reason(hour: str, head: Head, floor_hour: str | None, small: set[str]) -> WaitReason | None:
@@ -236,7 +237,9 @@ def _find_reason(hour: str, head: Head, floor_hour: str | None, small: set[str])
         return WaitReason.OPEN
     if hour in small:
         return WaitReason.COMPACTION
-    return WaitReason.REWIND if floor_hour is not None and hour >= floor_hour else None
+    if floor_hour is not None and hour >= floor_hour:
+        return WaitReason.REWIND
+    return None
 
 
 def _require_export(stream: AnyStream) -> Export:
@@ -266,15 +269,17 @@ class _Export:
         check_options(self.folder, self.options)
         self.undone = _find_undone(export, self.folder, base, folders, floor_hour)
         self.exported = list_exported_hours(self.folder) - set(self.undone)
-        live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]  # not the mark of a rewind
+        # The mark of a rewind has no rows, and makes no hour.
+        live = [file for file in LiveFiles(folders.table).at(base.version) if file.rows]
         waits_for = floor_hour if self._waits else None
         hours, self.waiting = sort_hours(live, base.head, waits_for, self.exported, target_bytes)
         self.below_batch = self._find_below(find_last_closed_hour(base.head), floor_hour)
-        self.hours = tuple(
-            msgspec.structs.replace(hour, below_batch=self._find_below(hour.hour, floor_hour)) for hour in hours
-        )
+        self.hours = tuple(self._with_below(hour, floor_hour) for hour in hours)
         schema = pa.schema(cast("pa.Schema", delta_log.open_delta_table(folders.table).schema().to_arrow()))
         self.source = SourceTable(folders.table, schema, base.version, base.head)
+
+    def _with_below(self, hour: HourToExport, floor_hour: str) -> HourToExport:
+        return msgspec.structs.replace(hour, below_batch=self._find_below(hour.hour, floor_hour))
 
     def _find_below(self, hour: str, floor_hour: str) -> int:
         """The batch before which all batches of an hour are, and of the hours before it."""
@@ -282,7 +287,10 @@ class _Export:
         if self._waits or hour < floor_hour:
             return floor
         last = find_last_batch(self.folders.table, hour)
-        return self.base.head.batch + 1 if last is None else max(floor, last + 1)
+        # The log does not go back to the hour, so that any batch may be of it.
+        if last is None:
+            return self.base.head.batch + 1
+        return max(floor, last + 1)
 
     def is_current(self, below_batch: int) -> bool:
         """Whether no session was erased since, and no batch of an hour was undone: its files have their rows."""
@@ -300,13 +308,16 @@ class _Export:
         """Write how far the dataset has read."""
         head = self.base.head
         newest = head.rewind_floor if self._waits else self.batch
-        at = find_head_of_batch(self.folders.table, newest)
-        entry = None if at is None else delta_log.read_entry(self.folders.table, at.batch_version)
+        committed_at = None
+        past = find_head_of_batch(self.folders.table, newest)
+        if past is not None:
+            entry = delta_log.read_entry(self.folders.table, past.batch_version)
+            committed_at = None if entry is None else find_commit_time(entry)
         history = msgspec.structs.replace(
             make_history(self.folders, self.base),
             batch=self.batch,
             batch_generation=find_generation(head, self.batch),
-            committed_at=None if entry is None else find_commit_time(entry),
+            committed_at=committed_at,
         )
         reads = Reads.HOURS if self._waits else Reads.CLOSED_HOURS
         write_position(self.folders.root, _make_position(self.folders.stream, history, reads, rebuilds=self.rewrites))
@@ -335,17 +346,17 @@ def plan_export(stream: AnyStream, folders: StreamFolders, *, target_bytes: int 
         ExportMismatch: The dataset is written otherwise, of another table, or of batches that were rewound.
         LockstepError: The stream declares no export.
     """
-    found = _Export(stream, folders, target_bytes)
+    export = _Export(stream, folders, target_bytes)
     return ExportPlan(
         stream=stream.name,
-        folder=to_uri(found.folder),
-        hours=found.hours,
-        undone=found.undone,
-        files=sum(len(hour.files) for hour in found.hours),
-        rows=sum(hour.rows for hour in found.hours),
-        bytes=sum(hour.bytes for hour in found.hours),
-        exported=len(found.exported),
-        waiting=found.waiting,
+        folder=to_uri(export.folder),
+        hours=export.hours,
+        undone=export.undone,
+        files=sum(len(hour.files) for hour in export.hours),
+        rows=sum(hour.rows for hour in export.hours),
+        bytes=sum(hour.bytes for hour in export.hours),
+        exported=len(export.exported),
+        waiting=export.waiting,
     )
 
 
@@ -373,18 +384,19 @@ def export_stream(stream: AnyStream, folders: StreamFolders, *, target_bytes: in
 
 
 def _export_all(stream: AnyStream, folders: StreamFolders, target_bytes: int) -> ExportResult:
-    began = time.process_time()
-    found = _Export(stream, folders, target_bytes)  # 1
-    result = ExportResult(stream=stream.name, folder=to_uri(found.folder), batch=found.batch, waiting=found.waiting)
-    withdrawn = withdraw_undone(found.folder, found.undone, found.base.head)  # 2
-    if found.hours or found.undone:
-        found.record()
-    stale = delete_leftovers(found.folder)
+    started = time.process_time()
+    export = _Export(stream, folders, target_bytes)  # 1
+    result = ExportResult(stream=stream.name, folder=to_uri(export.folder), batch=export.batch, waiting=export.waiting)
+    withdrawn = withdraw_undone(export.folder, export.undone, export.base.head)  # 2
+    # Without any of them no hour changes, and the record of the newest export stays true.
+    if export.hours or export.undone:
+        export.record()
+    stale = delete_leftovers(export.folder)
     result = msgspec.structs.replace(result, hours_withdrawn=withdrawn, stale_deleted=stale)
-    for hour in report_items(found.hours, "exporting hours", len(found.hours)):  # 3
-        result = _with_hour(result, found, hour)
-    found.write_position()  # 4
-    return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - began, 3))
+    for hour in report_items(export.hours, "exporting hours", len(export.hours)):  # 3
+        result = _with_hour(result, export, hour)
+    export.write_position()  # 4
+    return msgspec.structs.replace(result, cpu_seconds=round(time.process_time() - started, 3))
 
 
 def _make_position(
@@ -401,9 +413,9 @@ def _make_position(
     )
 
 
-def _with_hour(result: ExportResult, found: _Export, hour: HourToExport) -> ExportResult:
-    is_current = partial(found.is_current, hour.below_batch)
-    manifest = write_hour(found.folder, hour, found.source, found.options, is_current)
+def _with_hour(result: ExportResult, export: _Export, hour: HourToExport) -> ExportResult:
+    is_current = partial(export.is_current, hour.below_batch)
+    manifest = write_hour(export.folder, hour, export.source, export.options, is_current)
     if manifest is None:
         return msgspec.structs.replace(result, hours_lost=result.hours_lost + 1)
     return msgspec.structs.replace(

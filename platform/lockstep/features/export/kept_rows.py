@@ -26,8 +26,9 @@ def has_exported_rows(erased: ErasedHours) -> bool:
 
 
 def _list_exported(erased: ErasedHours) -> frozenset[str]:
-    export = None if erased.declared is None else erased.declared.export
-    return frozenset() if export is None else list_exported_hours(find_folder(export, erased.folders))
+    if erased.declared is None or erased.declared.export is None:
+        return frozenset()
+    return list_exported_hours(find_folder(erased.declared.export, erased.folders))
 
 
 def _list_obstacles(hours: Sequence[str]) -> Iterator[Obstacle]:

@@ -220,7 +220,9 @@ def list_staging_folders(folder: Path) -> list[str]:
 def find_whole_folders(targets: Iterable[Path], last: str) -> list[Path]:
     """Those of some folders that are whole."""
     listed = list(targets)
-    statuses = find_storage(listed[0]).get_statuses([target / last for target in listed]) if listed else []
+    if not listed:
+        return []
+    statuses = find_storage(listed[0]).get_statuses([target / last for target in listed])
     return [target for target, status in zip(listed, statuses, strict=True) if status is not None]
 
 
@@ -243,8 +245,11 @@ def delete_stale_folders(folder: Path, targets: Iterable[Path], last: str) -> in
 
 def _is_stale(staged: Path) -> bool:
     storage = find_storage(staged)
-    found = storage.get_status(staged)
-    times = [found.modified_at] if found is not None else [each.modified_at for _, each in storage.walk_files(staged)]
+    status = storage.get_status(staged)
+    if status is not None:
+        return time.time() - status.modified_at > STALE_SECONDS
+    # An object store has no folder, only the files below it.
+    times = [file.modified_at for _, file in storage.walk_files(staged)]
     return bool(times) and time.time() - max(times) > STALE_SECONDS
 
 

@@ -37,7 +37,9 @@ def find_last_batch(table: Path, hour: str) -> int | None:
     """The last batch of an hour, or of the hours before it; None if the log does not go back to it."""
     versions = delta_log.list_versions(table)
     after = bisect_right(versions, hour, key=partial(_read_hour, table))
-    head = delta_log.read_head(table, versions[after - 1]) if after else None
+    if not after:
+        return None
+    head = delta_log.read_head(table, versions[after - 1])
     return None if head is None else head.batch
 
 
@@ -86,7 +88,7 @@ def _choose_undone(folder: Path, hours: frozenset[str] | set[str], head: Head) -
     dropped = "" if head.retention is None else head.retention.hour
     judged = sorted((hour for hour in hours if hour >= dropped), reverse=True)
     undone = find_storage(folder).map_files(partial(is_undone, folder, head=head), judged)
-    return tuple(hour for hour, is_it in zip(judged, undone, strict=True) if is_it)
+    return tuple(hour for hour, is_hour_undone in zip(judged, undone, strict=True) if is_hour_undone)
 
 
 def withdraw_undone(folder: Path, hours: tuple[str, ...], head: Head) -> tuple[str, ...]:
@@ -99,8 +101,11 @@ def withdraw_undone(folder: Path, hours: tuple[str, ...], head: Head) -> tuple[s
 
 def find_undone_rows(undone: UndoneBatches) -> KeptRows:
     """Find the exported hours that a rewind or a promotion would undo."""
-    export = None if undone.declared is None else undone.declared.export
-    if export is None or export.on_rewind is OnRewind.WAIT:
+    if undone.declared is None or undone.declared.export is None:
+        return KeptRows()
+    export = undone.declared.export
+    # Hours that wait for the rewind floor hold no batch that can be undone.
+    if export.on_rewind is OnRewind.WAIT:
         return KeptRows()
     folder = find_folder(export, undone.folders)
     hours = _choose_undone(folder, list_exported_hours(folder), undone.head)

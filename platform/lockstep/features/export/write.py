@@ -80,7 +80,7 @@ class SourceTable(msgspec.Struct, frozen=True):
 def write_hour(
     folder: Path, hour: HourToExport, source: SourceTable, options: ExportOptions, is_current: Callable[[], bool]
 ) -> HourManifest | None:
-    """Export an hour; None where another export was faster, or the plan is not current any more.
+    """Export an hour; None if another export was faster, or the plan is not current any more.
 
     1. Write each source file as one file, or one for each value of the partition columns, into a staging folder.
     2. Read all of them again: rows and digest must be those of the sources.
@@ -120,7 +120,9 @@ def write_hour(
     except BaseException:
         storage.delete_folder(staged)
         raise
-    return manifest if _publish_current(folder, staged, manifest, is_current) else None  # 3
+    if not _publish_current(folder, staged, manifest, is_current):  # 3
+        return None
+    return manifest
 
 
 def _publish_current(folder: Path, staged: Path, manifest: HourManifest, is_current: Callable[[], bool]) -> bool:
@@ -152,9 +154,9 @@ def _read_rows(
     schema = pa.schema([source.schema.field(name) for name in wanted])
     try:
         with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
-            held = [name for name in wanted if name in parquet.schema_arrow.names]
+            present = [name for name in wanted if name in parquet.schema_arrow.names]
             for group in range(parquet.num_row_groups):
-                rows = parquet.read_row_group(group, columns=held, use_threads=False)
+                rows = parquet.read_row_group(group, columns=present, use_threads=False)
                 yield widen_schema(rows, schema).cast(schema)
     except UNREADABLE as error:
         raise explain_unreadable(path, error) from error
@@ -186,13 +188,13 @@ class _FileSet:
 
     def finish(self) -> list[ExportedFile]:
         """Close and sync all files."""
-        found = []
+        files = []
         for path, (pending, writer) in self._open.items():
             writer.close()
             size = pending.finish()
             rows = pq.read_metadata(find_storage(self._folder).open_source(self._folder / path)).num_rows
-            found.append(ExportedFile(path, rows, size))
-        return found
+            files.append(ExportedFile(path, rows, size))
+        return files
 
     def _writer(self, path: str, schema: pa.Schema) -> pq.ParquetWriter:
         if path not in self._open:
@@ -220,8 +222,11 @@ def _divide(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str, .
         return
     name, *others = names
     for value in pc.unique(rows[name]):
-        chosen = pc.is_null(rows[name]) if not value.is_valid else pc.equal(rows[name], value)
-        text = _escape_folder(str(value.as_py())) if value.is_valid else ""
+        text = ""
+        chosen = pc.is_null(rows[name])
+        if value.is_valid:
+            text = _escape_folder(str(value.as_py()))
+            chosen = pc.equal(rows[name], value)
         folder = f"{name_partition(name)}={text or NULL_PARTITION}"
         if len(folder.encode()) > FOLDER_BYTES_MAX:
             raise TableError(
@@ -234,14 +239,14 @@ def _divide(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str, .
 
 def _escape_folder(text: str) -> str:
     """A text as a part of a path, as Spark writes it: it takes each escaped byte for a character."""
-    return "".join(quote(each, safe="") if each.isascii() else each for each in text)
+    return "".join(quote(character, safe="") if character.isascii() else character for character in text)
 
 
 def _compare(staged: Path, hour: HourToExport, files: Sequence[ExportedFile], digest: int) -> None:
     """Read the written rows: as many as the log counts, with the digest of the rows that were read."""
-    if sum(file.rows for file in files) != hour.rows:
-        found = sum(file.rows for file in files)
-        raise _differs(hour, f"the log counts {hour.rows} rows, {found} were written")
+    rows = sum(file.rows for file in files)
+    if rows != hour.rows:
+        raise _differs(hour, f"the log counts {hour.rows} rows, {rows} were written")
     again = 0
     for file in files:
         with pq.ParquetFile(find_storage(staged).open_source(staged / file.path), pre_buffer=False) as parquet:

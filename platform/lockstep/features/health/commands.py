@@ -51,8 +51,8 @@ def metrics(
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    found = Exporter(f"http://{host}:{server.server_port}/metrics", tuple(sorted(declared)))
-    print_answer(found, _exporter, as_json=as_json)
+    exporter = Exporter(f"http://{host}:{server.server_port}/metrics", tuple(sorted(declared)))
+    print_answer(exporter, _exporter, as_json=as_json)
     sys.stdout.flush()
     over.wait()
     server.shutdown()

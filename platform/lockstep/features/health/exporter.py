@@ -259,9 +259,14 @@ class StreamSnapshot(msgspec.Struct, frozen=True):
 def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamSnapshot:
     """A snapshot with its counters: those of the snapshot before, and the growth since."""
     if not look.health.facts.has_table:
-        return look if before is None else msgspec.structs.replace(look, counts=before.counts, counted=before.counted)
-    counted = {each.name: each.read(look.health.facts) for each in STREAM_COUNTERS}
-    counts = dict.fromkeys(counted, 0) if before is None or not before.counts else dict(before.counts)
+        # A counter never goes back, also while the table cannot be read.
+        if before is None:
+            return look
+        return msgspec.structs.replace(look, counts=before.counts, counted=before.counted)
+    counted = {counter.name: counter.read(look.health.facts) for counter in STREAM_COUNTERS}
+    counts = dict.fromkeys(counted, 0)
+    if before is not None and before.counts:
+        counts = dict(before.counts)
     for name, figures in counted.items():
         earlier = {} if before is None else before.counted.get(name, {})
         counts[name] += sum(max(0, figure - earlier.get(key, figure)) for key, figure in figures.items())
@@ -434,8 +439,8 @@ def _alarm_levels(health: Health) -> Iterator[tuple[str, float]]:
 
 def _topic_lags(facts: HealthFacts) -> Iterable[tuple[str, float]]:
     lags: dict[str, float] = {}
-    for each in facts.partitions:
-        lags[each.topic] = lags.get(each.topic, 0.0) + each.lag_messages
+    for partition in facts.partitions:
+        lags[partition.topic] = lags.get(partition.topic, 0.0) + partition.lag_messages
     return lags.items()
 
 

@@ -192,8 +192,8 @@ def list_shadows(stream: StreamName, as_json: AsJson = False) -> None:  # noqa: 
     """List the shadows of a stream: the first batch of each, its code, and how far it has read."""
     from lockstep.features.history import shadow as shadows
 
-    found = shadows.list_shadows(find_stream_or_exit(stream).name, load_settings_or_exit().table_root)
-    print_answer(found, lambda shown: _shadows(stream, shown), as_json=as_json)
+    listed = shadows.list_shadows(find_stream_or_exit(stream).name, load_settings_or_exit().table_root)
+    print_answer(listed, lambda shown: _shadows(stream, shown), as_json=as_json)
 
 
 @register_command("shadow drop order_books", Panel.RECOVER, name="drop", within=shadow)
@@ -311,14 +311,14 @@ def diff(
     from lockstep.features.history.diff import compare_streams, write_diff_page
 
     refuse_unwritable_page(html, "--html")
-    found = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
+    difference = compare_streams(find_folders(stream), find_folders(other), topic=topic, samples=samples)
     if html is not None or show:
-        file = write_diff_page(found, html)
+        file = write_diff_page(difference, html)
         print_note(f"page: {file}")
         if show:
             webbrowser.open(file.as_uri())
-    print_answer(found, _show_diff, as_json=as_json)
-    if not found.is_equal:
+    print_answer(difference, _show_diff, as_json=as_json)
+    if not difference.is_equal:
         raise typer.Exit(DIFFERENT)
 
 
@@ -327,16 +327,20 @@ def _show_diff(found: StreamDiff) -> RenderableType:
         f"{found.left} (batch {found.left_batch}) and {found.right} (batch {found.right_batch}), {found.partitions} "
         f"partitions: {found.equal} rows equal, {found.missing} missing, {found.added} added, {found.changed} changed"
     )
-    rows = (
-        (row.kind, f"{row.topic}/{row.partition}@{row.emit_offset}", row.row, column, str(left), str(right))
-        for row in found.samples
-        for column, (left, right) in row.values.items()
-    )
-    columns = ("kind", "message", "row", "column", found.left, found.right)
-    return make_lines(
-        style_text(head, "green" if found.is_equal else "red"),
-        make_grid(("column", "rows"), ((each.column, each.rows) for each in found.columns)) if found.columns else None,
-        make_grid(columns, rows) if found.samples else None,
-        *(style_text(f"note: {note}", "yellow") for note in found.notes),
-        style_text(f"next: {found.next_step}"),
-    )
+    color = "green" if found.is_equal else "red"
+    parts: list[RenderableType] = [style_text(head, color)]
+    if found.columns:
+        parts.append(make_grid(("column", "rows"), [(column.column, column.rows) for column in found.columns]))
+    if found.samples:
+        parts.append(_show_samples(found))
+    parts += [style_text(f"note: {note}", "yellow") for note in found.notes]
+    return make_lines(*parts, style_text(f"next: {found.next_step}"))
+
+
+def _show_samples(found: StreamDiff) -> RenderableType:
+    rows: list[tuple[object, ...]] = []
+    for row in found.samples:
+        message = f"{row.topic}/{row.partition}@{row.emit_offset}"
+        for column, (left, right) in row.values.items():
+            rows.append((row.kind, message, row.row, column, str(left), str(right)))
+    return make_grid(("kind", "message", "row", "column", found.left, found.right), rows)

@@ -213,11 +213,11 @@ def _make_join(bounds: Mapping[TopicIdPartition, tuple[int, int]], columns: Sequ
     )
     here = 'b.topic_id = t."_topic_id" AND b.partition = t."_partition"'
     inside = f'{here} AND t."_emit_offset" >= b.since AND t."_emit_offset" < b.until'
-    left = f"l AS (SELECT t.* FROM {LEFT} t JOIN bounds b ON {inside})"  # noqa: S608  # of this module's own names
+    left_side = f"l AS (SELECT t.* FROM {LEFT} t JOIN bounds b ON {inside})"  # noqa: S608  # of this module's own names
     right = f"r AS (SELECT t.* FROM {RIGHT} t JOIN bounds b ON {inside})"  # noqa: S608  # as above
     fields = f'{keys}, l."_row" IS NOT NULL AS has_left, r."_row" IS NOT NULL AS has_right, {pairs}'
     j = f"SELECT {fields} FROM l FULL OUTER JOIN r ON {both}"  # noqa: S608  # of names in the tables' schemas
-    return f"WITH bounds(topic_id, partition, since, until) AS (VALUES {values}), {left}, {right}, j AS ({j})"
+    return f"WITH bounds(topic_id, partition, since, until) AS (VALUES {values}), {left_side}, {right}, j AS ({j})"
 
 
 def _make_counts(columns: Sequence[str]) -> str:

@@ -16,10 +16,10 @@ SHADOWS = "shadows keep its rows"
 def find_shadowed_rows(erased: ErasedHours) -> KeptRows:
     """Find shadows, which keep state of the stream or let its messages be read again."""
     name = erased.head.stream
-    found = read_shadows({name}, erased.folders.root)
-    problems = found.unread.values()
+    shadows = read_shadows({name}, erased.folders.root)
+    problems = shadows.unread.values()
     notes = (f"a table that cannot be read is taken for no shadow of {name}: {problem}" for problem in problems)
-    return KeptRows(tuple(_list_obstacles(found, erased.head)), tuple(notes))
+    return KeptRows(tuple(_list_obstacles(shadows, erased.head)), tuple(notes))
 
 
 def _list_obstacles(found: ShadowsFound, head: Head) -> Iterator[Obstacle]:

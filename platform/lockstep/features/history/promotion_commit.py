@@ -168,18 +168,18 @@ def _add_side(before: SideBatch | None, files: tuple[SideFile, ...], batch: int)
 def _find_fields(planned: PromotionCommit) -> list[Field]:
     """The columns of the target and of the shadow; rows before the promotion show null in those that it lacks."""
     table = delta_log.open_delta_table(planned.table, version=planned.target.files_version)
-    found = find_promoted_columns(table, planned.fields)
+    promoted = find_promoted_columns(table, planned.fields)
     first = planned.promotion.first
     marks = {each.name: each.metadata.get(ABSENT_UP_TO) for each in planned.fields}
-    held = [
-        Field(each.name, each.type, nullable=each.nullable or each.name in found.loosened, metadata=each.metadata)
+    fields_of_rows = [
+        Field(each.name, each.type, nullable=each.nullable or each.name in promoted.loosened, metadata=each.metadata)
         for each in table.schema().fields
     ]
     added = [
         Field(each.name, each.type, nullable=True, metadata={ABSENT_UP_TO: _renumber(marks[each.name], first)})
-        for each in found.added
+        for each in promoted.added
     ]
-    return held + added
+    return fields_of_rows + added
 
 
 def find_promoted_columns(table: DeltaTable, fields: Sequence[Field]) -> SchemaChange:

@@ -188,8 +188,8 @@ def drop_savepoint(name: str, cause: str) -> Proposal:
 
     def next_head(base: Base) -> Head:
         find_savepoint(base.head, name)
-        left = tuple(each for each in base.head.savepoints if each.name != name)
-        return msgspec.structs.replace(base.head, savepoints=left)
+        others = tuple(savepoint for savepoint in base.head.savepoints if savepoint.name != name)
+        return msgspec.structs.replace(base.head, savepoints=others)
 
     return _savepoint_proposal(next_head, f"{name} deleted: {cause}")
 
@@ -200,12 +200,12 @@ def find_savepoint(head: Head, name: str) -> Savepoint:
     Raises:
         TableError: There is none; names those there are.
     """
-    found = next((each for each in head.savepoints if each.name == name), None)
-    if found is None:
+    savepoint = next((each for each in head.savepoints if each.name == name), None)
+    if savepoint is None:
         named = ", ".join(each.name for each in head.savepoints) or "none"
         step = f"savepoints of {head.stream}: {named}"
         raise TableError(f"stream {head.stream} has no savepoint {name!r}", next_step=step)
-    return found
+    return savepoint
 
 
 def _savepoint_proposal(next_head: Callable[[Base], Head], cause: str) -> Proposal:

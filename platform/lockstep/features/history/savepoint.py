@@ -73,7 +73,7 @@ class SavepointDeletion(Plan, frozen=True, kw_only=True):
     @override
     def describe(self) -> Description:
         shown = self.savepoint
-        kept = f"batch {shown.batch} stays restorable until the rewind floor passes it"
+        restorable = f"batch {shown.batch} stays restorable until the rewind floor passes it"
         gone = f"batch {shown.batch} cannot be restored afterwards: housekeeping deletes its files"
         facts = (
             Labelled("savepoint", shown.name),
@@ -81,7 +81,7 @@ class SavepointDeletion(Plan, frozen=True, kw_only=True):
             Labelled("made", shown.made_at),
             Labelled("cause", shown.cause),
         )
-        return self.make_description("delete a savepoint", facts, notes=[kept if self.is_restorable else gone])
+        return self.make_description("delete a savepoint", facts, notes=[restorable if self.is_restorable else gone])
 
 
 def make_savepoint(folders: StreamFolders, name: str, *, who: str, why: str, at: str | None = None) -> SavepointList:
@@ -157,8 +157,10 @@ def prepare_deletion(
 
 def _plan_deletion(folders: StreamFolders, name: str) -> SavepointDeletion:
     head = open_table(folders).base().head
-    found = find_savepoint(head, name)
-    return SavepointDeletion(stream=head.stream, savepoint=_show(found), is_restorable=found.batch >= head.rewind_floor)
+    savepoint = find_savepoint(head, name)
+    return SavepointDeletion(
+        stream=head.stream, savepoint=_show(savepoint), is_restorable=savepoint.batch >= head.rewind_floor
+    )
 
 
 def drop_named_savepoint(folders: StreamFolders, name: str, *, who: str, why: str) -> SavepointList:

@@ -223,19 +223,20 @@ def load_shadow_code(code: str, stream: str, name: str) -> AnyStream:
         LockstepError: The code does not exist, or declares several other streams.
         DeclarationError: The name is not one.
     """
-    known = load_streams(code)
-    if name not in known and stream not in known and len(known) != 1:
-        listed = ", ".join(sorted(known)) or "none"
+    streams = load_streams(code)
+    if name not in streams and stream not in streams and len(streams) != 1:
+        listed = ", ".join(sorted(streams)) or "none"
         step = f"declare {stream} or {name} there; it declares: {listed}"
         raise LockstepError(f"{code} does not declare which stream is the shadow of {stream}", next_step=step)
-    declared = known.get(name) or known.get(stream) or next(iter(known.values()))
+    declared = streams.get(name) or streams.get(stream) or next(iter(streams.values()))
     return name_shadow(declared, name)
 
 
 def name_shadow(stream: AnyStream, name: str) -> AnyStream:
     """The declaration as that of a shadow."""
-    kept = dataclasses.replace(stream, retention=None, quarantine_retention=None)
-    return dataclasses.replace(kept, name=name, current=False, export=None, deliveries=())
+    # Rows and messages stay for a comparison; copies elsewhere are those of the stream.
+    keeping = dataclasses.replace(stream, retention=None, quarantine_retention=None)
+    return dataclasses.replace(keeping, name=name, current=False, export=None, deliveries=())
 
 
 def find_shadow(name: str, settings: Settings) -> AnyStream | None:
@@ -274,7 +275,7 @@ def list_shadows(stream: str, root: Path) -> tuple[ShadowShown, ...]:
 
 def list_shadow_names(streams: Collection[str], root: Path) -> list[str]:
     """The names of the shadows of these streams, also of damaged ones."""
-    found = list[str]()
+    names = list[str]()
     for name in _list_names(root):
         folders = StreamFolders(name, root)
         source = None
@@ -287,8 +288,8 @@ def list_shadow_names(streams: Collection[str], root: Path) -> list[str]:
         except (DeltaError, PermissionError):  # a table of somebody else
             continue
         if source in streams:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _list_names(root: Path) -> Iterable[str]:
@@ -357,7 +358,7 @@ def _plan(source: StreamHandle, name: str, start: str) -> _PlannedShadow:
     read = read_rewound_rows(folders, head, target, source.positions)
     rows = read.placed
     files, damaged = find_state_files(folders, rows)
-    partitions = tuple(_look_at(source, (*rows, *read.unplaced), read.newest))
+    partitions = tuple(_compare_with_kafka(source, (*rows, *read.unplaced), read.newest))
     return _PlannedShadow(
         ShadowPlan(
             stream=head.stream,
@@ -365,7 +366,7 @@ def _plan(source: StreamHandle, name: str, start: str) -> _PlannedShadow:
             from_batch=target.batch,
             last_batch=head.batch,
             partitions=partitions,
-            to_read=sum(max(0, each.position - each.begins_at) for each in partitions),
+            to_read=sum(max(0, partition.position - partition.begins_at) for partition in partitions),
             state_bytes=sum(files.values()),
             migrated=() if damaged else check_state_types(source.stream, folders, rows),
             obstacles=tuple(_find_obstacles(head.stream, damaged, partitions)),
@@ -376,12 +377,12 @@ def _plan(source: StreamHandle, name: str, start: str) -> _PlannedShadow:
     )
 
 
-def _look_at(
+def _compare_with_kafka(
     source: StreamHandle, rows: Iterable[LedgerRow], newest: Mapping[TopicIdPartition, LedgerRow]
 ) -> Iterable[ShadowedPartition]:
     there = {topic.topic_id for topic in source.view.topics.values()}
     selected = source.stream.topics.select(row.topic for row in newest.values())
-    for row in sorted(rows, key=lambda each: (each.topic, each.partition)):
+    for row in sorted(rows, key=lambda row: (row.topic, row.partition)):
         key: TopicIdPartition = TopicIdPartition(row.topic_id, row.partition)
         ends = source.readable.ends.get(key)
         now = newest.get(key)
@@ -390,7 +391,12 @@ def _look_at(
         if row.retired and position == row.until:
             continue
         is_gone = row.topic_id not in there and row.topic in selected
-        first = ends.start if ends is not None else position if is_gone else row.until
+        first = row.until
+        if ends is not None:
+            first = ends.start
+        elif is_gone:
+            # Nothing of a deleted topic can be read again.
+            first = position
         expired = max(0, first - row.until)
         yield ShadowedPartition(
             topic=row.topic,
@@ -479,14 +485,16 @@ def _carry_out(source: StreamHandle, planned: _PlannedShadow, code: str, who: st
     finally:
         _keep_origin(source.folders, name, who)
     side_tables.SideLogs(StreamFolders(name, source.folders.root)).catch_up(landed)  # 4
-    return next(each for each in list_shadows(source.stream.name, source.folders.root) if each.name == name)
+    shadows = list_shadows(source.stream.name, source.folders.root)
+    return next(shadow for shadow in shadows if shadow.name == name)
 
 
 def _keep_batch(folders: StreamFolders, name: str, batch: int, who: str) -> None:
     """Keep a batch with the savepoint of a shadow; one of a beginning that was killed may keep another batch."""
     head = try_read_head(folders)
-    kept = [] if head is None else [each.batch for each in head.savepoints if each.name == make_pin(name)]
-    if kept != [batch]:
+    savepoints = () if head is None else head.savepoints
+    pinned = [savepoint.batch for savepoint in savepoints if savepoint.name == make_pin(name)]
+    if pinned != [batch]:
         release_pin(folders, name, who)
         make_savepoint(folders, make_pin(name), who=who, why=f"shadow {name}", at=str(batch))
 

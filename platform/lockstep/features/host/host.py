@@ -124,7 +124,9 @@ class SharedContext:
 
     def is_alive(self) -> bool:
         """Whether it can run jobs, or has not been started; False also after a start that failed."""
-        return not self._has_failed if self._context is None else is_context_alive(self._context)
+        if self._context is None:
+            return not self._has_failed
+        return is_context_alive(self._context)
 
     def has_job(self, run_id: str) -> bool:
         """Whether a job of a run has not ended."""
@@ -229,11 +231,15 @@ class Host:
 
     def list_launched(self) -> dict[str, str]:
         """The run that each stream had last, by name of the stream; empty for a stream that never ran here."""
-        return {each.stream.name: "" if each.launch is None else each.launch.run_id for each in self._keepers}
+        launched = dict[str, str]()
+        for keeper in self._keepers:
+            launch = keeper.launch
+            launched[keeper.stream.name] = "" if launch is None else launch.run_id
+        return launched
 
     def _tick(self) -> None:
         self._abandon_late()
-        self._keepers = [each.replace_hung() for each in self._keepers]
+        self._keepers = [keeper.replace_hung() for keeper in self._keepers]
         self._reports.tick(self._stopping)
         is_idle = not any(keeper.is_running for keeper in self._keepers)
         if self._launch.ends_replaced and is_idle and self._presence.has_successor():
@@ -242,7 +248,9 @@ class Host:
     def _abandon_late(self) -> None:
         """Cancel the jobs of each stream that has not ended within its own time after the stop."""
         stopping_seconds = self._stopping.seconds()
-        for keeper in self._list_running() if stopping_seconds else ():
+        if not stopping_seconds:
+            return
+        for keeper in self._list_running():
             name = keeper.stream.name
             is_late = stopping_seconds > keeper.stream.limits.stop_timeout_seconds
             if is_late and name not in self._abandoned and keeper.launch is not None:
@@ -263,10 +271,11 @@ def choose_streams(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream
     declared = tuple(declared)
     chosen = list_hosted(declared, group)
     if not chosen:
-        groups = sorted({each.host_group for each in declared if each.host_group is not None})
+        groups = sorted({stream.host_group for stream in declared if stream.host_group is not None})
+        listed = format_some(groups) if groups else "none"
         raise LockstepError(
             f"no continuous stream declares host_group={group!r}",
-            next_step=f"declare it, or choose one of the declared groups: {format_some(groups) if groups else 'none'}; "
+            next_step=f"declare it, or choose one of the declared groups: {listed}; "
             "streams with the trigger AvailableNow end by themselves and run by lockstep run STREAM",
         )
     return chosen
@@ -274,5 +283,6 @@ def choose_streams(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream
 
 def list_hosted(declared: Iterable[AnyStream], group: str) -> tuple[AnyStream, ...]:
     """The continuous streams of a group, by name; perhaps none."""
-    chosen = [each for each in declared if each.host_group == group and not isinstance(each.trigger, AvailableNow)]
-    return tuple(sorted(chosen, key=lambda stream: stream.name))
+    of_group = [stream for stream in declared if stream.host_group == group]
+    continuous = [stream for stream in of_group if not isinstance(stream.trigger, AvailableNow)]
+    return tuple(sorted(continuous, key=lambda stream: stream.name))

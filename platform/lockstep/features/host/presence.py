@@ -74,8 +74,8 @@ class HostPresence:
         if time.monotonic() < self._due:
             return False
         self._due = time.monotonic() + compute_poll_seconds(self._folder)
-        before = self._later
+        later_before = self._later
         self._later = {
             host_id: found for host_id, found in read_run_heartbeats(self._folder).items() if host_id not in self._older
         }
-        return any(host_id in before and before[host_id] != found for host_id, found in self._later.items())
+        return any(host_id in later_before and later_before[host_id] != found for host_id, found in self._later.items())

@@ -100,13 +100,13 @@ def _request(folders: StreamFolders, cause: str) -> int | None:
         StreamHalted: It waits for an operator.
         Fenced: Another run claimed at the same moment.
     """
-    found = check_startable(folders)
-    if found.never_ending:
-        return found.epoch
-    if found.epoch and not found.lives:
-        set_running(folders, found, cause)
-    elif not found.epoch:  # no claim can record it yet
-        record_start_request(folders, cause, found.desired_version)
+    refusal = check_startable(folders)
+    if refusal.never_ending:
+        return refusal.epoch
+    if refusal.epoch and not refusal.lives:
+        set_running(folders, refusal, cause)
+    elif not refusal.epoch:  # no claim can record it yet
+        record_start_request(folders, cause, refusal.desired_version)
     return None
 
 
@@ -119,9 +119,9 @@ def _await_writer(folders: StreamFolders, group: str) -> int:
     """
     deadline = time.monotonic() + WRITE_SECONDS_MAX
     while time.monotonic() < deadline:
-        found = check_startable(folders)
-        if found.never_ending:
-            return found.epoch
+        refusal = check_startable(folders)
+        if refusal.never_ending:
+            return refusal.epoch
         time.sleep(POLL_SECONDS)
     raise LockstepError(
         describe_silence(f"host {group}", WRITE_SECONDS_MAX, verb=f"start {folders.stream}"),

@@ -315,10 +315,10 @@ def _is_within(updates: Sessions, path: Path, previous: Path, last: Path) -> boo
     if path in {previous, last} or path[:-1] != last[:-1]:
         return False
     for session in updates:
-        before = _read_numbers(session, previous)
+        previous_ids = _read_numbers(session, previous)
         numbers = _read_numbers(session, path)
         newest = _read_numbers(session, last)
-        if not all(low < number <= high for low, number, high in zip(before, numbers, newest, strict=False)):
+        if not all(low < number <= high for low, number, high in zip(previous_ids, numbers, newest, strict=False)):
             return False
     return True
 

@@ -53,7 +53,7 @@ class ValueKind:
         if self.container == "dict":
             return f"dict[str, {self.items[0].source()}]"
         if self.container:
-            return f"{self.container}[{', '.join(each.source() for each in self.items)}]"
+            return f"{self.container}[{', '.join(item.source() for item in self.items)}]"
         return self.text
 
 
@@ -73,7 +73,10 @@ class Inferred:
         """The type as source."""
         if not self.kinds:
             return "Any"
-        return " | ".join([*(kind.source() for kind in self.kinds), *(["None"] if self.nullable else [])])
+        sources = [kind.source() for kind in self.kinds]
+        if self.nullable:
+            sources.append("None")
+        return " | ".join(sources)
 
     @property
     def only(self) -> ValueKind | None:
@@ -120,7 +123,7 @@ class PartType:
 
     def find_field(self, wire: str | int) -> FieldType | None:
         """The field of a name in JSON, or of a position."""
-        return next((each for each in self.fields if each.wire == str(wire)), None)
+        return next((field for field in self.fields if field.wire == str(wire)), None)
 
 
 class TypeBuilder:
@@ -193,7 +196,7 @@ class TypeBuilder:
         lengths = shape.lengths
         is_short = max(lengths) <= POSITIONS_MAX
         if len(lengths) == 1 and shape.lists >= PAIRS_MIN and 1 < max(lengths) <= PAIR_LENGTH_MAX:
-            items = tuple(self._infer(each, (*place, f"{ITEM} {n}")) for n, each in enumerate(shape.positions))
+            items = tuple(self._infer(item, (*place, f"{ITEM} {n}")) for n, item in enumerate(shape.positions))
             return ValueKind(container="tuple", items=items)
         kinds = elements.list_kinds()
         if may_be_record and is_short and min(lengths) > 0 and len(kinds) > 1 and len(self.records) < RECORDS_MAX:
@@ -202,11 +205,12 @@ class TypeBuilder:
 
     def _make_list_record(self, shape: Shape, place: tuple[str, ...]) -> PartType:
         """A class of a list whose positions have meanings."""
-        name = self._name_class("Message" if place == ("message",) else _name_part(place))
+        wanted = "Message" if place == ("message",) else _name_part(place)
+        name = self._name_class(wanted)
         shortest = min(shape.lengths)
         fields: list[FieldType] = []
-        for number, each in enumerate(shape.positions):
-            inferred = self._infer(each, (*place, f"{ITEM} {number}"))
+        for number, position in enumerate(shape.positions):
+            inferred = self._infer(position, (*place, f"{ITEM} {number}"))
             is_optional = number >= shortest
             inferred = Inferred(inferred.kinds, inferred.nullable or is_optional)
             fields.append(FieldType(str(number), f"item_{number}", inferred, is_optional))
@@ -254,7 +258,7 @@ def _tells_apart(name: str, values: Sequence[object]) -> bool:
             groups.setdefault(value[name], set()).update(value)
         if len(groups) > TAGS_MAX:
             return False
-    return len(groups) > 1 and len({frozenset(each) for each in groups.values()}) > 1
+    return len(groups) > 1 and len({frozenset(names) for names in groups.values()}) > 1
 
 
 TAGS_MAX = 16
@@ -276,8 +280,8 @@ ITEM = "item"
 
 def _name_part(place: tuple[str, ...]) -> str:
     """The name of a class of a part of messages, by the nearest field that has a name."""
-    named = next((each for each in reversed(place) if not each.startswith(ITEM)), "message")
-    return f"{to_camel(named)}Part"
+    nearest = next((step for step in reversed(place) if not step.startswith(ITEM)), "message")
+    return f"{to_camel(nearest)}Part"
 
 
 def to_field_name(wire: str) -> str:
@@ -285,7 +289,9 @@ def to_field_name(wire: str) -> str:
     if _is_usable(wire):
         return wire
     words = re.sub(r"[^A-Za-z0-9]+", "_", wire).strip("_")[:40].rstrip("_")
-    name = words if words[:1].isalpha() else f"field_{words}".rstrip("_")
+    name = words
+    if not words[:1].isalpha():
+        name = f"field_{words}".rstrip("_")
     return name if _is_usable(name) else f"{name}_"
 
 

@@ -123,7 +123,7 @@ def build_proposal(name: str, sample: Sample) -> ProposedStream:
 
 def _infer_message(builder: TypeBuilder, sample: Sample) -> Inferred:
     shape = Shape()
-    values = [each.decoded for each in sample.messages]
+    values = [message.decoded for message in sample.messages]
     for value in values:
         shape.add(value)
     tag = find_tag(shape, values)
@@ -138,15 +138,17 @@ def _infer_message(builder: TypeBuilder, sample: Sample) -> Inferred:
 
 def _list_candidates(base: StreamProposal, sample: Sample) -> Iterator[tuple[StreamProposal, list[SampledMessage]]]:
     """Proposals from the strongest promise to none, each with the messages that it is to accept."""
-    found = list(_list_sessions(base.message, sample.messages))
+    all_sessions = list(_list_sessions(base.message, sample.messages))
     for kind in ("sequence", "linked", "window", "log"):
-        for sessions in found[:1] if kind == "log" else found:
+        # The order of the log holds for sessions of any kind: the first are the most usual.
+        candidates = all_sessions[:1] if kind == "log" else all_sessions
+        for sessions in candidates:
             for order in sessions.orders:
                 paths = (order.number, order.first, order.previous, order.opening)
                 if order.kind == kind and all(_leads_to(base.message, path) for path in paths):
-                    kept = list(chain.from_iterable(sessions.groups))
-                    kept.sort(key=lambda each: (each.partition, each.offset))
-                    yield _complete(base, sessions, order, sample), kept
+                    messages = list(chain.from_iterable(sessions.groups))
+                    messages.sort(key=lambda message: (message.partition, message.offset))
+                    yield _complete(base, sessions, order, sample), messages
     yield replace(base, session="partition", integrity="NoIntegrity()"), list(sample.messages)
 
 
@@ -185,7 +187,7 @@ def _list_sessions(message: Inferred, messages: Sequence[SampledMessage]) -> Ite
     by_key = split_sessions(messages, None)
     if by_key is not None:
         yield _examine(message, None, by_key)
-    partitions = groupby(messages, key=lambda each: each.partition)
+    partitions = groupby(messages, key=lambda message: message.partition)
     yield _examine(message, "partition", [list(group) for _, group in partitions])
     for place in sorted({path for path in messages[0].scalars if len(path) == 1}, key=str):
         groups = split_sessions(messages, place)
@@ -195,16 +197,17 @@ def _list_sessions(message: Inferred, messages: Sequence[SampledMessage]) -> Ite
 
 def _examine(message: Inferred, place: Path | str | None, groups: list[list[SampledMessage]]) -> _Sessions:
     snapshot = find_snapshot(groups)
-    whole = groups
+    started = groups
     if snapshot is None:
         snapshot = find_late_snapshot(groups)
     if snapshot is not None and not _is_typed(message, snapshot):
         snapshot = None
     if snapshot is not None:
-        rests = (list(dropwhile(lambda each: not snapshot.holds(each), group)) for group in groups)
-        whole = list(filter(None, rests))
-    skipped = sum(map(len, groups)) - sum(map(len, whole))
-    return _Sessions(place, whole, snapshot, find_orders(whole, snapshot), skipped)
+        # A session without a snapshot in the sample has nothing to start from.
+        from_snapshot = [list(dropwhile(lambda message: not snapshot.holds(message), group)) for group in groups]
+        started = [group for group in from_snapshot if group]
+    skipped = sum(map(len, groups)) - sum(map(len, started))
+    return _Sessions(place, started, snapshot, find_orders(started, snapshot), skipped)
 
 
 @contextmanager
@@ -232,13 +235,13 @@ def load_text(text: str, name: str) -> Iterator[AnyStream]:
 
 def _find_refusal(stream: AnyStream, messages: Sequence[SampledMessage]) -> str:
     """The first verdict other than acceptance; empty if there is none."""
-    for partition, group in groupby(messages, key=lambda each: each.partition):
+    for partition, group in groupby(messages, key=lambda message: message.partition):
         sent = list(group)
         ran = run(stream, *map(_to_sent, sent))
-        for each in ran.folded:
-            verdict = each.verdict
+        for folded in ran.folded:
+            verdict = folded.verdict
             if verdict.judgement not in {Judgement.ACCEPT, Judgement.BUFFER}:
-                where = f"partition {partition}, offset {sent[each.offset].offset}"
+                where = f"partition {partition}, offset {sent[folded.offset].offset}"
                 return f"{verdict.cause} at {where}: expected {verdict.expected}, found {verdict.found}"
         if ran.finding is not None or ran.quarantine or ran.late:
             return f"not all messages of partition {partition} are accepted"
@@ -251,18 +254,19 @@ def _to_sent(message: SampledMessage) -> SentMessage[Any]:
 
 def _finish(proposal: StreamProposal, stream: AnyStream, messages: Sequence[SampledMessage]) -> ProposedStream:
     """The files, with the first messages of the longest session for the test."""
-    partition = Counter(each.partition for each in messages).most_common(1)[0][0]
+    partition = Counter(message.partition for message in messages).most_common(1)[0][0]
     chosen: list[SampledMessage] = []
     size = 0
-    for each in messages:
-        if each.partition == partition and (not chosen or len(chosen) < TEST_MESSAGES_MAX):
-            size += len(each.value)
+    for message in messages:
+        if message.partition == partition and (not chosen or len(chosen) < TEST_MESSAGES_MAX):
+            size += len(message.value)
+            # A test of one large message is better than none.
             if chosen and size > TEST_BYTES_MAX:
                 break
-            chosen.append(each)
+            chosen.append(message)
     rows = len(run(stream, *map(_to_sent, chosen)).rows)
     file = f"{proposal.name}.jsonl"
-    lines = [msgspec.json.encode(_to_line(each)).decode() for each in chosen]
+    lines = [msgspec.json.encode(_to_line(message)).decode() for message in chosen]
     test = render_test(proposal.name, rows, file)
     return ProposedStream(proposal, render_stream(proposal), test, "".join(f"{line}\n" for line in lines), rows)
 

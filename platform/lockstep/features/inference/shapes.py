@@ -143,14 +143,14 @@ class Shape:
     def list_kinds(self) -> tuple[str, ...]:
         """The kinds of its values without null; whole numbers are numbers if there are others."""
         number = "float" if self.floats else "int"
-        found = (
+        kinds = (
             ("bool", self.booleans),
             (number, self.integers + self.floats),
             ("str", self.texts.count),
             ("object", self.objects),
             ("list", self.lists),
         )
-        return tuple(name for name, count in found if count)
+        return tuple(name for name, count in kinds if count)
 
 
 _OTHERS = "\0others"

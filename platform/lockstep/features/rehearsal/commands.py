@@ -79,12 +79,12 @@ def loadtest(  # noqa: PLR0913  # an option a decision
         return
     if not as_json:
         print_answer(prepared.plan, _load_plan, as_json=False)
-    found = prepared.run(print_note)
-    print_answer(found, _load_result, as_json=as_json)
+    result = prepared.run(print_note)
+    print_answer(result, _load_result, as_json=as_json)
     if report is not None:
-        write_load_report(found, report)
+        write_load_report(result, report)
         print_note(f"report: {report}")
-    if found.failure or not all(stage.load.is_sustained for stage in found.stages):
+    if result.failure or not all(stage.load.is_sustained for stage in result.stages):
         raise typer.Exit(FAILED)
 
 

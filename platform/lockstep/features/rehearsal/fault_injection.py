@@ -48,6 +48,24 @@ class FreshMessage:
         self.timestamp_ms = time.time_ns() // 1_000_000
 
 
+def _find_writing_process(folders: StreamFolders) -> psutil.Process | None:
+    """The process of the run that writes a stream; None if none is seen."""
+    head = try_read_head(folders)
+    if head is None:
+        return None
+    beat = read_heartbeat(folders.control, head.epoch)
+    if beat is None:
+        return None
+    pulse = read_run_heartbeats(folders.control).get(beat.run_id)
+    if pulse is None or pulse.process is None or not is_process_alive(pulse.process):
+        return None
+    return psutil.Process(pulse.process.pid)
+
+
+def _is_python_worker(process: psutil.Process) -> bool:
+    return process.name() != "java" and "pyspark" in " ".join(process.cmdline())
+
+
 @dataclass
 class FaultInjector:
     """Injects one fault after another.
@@ -119,33 +137,30 @@ class FaultInjector:
         folders = StreamFolders(stream, self.platform.tables)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            head = try_read_head(folders)
-            last = read_heartbeat(folders.control, head.epoch) if head is not None else None
-            pulse = read_run_heartbeats(folders.control).get(last.run_id) if last is not None else None
-            if pulse is not None and pulse.process is not None and is_process_alive(pulse.process):
-                return psutil.Process(pulse.process.pid)
+            process = _find_writing_process(folders)
+            if process is not None:
+                return process
             time.sleep(POLL_SECONDS)
         silence = describe_silence(f"stream {stream}", PATIENCE_SECONDS, verb="show a run that sends heartbeats")
         raise LockstepError(silence, next_step=f"{SLOW}; else read {self.platform.log('code')}")
 
     def _jvm_of(self, stream: str) -> psutil.Process:
-        return self._below(stream, "JVM", lambda each: each.name() == "java")
+        return self._below(stream, "JVM", lambda process: process.name() == "java")
 
     def _worker_of(self, stream: str) -> psutil.Process:
-        return self._below(
-            stream, "Python worker", lambda each: each.name() != "java" and "pyspark" in " ".join(each.cmdline())
-        )
+        return self._below(stream, "Python worker", _is_python_worker)
 
     def _below(self, stream: str, what: str, is_chosen: Callable[[psutil.Process], bool]) -> psutil.Process:
         """The last of the processes of a run that are of a kind: of the workers one, not their daemon."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            found: list[psutil.Process] = []
-            for each in self._run_of(stream).children(recursive=True):
+            chosen: list[psutil.Process] = []
+            for process in self._run_of(stream).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):  # it has just ended
-                    found += [each] if is_chosen(each) else []
-            if found:
-                return found[-1]
+                    if is_chosen(process):
+                        chosen.append(process)
+            if chosen:
+                return chosen[-1]
             time.sleep(POLL_SECONDS)
         silence = describe_silence(f"the run of {stream}", PATIENCE_SECONDS, verb=f"start a {what}")
         raise LockstepError(silence, next_step=f"{SLOW}; else read {self.platform.log('code')}")
@@ -197,12 +212,12 @@ class FaultInjector:
         """A message of a separate session; if it halts the stream, an operator resumes it as proposed."""
         topic = self._topic_of(fault.stream)
         key = f"poison.{self.seed}.{fault.number}".encode()
-        before = self._position(fault.stream, topic)
+        position_before = self._position(fault.stream, topic)
         produce(self.settings.kafka, topic, [FreshMessage(key, POISON)])
         end = self._end_of(fault.stream, topic)
         self._wait(
             lambda: self._desired(fault.stream) is Desired.HALTED or self._position(fault.stream, topic) >= end,
-            f"{fault.stream} has judged the message in {topic}, from {before} on",
+            f"{fault.stream} has judged the message in {topic}, from {position_before} on",
         )
         if self._desired(fault.stream) is not Desired.HALTED:
             return f"an undecodable message in {topic}; {fault.stream} continued"

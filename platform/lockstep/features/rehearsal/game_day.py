@@ -117,15 +117,15 @@ class GameDay:
         return time.monotonic() - self.began
 
     def _survive(self, fault: PlannedFault) -> FaultResult:
-        at = self._passed()
-        SAY.print(f"[bold]{at:5.0f} s[/bold] {fault.kind.value} ({fault.stream})")
+        started_at = self._passed()
+        SAY.print(f"[bold]{started_at:5.0f} s[/bold] {fault.kind.value} ({fault.stream})")
         try:
             what = self.injector.inject(fault)
             problem = ""
         except LockstepError as error:
             what = "failed"
             problem = error.problem
-        lasted = self._passed() - at
+        lasted = self._passed() - started_at
         recovered = dict[str, float]()
         if not problem:
             try:
@@ -133,7 +133,12 @@ class GameDay:
             except LockstepError as error:
                 problem = error.problem
         return FaultResult(
-            fault=fault, at_seconds=at, lasted_seconds=lasted, what=what, recovered_seconds=recovered, problem=problem
+            fault=fault,
+            at_seconds=started_at,
+            lasted_seconds=lasted,
+            what=what,
+            recovered_seconds=recovered,
+            problem=problem,
         )
 
     def _await_commits(self, sent_after: float) -> dict[str, float]:
@@ -143,21 +148,21 @@ class GameDay:
             LockstepError: One has halted, or did not in time.
         """
         began = time.monotonic()
-        found = dict[str, float]()
-        while len(found) < len(self.injector.streams):
+        commits = dict[str, float]()
+        while len(commits) < len(self.injector.streams):
             for name, stream in self.injector.streams.items():
                 handle = StreamHandle(stream, self.injector.settings)
                 if handle.head is not None and handle.head.desired is Desired.HALTED:
                     findings = "; ".join(map(str, handle.head.findings))
                     raise LockstepError(f"{name} halted: {findings}", next_step=f"lockstep status {name}")
                 if self._newest(name, handle) > sent_after:
-                    found.setdefault(name, time.monotonic() - began)
+                    commits.setdefault(name, time.monotonic() - began)
             if time.monotonic() - began > RECOVERY_SECONDS_MAX:
-                late = sorted(self.injector.streams.keys() - found)
+                late = sorted(self.injector.streams.keys() - commits)
                 silence = describe_silence(", ".join(late), RECOVERY_SECONDS_MAX, verb="commit")
                 raise LockstepError(silence, next_step=f"{SLOW}; else read {self.injector.platform.folder / 'logs'}")
             time.sleep(POLL_SECONDS)
-        return found
+        return commits
 
     def _newest(self, name: str, handle: StreamHandle) -> float:
         """Time of the newest committed message; and the number of those committed, for the chart."""

@@ -112,12 +112,12 @@ def find_busiest(counts: Mapping[TopicNamePartition, Sequence[int]], slice_secon
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
     if not any(totals):
         return PresentLoad(per_second=0.0, mean_per_second=0.0, partitions={}, seconds=slice_seconds * len(totals))
-    at = totals.index(max(totals))
-    found = {place: column[at] / slice_seconds for place, column in counts.items() if column[at]}
+    busiest = totals.index(max(totals))
+    rates = {place: column[busiest] / slice_seconds for place, column in counts.items() if column[busiest]}
     return PresentLoad(
-        per_second=totals[at] / slice_seconds,
+        per_second=totals[busiest] / slice_seconds,
         mean_per_second=sum(totals) / len(totals) / slice_seconds,
-        partitions=dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))),
+        partitions=dict(sorted(rates.items(), key=lambda item: (-item[1], item[0]))),
         seconds=slice_seconds * len(totals),
     )
 
@@ -338,17 +338,17 @@ def find_sustainable(loads: Sequence[tuple[str, Load]], present_per_second: floa
         present_per_second: Messages a second of the real topics.
         failed: Label of the next stage, which failed; empty without one.
     """
-    kept = [load.sent_per_second for _, load in loads if load.is_sustained]
+    sustained = [load.sent_per_second for _, load in loads if load.is_sustained]
     missed = next(((label, load) for label, load in loads if not load.is_sustained), None)
     if missed is None:
-        best = max(kept)
+        best = max(sustained)
         end = f"the stage at {failed} failed, so that a limit is not known" if failed else "nothing limits it"
         tried = "the highest rate proven" if failed else "the highest rate tried"
         sentence = f"{_name_rate(best, present_per_second)} is sustained, {tried}; {end}"
         return Sustainable(best, is_bound=False, limit=Limit.NONE, sentence=sentence)
     label, load = missed
     limit = find_limit(load)
-    lower = max(kept, default=0.0)
+    lower = max(sustained, default=0.0)
     if limit in {Limit.HALT, Limit.PRODUCER, Limit.KAFKA_WRITES}:
         best = lower
         how = "is the highest rate proven"

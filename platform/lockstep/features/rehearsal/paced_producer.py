@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -184,9 +184,15 @@ def send(producer: Producer, lanes: list[Lane], seconds: float, done: threading.
                         break
         producer.poll(0)
         time.sleep(TICK_SECONDS)
-    left = producer.flush(FLUSH_SECONDS_MAX)
-    failure = failures[0] if failures else f"{left} messages were not acknowledged" if left else ""
+    unacknowledged = producer.flush(FLUSH_SECONDS_MAX)
+    failure = _describe_failure(failures, unacknowledged)
     return SentReport(acknowledged, time.monotonic() - began, behind, time.process_time() - cpu, failure)
+
+
+def _describe_failure(failures: Sequence[str], unacknowledged: int) -> str:
+    if failures:
+        return failures[0]
+    return f"{unacknowledged} messages were not acknowledged" if unacknowledged else ""
 
 
 def main() -> None:
