@@ -386,14 +386,19 @@ def _row_groups(
     try:
         if content is None and is_small:
             content = storage.read(path)
-        source = storage.open_source(path) if content is None else pa.BufferReader(content)
-        with pq.ParquetFile(source, pre_buffer=False, read_dictionary=list(dictionaries)) as parquet:
+        with _open(path, content, list(dictionaries)) as parquet:
             for group in range(parquet.num_row_groups):
                 yield parquet.read_row_group(group, use_threads=False)
     except FileNotFoundError:
         raise _missing(path) from None
     except UNREADABLE as error:
         raise explain_unreadable(path, error) from error
+
+
+def _open(path: Path, content: bytes | None, dictionaries: list[str]) -> pq.ParquetFile:
+    if content is not None:
+        return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, read_dictionary=dictionaries)
+    return pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False, read_dictionary=dictionaries)
 
 
 def _join_proofs(runs: list[FileRun]) -> RowProof:

@@ -508,7 +508,7 @@ def _count_unread(context: EraseContext, key: TopicIdPartition, row: LedgerRow) 
 
 
 def _list_notes(kept: KeptRows, head: Head, partitions: Sequence[ErasedPartition]) -> Iterator[str]:
-    # None is unknown, so it is told as well.
+    # None, if Kafka does not answer, is a reason as well.
     if any(partition.unread != 0 for partition in partitions):
         yield (
             "messages of the session that are not read yet will be read, as those of a session without state: "
@@ -637,12 +637,9 @@ def _make_commit(
         batch_seconds=0.0,
         restart_cause=f"erasure of the session with digest {plan.digest}: {cause}",
     )
-    rows = [
-        _make_row(stamp, row, states.get(key), erased.get(key, []), session) for key, row in prepared.positions.items()
-    ]
+    positions = prepared.positions.items()
+    rows = [_make_row(stamp, row, states.get(key), erased.get(key, []), session) for key, row in positions]
     ledger_file = ledger.write_ledger(folders.ledger, rows)
-    segments = [state.segment for state in states.values() if state.segment is not None]
-    needs = {folders.state / segment.file: segment.start + segment.length for segment in segments}
     return ErasureCommit(
         seen=head,
         digest=plan.digest,
@@ -651,12 +648,18 @@ def _make_commit(
         ledger=ledger_file,
         adds=tuple(file.output for file in written if file.output is not None),
         removes=tuple(make_removal(file.source) for file in written),
-        needs={**needs, folders.ledger / ledger_file.path: ledger_file.size},
+        needs={**_list_needs(folders, states), folders.ledger / ledger_file.path: ledger_file.size},
         drops=plan.savepoints,
         at=now.timestamp(),
         cause=cause,
         texts=dict(_find_texts(head, session, plan.digest)),
     )
+
+
+def _list_needs(folders: StreamFolders, states: Mapping[TopicIdPartition, ErasedState]) -> dict[Path, int]:
+    """The files with the new states, with the least size of each."""
+    segments = [state.segment for state in states.values() if state.segment is not None]
+    return {folders.state / segment.file: segment.start + segment.length for segment in segments}
 
 
 def _find_texts(head: Head, session: str, digest: str) -> Iterator[tuple[str, str]]:

@@ -144,17 +144,12 @@ def observe_health(
     events += list_last_results(handle.stream, hidden - {HEALTH}, instance)
     first = request_first_checks(handle.stream, instance, newest)
     if first is not None:
-        # Dagster refuses a reason to skip beside a run.
+        # Dagster refuses a reason to skip together with a run.
         return SensorResult(run_requests=[first], asset_events=events, cursor=after.encode())
     reason = decision.says
     if after.waiting and webhook.problem:
         reason += f"; webhook: {webhook.problem}, {len(after.waiting)} waiting"
-    return SensorResult(
-        run_requests=[],
-        asset_events=events,
-        skip_reason=SkipReason(reason),
-        cursor=after.encode(),
-    )
+    return SensorResult(run_requests=[], asset_events=events, skip_reason=SkipReason(reason), cursor=after.encode())
 
 
 def send_waiting(cursor: HealthCursor, webhook: AlarmWebhook, outages: OutageNotes) -> HealthCursor:

@@ -366,8 +366,7 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
     since = _RewoundBatches(folders, head, find_common_batch(head, target))
     newest = {**since.forgotten, **handle.positions}
     rows = tuple(make_rewound_rows(target_rows, newest, since.first, read_archived_ends(folders, head)))
-    now = dict(list_named_files(folders.table))
-    back = {path: size for path, size in list_files_of(folders, target).items() if path not in now}
+    back = _list_files_to_restore(folders, target)
     state, damaged = find_state_files(folders, rows)
     unread = (*rows, *make_unplaced_rows(target_rows, newest, since.first))
     partitions = tuple(_compare(handle.readable, newest, unread))
@@ -399,6 +398,12 @@ def plan_rewind(handle: StreamHandle, to: str) -> PlannedRewind:
         obstacles=obstacles,
     )
     return PlannedRewind(plan, head, target, rows, {**state, **back}, undone)
+
+
+def _list_files_to_restore(folders: StreamFolders, target: Head) -> dict[Path, int]:
+    """The files of a batch that the table does not name any more, with their sizes."""
+    now = dict(list_named_files(folders.table))
+    return {path: size for path, size in list_files_of(folders, target).items() if path not in now}
 
 
 def find_common_batch(head: Head, target: Head) -> int:

@@ -205,7 +205,7 @@ def describe_check(checked: "Checked", folders: StreamFolders, now: float) -> "d
 
 
 def _make_record_without_session(row: "Mapping[str, Cell]") -> TableRecord:
-    # Dagster keeps events for ever, and no erasure reaches them: they hold no name of a session.
+    # Dagster keeps its events, which no erasure reaches: they hold no name of a session.
     return TableRecord({name: cell for name, cell in row.items() if name != "session"})
 
 

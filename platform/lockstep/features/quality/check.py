@@ -223,11 +223,8 @@ def check_stream(
     measured = Summary(()) if broken else summarize(spark, folders, versions, rules, increment, traits.removed)  # 3
     totals = _add(increment.state.totals if increment else (), measured.partitions)
     built_in = judge_partitions(traits.unordered_because)  # 4
-    judged = [
-        _judge_built_in(built_in, totals, reason),
-        judge_summary((PROOF_NOT_NULL,), files),
-        *_judge_rules(spark, folders, versions, rules, measured, increment, reason),
-    ]
+    judged = [_judge_built_in(built_in, totals, reason), judge_summary((PROOF_NOT_NULL,), files)]
+    judged += _judge_rules(spark, folders, versions, rules, measured, increment, reason)
     results = _join_results(judged)
     living = read_positions(folders, OutputLog(folders.table).base().head).keys()
     checked = Checked(
