@@ -212,6 +212,7 @@ def find_lag_hindrance(stream: AnyStream, settings: Settings) -> str:
     facts = read_health(StreamHandle(stream, settings, kafka_seconds_max=KAFKA_SECONDS_MAX)).facts
     lag = facts.lag_messages or 0
     limit = stream.limits.range_messages
+    # A lag below a full batch is gone with the next one.
     if facts.writer_seconds is None or facts.writer_seconds > LIVE_SECONDS or lag <= limit:
         return ""
     return f"the stream lags: {lag} messages wait, and a batch takes {limit}"

@@ -342,6 +342,7 @@ def _refuse_other_formats(dataset: Path) -> None:
         raise _refuse(dataset, "is a generation of a compaction", f"lockstep compact {origin}")
     for name, what in OTHER_LOGS.items():
         for log in storage.find_files(dataset, f"**/{name}"):  # also of a table inside of it
+            # "metadata" is a common name: only with its JSON files it is Iceberg's.
             is_hidden = _is_hidden(log.relative_to(dataset).parts[:-1])
             if not is_hidden and (name != "metadata" or storage.find_files(log, "*.json")):
                 kind, _, instead = what.partition("; ")
@@ -468,15 +469,18 @@ def _write_generation(dataset: Path, staged: Path, plan: DatasetPlan) -> Dataset
             storage.copy(dataset / part.files[0].path, target)
         else:
             digest = (digest + _write_bin(dataset, part, target, schema)) % MODULUS
+    # A source that was written again meanwhile would be in the generation in part.
     if _list_files(dataset) != sources:
         raise _refuse(dataset, "was changed while it was read", "compact it again once its writer rests")
     manifest = DatasetManifest(
         sources=sources, files=len(plan.bins), rows=plan.rows, digest=f"{digest:016x}", written_at=time.time()
     )
     storage.replace(staged / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+    # Before the rename, so that a crash leaves no generation without manifest.
     storage.sync(staged / MANIFEST)
     target = _home(dataset) / f"generation-{plan.generation:06d}"
     try:
+        # One rename: the generation is whole or not there.
         storage.move(staged, target)
     except OSError:
         if not storage.exists(target / MANIFEST):

@@ -323,6 +323,7 @@ def _runs(task: RewriteTask, scratch: Path) -> list[FileRun]:
     try:
         return collect_runs(_read_inputs(task, dictionaries), scratch, run_bytes=task.run_bytes)
     except _Unlike as unlike:
+        # Without dictionaries: the schemas are united by their plain types.
         widest = _widest(task, unlike)
         return collect_runs(_read_inputs(task, (), widest), scratch, run_bytes=task.run_bytes)
 

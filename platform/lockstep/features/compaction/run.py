@@ -179,6 +179,7 @@ def compact_stream(
     groups = list(_at_a_time(bins, work.rewriter.at_once))
     for done, group in report_items(groups, f"compacting {folders.stream}", len(groups)):
         rewritten = sum(part.size for part in bins[:done])
+        # The first set is always compacted, so that the debt falls.
         if done and (reason := budget.find_reason(rewritten, time.monotonic() - started)):
             work.postpone(len(bins) - done, reason)
             break

@@ -108,6 +108,7 @@ def compact_side_tables(folders: StreamFolders, head: Head) -> FilesCompaction:
     result = FilesCompaction()
     for side in list_message_tables(folders):
         table = delta_log.open_delta_table(side)
+        # The archive is read by partition and offset, the others by batch.
         change = sort_archived if side == folders.archive else keep_order
         for part in plan_side_table(side.name, list_side_files(table), head):
             output = rewrite_side_files(side, table, part.files, SIDE_COMPACTION, change)  # 2, 3

@@ -275,6 +275,7 @@ def find_state(known: KnownStream) -> ShownState:
         return ShownState.UNREADABLE
     if facts.desired is None:
         return ShownState.STARTING if known.live.is_alive else ShownState.NO_TABLE
+    # What people decided comes before what a process does.
     return _RESTING.get(facts.desired) or _find_writing(known, facts)
 
 
@@ -359,6 +360,7 @@ def _list_topics(known: KnownStream) -> tuple[LiveTopic, ...]:
     """The topics of the live report; without a writer, those of the newest poll of Kafka."""
     report = known.live.report
     facts = known.facts
+    # The report is of this second, the health some seconds older.
     if known.live.is_alive and report is not None:
         return report.topics
     if facts is None:

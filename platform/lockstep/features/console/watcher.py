@@ -196,6 +196,7 @@ class ConsoleWatcher:
     def poll_tables(self) -> None:
         """Read tables and Kafka, and the detail of each stream that is watched."""
         self._cluster.invalidate()
+        # One stream whose Kafka does not answer must not delay the others.
         with ThreadPoolExecutor(max_workers=STREAMS_AT_ONCE, thread_name_prefix="console") as pool:
             list(pool.map(self._poll_table, self._streams))
 
@@ -230,6 +231,7 @@ class ConsoleWatcher:
     def _watch_tables(self) -> None:
         while not self._is_over.is_set():
             self._is_watched.wait()
+            # Before the poll: a writer that starts meanwhile makes the next poll due.
             self._is_due.clear()
             self.poll_tables()
             self._is_over.wait(LIVE_SECONDS)
@@ -280,6 +282,7 @@ def _read_detail(folders: StreamFolders, known: KnownStream) -> StreamDetail:
 def _add_quarantine(detail: StreamDetail, folders: StreamFolders, known: KnownStream) -> StreamDetail:
     """The groups in quarantine; they are read again only if their number has changed."""
     count = 0 if known.facts is None else known.facts.quarantined_messages
+    # To group the quarantine reads its files; the head has the number.
     if count == known.detail.quarantine_messages:
         return msgspec.structs.replace(detail, quarantine_more=known.detail.quarantine_more, quarantine_messages=count)
     if count == 0:

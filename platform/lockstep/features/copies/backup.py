@@ -437,6 +437,7 @@ def _copy(source: Path, target: Path, name: str) -> CopiedFile | None:
         here = find_storage(target).get_own_status(target)
         there = find_storage(source).get_status(source)
         if here is not None and there is not None and here.size == there.size:
+            # A killed backup may have copied it: only its digest is missing.
             digest = hash_file(source)
             if digest == hash_file(target):
                 return CopiedFile(name, there.size, digest, there.modified_at)
@@ -536,6 +537,7 @@ def _carry_out(folders: StreamFolders, source: Path, manifest: BackupManifest, p
     except (CopyDamaged, DeltaError, FileNotFoundError) as error:
         if is_taken(folders):  # another restore was faster, and has deleted the draft of this restore
             raise _refuse_taken(folders) from error
+        # Or the folder got a newer backup, which deleted files of this manifest.
         _refuse_newer(source, manifest)
         raise
     return msgspec.structs.replace(plan, plan_only=False)

@@ -195,6 +195,7 @@ def _carry_out(handle: StreamHandle, seen: Head, damages: Sequence[_Damage], pla
         for damage in report_items(damages, "rebuilding partitions", len(damages)):
             replayed.run(damage)  # 1
         now = open_table(handle.folders).base().head
+        # The files would bring back state of undone batches, or of the erased session.
         if (now.generation, now.erasure, now.promotion) != (seen.generation, seen.erasure, seen.promotion):
             raise make_changed(plan.stream, plan.PLAN, "the stream was rewound, or a session erased")
         replayed.install()  # 2
@@ -371,6 +372,7 @@ class _BatchReplay:
         target = self._folders.state / ref.file
         find_storage(target).make_folder(target.parent)
         if not find_storage(target).exists(target):
+            # Into the scratch folder: the stream may run and use its own state.
             copy_file(self._state / ref.file, target)
 
     def _fold(self, before: LedgerRow | None, row: LedgerRow, undecoded: tuple[int, ...]) -> None:
@@ -414,6 +416,7 @@ class _BatchReplay:
         position = Position(topic=row.topic, topic_id=row.topic_id, partition=row.partition, next_offset=row.start)
         if before is not None:
             position = read_position(before)
+        # Offsets that had expired then are not in Kafka now either.
         start = _find_start(row)
         is_only = topic is None or topic.partitions == 1
         position = msgspec.structs.replace(
@@ -442,6 +445,7 @@ class _BatchReplay:
         version = find_state_version(row)
         segment = read_segment(self._folders.state, made, version)
         header = msgspec.structs.replace(segment.header, file=ref.file)
+        # Encoded again: the name of the file is in the header.
         packed = CompressedBlocks((bytes(segment.body),), header.entries, 0)
         data = encode_segment(header, packed, zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True))
         checksum = read_checksum(data)

@@ -522,6 +522,7 @@ def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = read_manifest(source / FILES, ExportedPositions, POSITIONS).rows
     rows = tuple(sorted(stored, key=lambda row: (row.topic_id, row.partition)))
+    # Before the state is read: positions could name files outside of the export.
     _refuse_other_state(exported, manifest, rows)
     migrated = check_state_types(handle.stream, exported, rows)
     obstacles = list(_find_obstacles(handle, manifest, mirror))
@@ -633,6 +634,7 @@ def _find_obstacles(handle: StreamHandle, manifest: SavepointManifest, mirror: s
         problem = f"its positions are of Kafka cluster {manifest.cluster_id}, this cluster is {here}"
         step = "import it with settings that name that cluster; if MirrorMaker copies its topics: --mirror ALIAS"
         yield Obstacle(RewindReason.CLUSTER, problem, step)
+    # The offsets are the same there; a search could find another place.
     elif here == manifest.cluster_id and mirror:
         problem = f"this is Kafka cluster {here}, of which its positions are, and no copy"
         yield Obstacle(RewindReason.CLUSTER, problem, "leave --mirror out")
@@ -735,6 +737,7 @@ def _take_over(
         copied = translate_state(state, prepared.moves, drafted.state, generation=FIRST_GENERATION, label=label)
     else:
         copied = _copy_state(prepared.source, prepared.rows, drafted, batch=FIRST_BATCH, epoch=FIRST_BATCH)
+    # A translated state has other offsets, and so another digest.
     if not prepared.moves and copied.digest != manifest.digest:
         problem = f"its positions or its state are not those of the manifest: digest {copied.digest[:12]}"
         raise CopyDamaged(prepared.source.root, problem, "use another copy of the export; nothing was imported")

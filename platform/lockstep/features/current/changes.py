@@ -57,11 +57,13 @@ def read_changes(
     if _has_forgotten(folders, base.history.batch):
         return RemakeCause.FORGOTTEN
     files = [file for file in added.values() if file.rows and (file.commit_hour or "") >= base.hour]
+    # To make all rows from the states costs less than to read so many.
     if sum(file.rows for file in files) > max(ROWS_MAX, ROWS_RATIO * base.rows):
         return RemakeCause.MANY
     tables = [columns.read.empty_table()]
     for file in files:
         tables += _read_file(folders.table, file, ends, columns.read)
+    # In the order of the log, so that the last row of a key is the newest.
     rows = pa.concat_tables(tables).sort_by([(name, "ascending") for name in IDENTITY])
     newest = take_newest(rows, columns)
     is_removed = newest[columns.replay.removed].is_null()
@@ -95,6 +97,7 @@ def _read_file(
         with pq.ParquetFile(find_storage(path).open_source(path), pre_buffer=False) as parquet:
             present = [name for name in schema.names if name in parquet.schema_arrow.names]
             for group in range(parquet.num_row_groups):
+                # First the place alone: most row groups have no new row.
                 places = parquet.read_row_group(group, columns=list(IDENTITY), use_threads=False)
                 is_new = _find_new(places, ends)
                 if is_new.any():

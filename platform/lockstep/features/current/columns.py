@@ -67,6 +67,7 @@ def compute_buckets(rows: pa.Table, buckets: int) -> Numbers:
         bucket = bucket_of_place.get(place)
         if bucket is None:
             topic_id, partition, session = place
+            # Not `hash`, which differs from process to process.
             bucket = bucket_of_place[place] = zlib.crc32(f"{topic_id}/{partition}/{session}".encode()) % buckets
         numbers[number] = bucket
     return numbers

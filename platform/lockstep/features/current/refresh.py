@@ -298,6 +298,7 @@ class _Refresh:
 
     def run(self, *, remake: bool) -> CurrentRefresh:
         """Refresh. Raises TableError if others were faster, again and again."""
+        # Safe to repeat: of two first refreshes one creates it.
         create_table(self._folders.current, self._columns.schema, PROPERTIES)
         for _ in range(ATTEMPTS_MAX):
             refreshed = self._try(remake=remake)
@@ -321,11 +322,13 @@ class _Refresh:
         current = read_current_version(self._folders)
         cause = RemakeCause.ASKED if remake else judge_current(self._stream, self._folders, current, now)
         base = current.base
+        # Nothing is new; files that were replaced an hour ago are deleted all the same.
         if base is not None and cause is None and base.history.batch == now.head.batch:
             self._clean_up(current.version)
             return self._describe(current.version, _Written((), (), base, 0), None)
         with delete_on_error(self._written):
             live = delta_log.read_live_files(self._folders.current, current.version)
+            # Changes that cannot be read are a cause, too, as when the log no longer has them.
             changes: pa.Table | RemakeCause = cause or RemakeCause.NEW
             if base is not None and cause is None:
                 changes = read_changes(self._folders, base, now, self._columns)  # 2
@@ -337,6 +340,7 @@ class _Refresh:
         with delete_unless_committed(self._written):
             version = self._commit(current.version, written)  # 4
         if version is None:
+            # The other refresh has committed this version; nothing names these files.
             delete_files(self._written)
             return None
         self._clean_up(version, is_erased=cause is RemakeCause.ERASED)  # 5
@@ -417,6 +421,7 @@ class _Refresh:
         )
 
         def next_entry() -> NextEntry | None:
+            # Exactly the next version: the rows are those of the version that was read.
             return entry if delta_log.find_top_version(current) == version else None
 
         appended = delta_log.append_entry(current, next_entry)
@@ -438,6 +443,7 @@ class _Refresh:
         # A younger file may be of a refresh in progress.
         old = [path for path, status in zip(paths, statuses, strict=True) if status and status.modified_at < since]
         storage.delete_files(old)
+        # Only after a checkpoint, from which the versions of the last hour can be loaded.
         if write_checkpoint_if_due(current, version):
             delta_log.open_delta_table(current).cleanup_metadata()
 

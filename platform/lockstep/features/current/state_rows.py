@@ -80,6 +80,7 @@ def _read_states(row: LedgerRow, durable: Path, schema: StateSchema[object]) -> 
     if version.segment is None:
         return
     header = read_header(durable, version.segment)
+    # Refuse first: a state of another type decodes to wrong values.
     schema.accept(read_versions(header).shapes, f"the state of {row.topic}/{row.partition}")
     chain = ChainReader(durable, version, (*header.chain, version.segment), BlockCache())
     decoder = _StateDecoder(schema, header)
@@ -97,6 +98,7 @@ def _read_sessions(chain: ChainReader) -> Iterator[_Stored]:
     short_rows = _read_entries(chain, sessions, long_rows)
     for session, group in groupby(short_rows, itemgetter(0)):
         rows = {key: value for _, key, value in group}
+        # All sessions are read before the first row, so that it is missing.
         if session not in sessions:
             raise StateDamaged(f"rows of session {session!r}", "a state of the session", "none")
         yield session, sessions.pop(session), rows | long_rows.pop(session, {})

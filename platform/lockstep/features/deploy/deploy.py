@@ -224,6 +224,7 @@ def _check_definitions(copy: Path, folder: Path) -> None:
     Raises:
         EnvironmentProblem: It cannot.
     """
+    # A project without Dagster has nothing to load.
     if not (copy / "definitions.py").exists():
         return
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-m", "definitions", "-d", str(copy)]

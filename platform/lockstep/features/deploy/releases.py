@@ -137,6 +137,7 @@ def name_release(root: Path, name: str, version: CodeVersion, who: str) -> Relea
     try:
         _create(root / RELEASES / f"{name}.json", release)
     except FileExistsError:
+        # Of two deployments at once one has created it; the same code is no conflict.
         earlier = read_release(root, name)
         if earlier.digest == version.digest:
             return earlier

@@ -325,6 +325,7 @@ def _carry_out(
     3. Commit both, the positions and the raised rewind floor; if a compaction replaced a file, plan again.
     4. Finish it: see `finish_erasing`.
     """
+    # The head holds one erasure: the earlier one must be complete before it is replaced.
     finished = finish_erasing(folders)  # 1
     shown = planned.plan
     if _is_repeated(planned, request):
@@ -576,6 +577,7 @@ def _write_files(
     """Write the data files without the session, the state and the ledger file; notes each as it is made."""
     head = prepared.head
     written = list[FileWithoutSession]()
+    # Named for the batch that it will be: clean-up keeps them until that is over.
     by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
     wanted = WantedSession(request.session, request.topic)
     for file in report_items(prepared.files, "writing files without the session", len(prepared.files)):

@@ -201,6 +201,7 @@ def _replace(side: Path, handle: DeltaTable, file: LedgerFile, erased: _Erased) 
     erased = msgspec.structs.replace(erased, batches=batches)
     groups = (_redact(with_columns(rows, schema), erased) for rows in _iterate(side / file.path))
     output = write_proven(side, schema, file.name.prefix(COMPACTED_PREFIX), groups)
+    # The replaced file has the session; a file that lost has no reader.
     is_ours = _commit(side, handle, file, output)
     find_storage(side).delete(side / (file.path if is_ours else output.path))
     return is_ours

@@ -89,6 +89,7 @@ def write_without(folder: Path, label: str, states: list[tuple[StateVersion, Sta
             added = add_base(writer, version, header, others)
             segment = None if added is None else added[0]
             written.append((version, ErasedState(segment, len(entries) - len(others)), _digest(others)))
+    # After the file is closed: what is read is what is on disk.
     for version, erased, digest in written:
         after = msgspec.structs.replace(version, segment=erased.segment)
         if _digest(read_entries(folder, after)[1]) != digest:

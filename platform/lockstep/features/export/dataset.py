@@ -201,6 +201,7 @@ def keep_options(folder: Path, options: ExportOptions) -> None:
     if read_options(folder) is None:
         storage.make_folder(path.parent)
         with suppress(FileExistsError):
+            # Of two first exports one creates it; the other is checked by it below.
             storage.create_whole(path, msgspec.json.format(msgspec.json.encode(options)))
             storage.sync(path)
     check_options(folder, options)
@@ -233,6 +234,7 @@ def read_source(folder: Path, base: Base, table: Path) -> ExportSource:
         source = decode_json(find_storage(path).read(path), ExportSource)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         raise ExportMismatch(folder, f"{OPTIONS}/{SOURCE_FILE} cannot be read: {error}") from error
+    # A copy from before that version may reach its number again, with another entry; a deleted entry proves nothing.
     if base.version < source.version or _digest_entry(table, source.version) not in {source.entry, ""}:
         problem = f"its hours were written from version {source.version}, which is not one of this table"
         raise ExportMismatch(folder, f"{problem}: an older copy was restored")
@@ -340,6 +342,7 @@ def list_half_withdrawn_hours(folder: Path) -> frozenset[str]:
     """The hours of an object store whose withdrawal was killed, or has not ended: rows of them may be visible."""
     if not is_in_object_store(folder):
         return frozenset()
+    # The name of a staging folder starts with its hour, and ends with a unique number.
     hours = {name.rpartition("-")[0] for name in list_staging_folders(folder)}
     return frozenset(hour for hour in hours if is_half_withdrawn(folder, _find_hour(folder, hour), MANIFEST_FILE))
 

@@ -219,6 +219,7 @@ def sort_hours(
     ready = list[HourToExport]()
     waiting = dict[WaitReason, list[str]]()
     for hour, group in groupby(listed, key=attrgetter("commit_hour")):
+        # An hour that is exported stays as it is, also if its files were compacted again.
         if hour in exported:
             continue
         reason = _find_reason(hour, head, floor_hour, small)
@@ -266,6 +267,7 @@ class _Export:
         self._waits = export.on_rewind is OnRewind.WAIT
         floor = find_head_of_batch(folders.table, base.head.rewind_floor)
         floor_hour = floor.hour if floor else ""
+        # Before the hours are read: the folder may belong to another stream.
         check_options(self.folder, self.options)
         self.undone = _find_undone(export, self.folder, base, folders, floor_hour)
         self.exported = list_exported_hours(self.folder) - set(self.undone)
@@ -296,6 +298,7 @@ class _Export:
         """Whether no session was erased since, and no batch of an hour was undone: its files have their rows."""
         planned = self.base.head
         now = OutputLog(self.source.folder).base().head
+        # Only batches below it: a rewind of later batches changes no row of the hour.
         is_same = list_batches(now, below_batch) == list_batches(planned, below_batch)
         return is_same and now.erasure == planned.erasure
 

@@ -57,6 +57,7 @@ def publish_folder(staged: Path, target: Path, last: str) -> bool:
         target: Its name.
         last: Its file that exists only if it is whole.
     """
+    # An object store cannot rename a folder, so that a claim in it decides.
     publish = _copy if is_in_object_store(target) else _rename
     if publish(staged, target, last):
         return True
@@ -82,6 +83,7 @@ def _copy(staged: Path, target: Path, last: str) -> bool:
         return False
     try:
         names = [name for name, _ in storage.walk_files(staged)]
+        # The last file at the end: with it the folder is whole for readers.
         for name in sorted(names, key=lambda name: name == last):
             storage.copy(staged / name, target / name)
     except BaseException:
@@ -114,6 +116,7 @@ def take_back_folder(folder: Path, target: Path, last: str, is_wanted: Callable[
     if not is_wanted():
         return False
     storage = find_storage(target)
+    # By one rename: readers never see a part of the folder.
     staged = make_staging_folder(folder, target.name)
     storage.make_folder(staged.parent)
     try:
@@ -147,6 +150,7 @@ def _withdraw(folder: Path, target: Path, last: str, is_wanted: Callable[[], boo
     """
     storage = find_storage(target)
     name = _read_claim(target)
+    # A withdrawal that was killed is finished in any case: its hour is not whole.
     if name is None or not (is_wanted() or is_half_withdrawn(folder, target, last)):
         return False
     staged = folder / STAGING / name
@@ -166,6 +170,7 @@ def _mark(staged: Path) -> bool:
     if marks:
         newest = max(marks, key=_read_number)
         status = storage.get_status(staged / newest)
+        # The process of the newest mark still deletes.
         if status is None or time.time() - status.modified_at < WITHDRAWING_SECONDS:
             return False
     return create_owned(staged / f"{WITHDRAWAL}{len(marks)}", uuid.uuid4().hex)
@@ -206,6 +211,7 @@ def _delete_published(target: Path, last: str, name: str) -> None:
     storage = find_storage(target)
     if _read_claim(target) == name:
         storage.delete(target / last)
+    # By the suffix of this claim: files of a later publication stay.
     files = (Path(file) for file, _ in storage.walk_files(target))
     storage.delete_files([target / file for file in files if file.stem.endswith(find_suffix(name))])
     if _read_claim(target) == name:
@@ -254,6 +260,7 @@ def _is_stale(staged: Path) -> bool:
 
 
 def _delete_unfinished(stale: set[str], targets: list[Path], last: str) -> None:
+    # A folder without its last file was never published: the claim tells whose it is.
     for target in set(targets) - set(find_whole_folders(targets, last)):
         with suppress(FileNotFoundError):  # another export deletes it
             name = find_storage(target).read(target / CLAIM).decode(errors="replace")

@@ -118,6 +118,7 @@ def write_hour(
         )
         write_manifest(staged, manifest)
     except BaseException:
+        # Also on Ctrl-C: staging folders of a killed export stay for a day.
         storage.delete_folder(staged)
         raise
     if not _publish_current(folder, staged, manifest, is_current):  # 3
@@ -134,6 +135,7 @@ def _publish_current(folder: Path, staged: Path, manifest: HourManifest, is_curr
         return False
     if is_current():
         return True
+    # The erasure or the rewind was committed between the check and the rename.
     take_back_hour(folder, manifest.hour, partial(_is_published, folder, manifest))
     return False
 
@@ -198,6 +200,7 @@ class _FileSet:
 
     def _writer(self, path: str, schema: pa.Schema) -> pq.ParquetWriter:
         if path not in self._open:
+            # A file for each value of a column of ids would exhaust memory and open files.
             if len(self._open) == PARTITIONS_MAX:
                 raise TableError(
                     f"more than {PARTITIONS_MAX} values of {', '.join(self._options.partition_by)} in one file",

@@ -167,6 +167,7 @@ def request_first_checks(
     names = list_checks(stream)
     keys = [AssetCheckKey(table, name) for name in names]
     executed = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    # All had a run: the schedule repeats them.
     if len(executed) == len(keys):
         return None
     events = (newest, *instance.fetch_observations(table, limit=1).records)

@@ -269,6 +269,7 @@ def count_growth(before: StreamSnapshot | None, look: StreamSnapshot) -> StreamS
         counts = dict(before.counts)
     for name, figures in counted.items():
         earlier = {} if before is None else before.counted.get(name, {})
+        # A partition that is new, or was set back by a rewind, adds nothing.
         counts[name] += sum(max(0, figure - earlier.get(key, figure)) for key, figure in figures.items())
     return msgspec.structs.replace(look, counts=counts, counted=counted)
 

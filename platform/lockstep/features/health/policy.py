@@ -124,6 +124,7 @@ def decide_health(look: HealthSnapshot, cursor: HealthCursor, now: float) -> Hea
         or look.is_hidden
         or not 0 <= now - cursor.reported_at < REFRESH_SECONDS
     )
+    # While an alarm waits for its second snapshot, an evaluation would pass.
     evaluates = look.has_run and not seen and is_due  # 3
     after = msgspec.structs.replace(cursor, seen=seen, raised=raised, waiting=notes if look.notifies else ())
     if evaluates:
@@ -138,6 +139,7 @@ def _raised(
 ) -> Iterator[RaisedAlarm]:
     for alarm in look.alarms:
         if alarm.kind in known:
+            # The new figures, and the time of its first announcement.
             yield RaisedAlarm(alarm, known[alarm.kind].since)
         elif alarm.kind in seen:
             yield RaisedAlarm(alarm, now)

@@ -55,6 +55,7 @@ class HealthWatcher:
         webhook = AlarmWebhook(self._settings.health.secrets.get("webhook", ""))
 
         def watch(stream: AnyStream, cursor: HealthCursor) -> SensorResult:
+            # One client of Kafka for all streams: each has threads and connections.
             handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
             return observe_health(handle, context.instance, cursor, webhook, self._outages, is_kafka_away=is_away)
 
@@ -83,6 +84,7 @@ class OutageNotes:
         """Send one notification, unless it was sent for another stream; returns whether it was taken."""
         if note.alarm != AlarmKind.KAFKA:
             return webhook.send(note)
+        # Another stream has sent it in this outage.
         if (note.event, note.severity) in self._sent:
             return True
         if not webhook.send(note):

@@ -313,6 +313,7 @@ def _refuse_dropped(stream: str, own: StreamFolders, shadow: Head) -> Iterator[N
     Raises:
         Refused: It is not there any more.
     """
+    # A deletion in parallel makes any step fail: only the head tells whether that was the cause.
     failure: Exception | None = None
     try:
         yield
@@ -345,6 +346,7 @@ def _prepare_from(handle: StreamHandle, own: StreamFolders, shadow: Head, origin
     head = handle.require_head()
     check_erasure(head, shadow, origin)
     target = read_head_of_batch(folders, head, origin.batch)
+    # The ledger of the shadow may lack its last batch, which is promoted, too.
     side_tables.catch_up_alongside_writer(own, shadow)
     read = ledger.read_positions(own, shadow)
     newest = read_rewound_rows(folders, head, target, handle.positions).newest
@@ -538,6 +540,7 @@ def list_unarchived(
     for key, row in reached.items():
         read = newest[key].until if key in newest else 0
         in_archive = archived[key].until if key in archived else None
+        # Messages before it were read by the stream, or are in its archive.
         start = max(row.joined_at, read, in_archive or 0)
         if start < row.until and not row.is_gone:
             ahead.append(Unarchived(row, start, row.until - start))

@@ -135,6 +135,7 @@ def _digest(state: Path, rows: Iterable[LedgerRange], segments: Mapping[TopicIdP
         if last is None:
             continue
         version = StateVersion(row.generation, row.topic_id, row.partition, row.until, last)
+        # The content, not the files: a copy has the state in other segments.
         for ref in (*read_header(state, last).chain, last):
             digest.update(read_segment(state, ref, version).body)
     return digest.hexdigest()

@@ -281,6 +281,7 @@ def _find_batch_before(folders: StreamFolders, head: Head, text: str) -> int:
     counts = [row for row in here if row["batch"] <= valid.get(row["generation"], -1)]
     # Of several topics of the name the last one is meant: an offset of the others was another message.
     life = [row for row in counts if row["topic_id"] == counts[-1]["topic_id"]]
+    # Also the range that passed over the offset, as over a hole.
     first = next((row for row in life if row["until"] > place.offset), None)
     step = f"lockstep topics {folders.stream} shows the positions; lockstep message shows a message"
     if first is None:
@@ -515,6 +516,7 @@ def make_rewound_rows(
         if key not in held and not _is_judged_again(row, now.get(key), judged_names):
             added[key] = _before_first_message(row)
     for key, row in (*held.items(), *added.items()):
+        # Nothing is left to read of it; otherwise its messages are read again.
         stays_retired = key in now and (now[key].until == row.until or now[key].is_gone)
         rewound = row.with_retirement_of(now[key]) if stays_retired else row
         archived_until = archived[key].until if key in archived else None
@@ -739,6 +741,7 @@ def commit_prepared_rewind(folders: StreamFolders, prepared: PlannedRewind, caus
         NotRewindable: A batch was committed since, or the files of the target may be deleted by now.
         TableError: A file that it needs is gone; or the side tables do not match the head.
     """
+    # Checked again: copies may have appeared since the plan.
     refuse_undone_copies(prepared.undone, RewindPlan.PLAN)  # 1
     side_tables.catch_up_alongside_writer(folders, prepared.head)
     landed = _commit(folders, prepared, cause)  # 2, 3

@@ -388,6 +388,7 @@ def _compare_with_kafka(
         now = newest.get(key)
         position = row.until if now is None else now.until
         has_gone = now is not None and now.is_gone
+        # Nothing was read of it since, so that the shadow has nothing to read.
         if row.retired and position == row.until:
             continue
         is_gone = row.topic_id not in there and row.topic in selected
@@ -502,6 +503,7 @@ def _keep_batch(folders: StreamFolders, name: str, batch: int, who: str) -> None
 def _keep_origin(folders: StreamFolders, name: str, who: str) -> None:
     """Keep the batch from which the shadow of a name started: of two starts, the loser may keep another batch."""
     own = try_read_head(StreamFolders(name, folders.root))
+    # Read again: another start may have committed the shadow from another batch.
     if own is not None and own.origin is not None and own.origin.stream == folders.stream:
         _keep_batch(folders, name, own.origin.batch, who)
 
@@ -531,6 +533,7 @@ def _begin(source: StreamHandle, prepared: _PlannedShadow, code: str, cause: str
         keeps_late=declared.integrity.keeps_late,
     )
     now = ledger.read_clock()
+    # Into the folder of the shadow: the stream may delete its own state files.
     copied, file = _copy(source.folders, folders, prepared, now, cause)
     origin = Origin(
         stream=target.stream,

@@ -198,6 +198,7 @@ class Host:
             SparkGone: Spark cannot run jobs any more.
             TableRootMissing: The table root was named in the settings, and does not exist.
         """
+        # Each stream ends within its own time; the host waits for the longest.
         longest = max(keeper.stream.limits.stop_timeout_seconds for keeper in self._keepers)
         require_root(self._root)
         try:
@@ -223,6 +224,7 @@ class Host:
         for keeper in self._keepers:
             keeper.start()
         while running := self._list_running():
+            # With a timeout: `_tick` may have replaced the keeper meanwhile.
             running[0].has_ended(JOIN_SECONDS)
 
     def _fail(self, error: Exception) -> None:

@@ -36,6 +36,7 @@ def is_host_alive(root: Path, group: str) -> bool:
     """Whether a host of a group runs on these tables; polls for some seconds."""
     folder = find_heartbeat_folder(root, group)
     first = read_run_heartbeats(folder)
+    # A file alone proves nothing: only a counter that moves is a living host.
     for _ in range(POLLS if first else 0):
         time.sleep(compute_poll_seconds(folder))
         if read_run_heartbeats(folder).items() - first.items():
@@ -61,6 +62,7 @@ class HostPresence:
             if is_process_gone(found.process):
                 forget_run(self._folder, host_id)
         self._heartbeat.enter_context(run_heartbeat(self._folder, self._host_id))
+        # After its own start: of two hosts that see each other here, neither is the successor.
         self._older = frozenset(read_run_heartbeats(self._folder)) | {self._host_id}
         return self
 

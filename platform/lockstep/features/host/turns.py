@@ -36,6 +36,7 @@ class StartTurns:
     def take(self, stream: str, stop: threading.Event) -> None:
         """Wait for a turn, or for the stop."""
         with self._changed:
+            # With a timeout: a turn ends by time, too, if its stream never settles.
             while self._count_starts() >= self._turns and not stop.is_set():
                 self._changed.wait(POLL_SECONDS)
             self._taken_at[stream] = time.monotonic()

@@ -70,6 +70,7 @@ def list_places(decoded: object) -> Iterator[tuple[Path, object]]:
             count += 1
             yield path, value
         if len(path) < DEPTH_MAX:
+            # Breadth first: of too many places the shallow ones are kept.
             waiting.extend(((*path, step), part) for step, part in _list_parts(value, is_whole=not path))
 
 
@@ -139,6 +140,7 @@ def split_sessions(messages: Iterable[SampledMessage], path: Path | None) -> lis
     sessions: dict[object, list[SampledMessage]] = defaultdict(list)
     for message in messages:
         session = message.key if path is None else message.scalars.get(path)
+        # A fraction or a flag names no session.
         if session is None or isinstance(session, float | bool):
             return None
         sessions[str(session)].append(message)
@@ -243,6 +245,7 @@ def _holds_sequence(sessions: Sessions, path: Path) -> bool:
     steps = 0
     for session in sessions:
         numbers = _read_numbers(session, path)
+        # One gap refutes it: a candidate must accept every message.
         if any(after != before + 1 for before, after in pairwise(numbers)):
             return False
         steps += max(0, len(numbers) - 1)
@@ -276,6 +279,7 @@ def _find_links(sessions: Sessions, snapshot: MessageMark) -> list[Order]:
     for last in numbers:
         first = _find_link(updates, numbers, last, 1)
         previous = _find_link(updates, numbers, last, 0)
+        # Some producers send ids with gaps, and name the id before.
         if previous is not None and first is None:
             first = _find_within(updates, numbers, previous, last)
         if first is None and previous is None:
@@ -312,6 +316,7 @@ def _links(updates: Sessions, path: Path, last: Path, step: int) -> bool:
 
 def _is_within(updates: Sessions, path: Path, previous: Path, last: Path) -> bool:
     """Whether a number of each message is behind that of the message before, and no later than the last id."""
+    # Ids of one link are fields of one object.
     if path in {previous, last} or path[:-1] != last[:-1]:
         return False
     for session in updates:

@@ -166,6 +166,7 @@ class TypeBuilder:
         return Inferred(tuple(kinds), shape.nulls > 0)
 
     def _infer_object(self, shape: Shape, place: tuple[str, ...], name: str) -> ValueKind:
+        # Recursive types and huge messages would make classes without end.
         if shape.is_deep or not shape.fields or len(self.records) >= RECORDS_MAX:
             return ValueKind(container="dict", items=(Inferred((), nullable=False),))
         if is_dict(shape):
@@ -184,6 +185,7 @@ class TypeBuilder:
             if wire == without:
                 continue
             inferred = self._infer(part, (*place, wire))
+            # Absent in some objects, which is not the same as null.
             is_optional = part.count < shape.objects
             inferred = Inferred(inferred.kinds, inferred.nullable or is_optional)
             fields.append(FieldType(wire, find_free_name(to_field_name(wire), names), inferred, is_optional))

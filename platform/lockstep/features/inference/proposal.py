@@ -108,6 +108,7 @@ def build_proposal(name: str, sample: Sample) -> ProposedStream:
         integrity="",
     )
     refused = ""
+    # The engine decides: only its fold knows whether a promise holds.
     for candidate, messages in _list_candidates(base, sample):
         try:
             with load_text(render_stream(candidate), name) as stream:
@@ -117,6 +118,7 @@ def build_proposal(name: str, sample: Sample) -> ProposedStream:
                     return _finish(replace(candidate, questions=questions), stream, messages)
         except LockstepError as error:
             refusal = error.problem
+        # The refusal of the strongest promise is what the questions name.
         refused = refused or refusal
     raise NothingToInfer(sample.topic, refused)
 
@@ -189,6 +191,7 @@ def _list_sessions(message: Inferred, messages: Sequence[SampledMessage]) -> Ite
         yield _examine(message, None, by_key)
     partitions = groupby(messages, key=lambda message: message.partition)
     yield _examine(message, "partition", [list(group) for _, group in partitions])
+    # A field that some message lacks is no session, so the first message names all candidates.
     for place in sorted({path for path in messages[0].scalars if len(path) == 1}, key=str):
         groups = split_sessions(messages, place)
         if groups is not None and _leads_to(message, place) and 1 < len(groups) <= len(messages) // 2:

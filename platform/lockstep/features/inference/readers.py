@@ -90,10 +90,12 @@ def render_reader(name: str, message: str, root: Inferred, path: Path, result: s
     variable = "message"
     for number, step in enumerate(path):
         parts = _list_parts(here, variable, step)
+        # Values of another kind, or null, have no such part.
         if here.nullable or len(parts) < len(here.kinds):
             owners = sorted({part.owner for part in parts})
             shown = owners[0] if len(owners) == 1 else f"({', '.join(owners)})"
             lines += [f"    if not isinstance({variable}, {shown}):", "        return None"]
+        # A list may be empty, a tuple has its length by its type.
         if any(part.owner == "list" for part in parts):
             lines += [f"    if not {variable}:", "        return None"]
         expression = parts[0].expression
@@ -170,6 +172,7 @@ class RowColumns:
             self.types[name] = kind or "str"
             if not kind:
                 self.documents.add(name)
+        # Two classes of messages have it with different types.
         elif self.types[name] != (kind or "str") or (not kind and name not in self.documents):
             self.types[name] = "str"
             self.documents.add(name)

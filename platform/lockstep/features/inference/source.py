@@ -54,6 +54,7 @@ def render_stream(proposal: StreamProposal) -> str:
         if kind.record is not None:
             columns.add_message(kind.record)
     is_whole = len(columns.rows) == len(proposal.message.kinds) and not proposal.message.nullable
+    # Then each row has the whole message as JSON.
     if not is_whole or len(columns.types) > COLUMNS_MAX:
         columns = RowColumns()
     body = [
@@ -74,6 +75,7 @@ def _render_message(proposal: StreamProposal) -> Iterator[str]:
     source = proposal.message.source()
     if source == "Message":
         return
+    # Generated files pass the formatter's check unchanged.
     if len(source) > WIDTH - len("Message = "):
         source = "(\n    " + "\n    | ".join(source.split(" | ")) + "\n)"
     yield f"Message = {source}"

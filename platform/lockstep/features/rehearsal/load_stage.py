@@ -226,11 +226,13 @@ class Stage:
         before_ns = time.time_ns()
         (self.folder / GO).touch()
         self._sleep_while_running(stream, self.plan.warm_seconds)
+        # Start of Spark and first batches are no steady load.
         meter.restart()
         from_ns = time.time_ns()
         machine = _read_machine_cpu()
         while producer.poll() is None:
             if stream.poll() is not None:
+                # It still reports what was sent until then.
                 producer.terminate()
             time.sleep(POLL_SECONDS)
         until_ns = time.time_ns()
@@ -271,6 +273,7 @@ class Stage:
         sizes = self._file_sizes()
         last_ns = max(seen.values(), default=measured.until_ns)
         committed_per_second = compute_commit_rate(ledger, seen, measured)
+        # Workers of a cluster are no children of the driver.
         if not is_local(self.settings.spark.master):
             measured = add_reported_tasks(measured, reports, committed_per_second)
         proven = proof.is_proven and failure is None

@@ -192,6 +192,7 @@ class LoadTest:
                 if not stages:
                     raise
                 return plan.label, f"{plan.label}: {error.problem}"
+            # Higher rates would only show a longer backlog.
             if not stages[-1].load.is_sustained:
                 break
         return "", ""
@@ -215,6 +216,7 @@ class LoadTest:
         )
         stream = replace(self.stream, topics=Topics(pattern=make_copies_pattern(handle.stream, number)))
         say(f"{plan.label}: {len(names)} topics, {plan.messages:,} messages, {plan.size / 1e6:,.0f} MB")
+        # Before the request: Kafka may create topics and not answer.
         created.update(counts)
         try:
             largest = max(map(_find_largest_size, self.sampled.samples))
@@ -376,6 +378,7 @@ def _choose_topics(handle: StreamHandle, topics_max: int | None) -> frozenset[st
             continue
         ends = [view.ends.get(TopicIdPartition(topic.topic_id, number)) for number in range(topic.partitions)]
         sizes[topic.name] = sum(offsets.stable_end - offsets.start for offsets in ends if offsets is not None)
+    # Then by name, so that two tests choose the same topics.
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))
     return frozenset(largest[:topics_max])
 
@@ -455,6 +458,7 @@ def hold_test_lock(handle: StreamHandle) -> Iterator[None]:
         try:
             yield
         finally:
+            # While the lock is held: a later test opens a new file.
             path.unlink(missing_ok=True)
             with suppress(OSError):  # tests of other streams
                 folder.rmdir()

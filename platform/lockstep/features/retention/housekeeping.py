@@ -281,6 +281,7 @@ def find_replaced_data_files(folders: StreamFolders, head: Head) -> list[Path]:
     if floor is None or not floor.batch:
         return []
     floor_at = delta_log.find_entry_time(folders.table, floor.batch_version)
+    # A clock of the storage that is ahead must not make files old.
     young = max(min(floor_at, time.time()) - OLDEST_FILE_SECONDS, _find_erasure_time(folders.table, head))
     needed = (None, floor.batch_version, *head.kept_versions.values())
     named = set[str]()
@@ -375,6 +376,7 @@ def _due_entries(table: Path, needed_from: Callable[[], int], pinned: frozenset[
             yield draft
     made = delta_log.list_checkpoints(table)
     oldest = needed_from()
+    # Without a checkpoint each version needs all entries.
     if not made:
         return
     base = max((version for version in made if version <= oldest), default=BEFORE_ALL)

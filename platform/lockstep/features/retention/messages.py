@@ -262,6 +262,7 @@ def _plan(folders: StreamFolders, head: Head, keep: timedelta) -> QuarantineRete
     before_hour = find_oldest_hour(head, find_current_hour(), keep)
     tables = {side: delta_log.open_delta_table(side) for side in list_side_tables(folders)}
     live = {side: list_side_files(table) for side, table in tables.items()}
+    # The hour of a batch is that of its ledger file.
     ledger = list_live_files(delta_log.open_delta_table(folders.ledger))
     last_old = min(find_last_old_batch(ledger, before_hour), head.batch)
     # The entry of the newest retention may be lost with a disk: the tables themselves record their drops.

@@ -239,6 +239,7 @@ def _find_last_batch(folders: StreamFolders, head: Head, files: tuple[LiveFile, 
     """The last batch with rows in these files: one of the newest hour, as the hours of batches only rise."""
     newest = max(_list_hours(files), default="")
     last = _find_last_rows(folders.table, [file for file in files if file.commit_hour == newest])
+    # The last batch of the hour may not be in the ledger yet.
     side_tables.catch_up_alongside_writer(folders, head)
     last_batch = head.retention.batch if head.retention is not None else 0
     for row in _read_counting(folders, head):

@@ -102,6 +102,7 @@ def find_reachable(folders: StreamFolders, head: Head) -> frozenset[str]:
     named = {name for name in since["state_file"].to_pylist() if name is not None}
     in_force = frozenset(_in_force(folders, head))
     named.update(segment.file for segment in in_force)
+    # The header of a segment names all files of its chain.
     for header in find_storage(folders.state).map_files(partial(read_header, folders.state), in_force):
         named.update(ref.file for ref in header.chain)
     return frozenset(named)
