@@ -522,7 +522,6 @@ def _plan(handle: StreamHandle, source: Path, mirror: str) -> _Planned:
     exported = StreamFolders(manifest.stream, source / FILES)
     stored = read_manifest(source / FILES, ExportedPositions, POSITIONS).rows
     rows = tuple(sorted(stored, key=lambda row: (row.topic_id, row.partition)))
-    # Before the state is read: positions could name files outside of the export.
     _refuse_other_state(exported, manifest, rows)
     migrated = check_state_types(handle.stream, exported, rows)
     obstacles = list(_find_obstacles(handle, manifest, mirror))

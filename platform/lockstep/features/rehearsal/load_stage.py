@@ -273,7 +273,6 @@ class Stage:
         sizes = self._file_sizes()
         last_ns = max(seen.values(), default=measured.until_ns)
         committed_per_second = compute_commit_rate(ledger, seen, measured)
-        # Workers of a cluster are no children of the driver.
         if not is_local(self.settings.spark.master):
             measured = add_reported_tasks(measured, reports, committed_per_second)
         proven = proof.is_proven and failure is None
