@@ -187,26 +187,10 @@ class Delivery(Declaration):
             return row
         return self.select(row, origin)
 
-    def digest_code(self, row: type[msgspec.Struct]) -> str:
-        """Eight hexadecimal digits of the functions' source and the values' type: other code makes other values.
-
-        Args:
-            row: The row type of the stream.
-        """
+    def digest_code(self) -> str:
+        """Eight hexadecimal digits of the source of the functions: messages of other code may have other values."""
         sources = [inspect.getsource(each) for each in (self.where, self.select) if each is not None]
-        sources += _describe_value_type(self.select, row)
         return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:8]
-
-
-def _describe_value_type(select: Callable[..., Any] | None, row: type[msgspec.Struct]) -> list[str]:
-    """The names and types of the fields; empty for a type that no table can have: JSON needs none."""
-    from lockstep.model.columns import make_columns  # declarations load without pyarrow
-
-    try:
-        columns = make_columns(find_value_type(select, row))
-    except DeclarationError:
-        return []
-    return [f"{column.name}: {column.type.arrow}" for column in columns]
 
 
 def _check_target(target: object) -> None:

@@ -101,7 +101,7 @@ class Claim:
         self._decoder = decoder
         self.connection = connection
         self._reports = reports
-        self._code = declared.delivery.digest_code(declared.stream.types.row)
+        self._code = declared.delivery.digest_code()
         self._ends = dict[TopicIdPartition, RowPlace]()
         self._rows = list[DeliveredRow]()
         self._written_at = 0.0

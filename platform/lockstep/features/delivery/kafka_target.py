@@ -113,6 +113,7 @@ class KafkaConnection(ChangeableTarget):
         if self._token is not None:
             self._check_topic(self._token, rebuilds=rebuilds)  # 4
         self._values = schema.register()  # 5
+        self._schema = schema
 
     @property
     def token(self) -> DeliveryToken | None:
@@ -160,7 +161,8 @@ class KafkaConnection(ChangeableTarget):
             self._producer.abort_transaction(self._settings.timeout_seconds)
 
     def _make_encoder(self, token: DeliveryToken) -> MessageEncoder:
-        return MessageEncoder(token.table_id, token.code, self._topic.partitions, self._target, self._values)
+        code = self._schema.digest_code(token.code)
+        return MessageEncoder(token.table_id, code, self._topic.partitions, self._target, self._values)
 
     def erase(self, sessions: Sequence[ErasedSession], token: DeliveryToken) -> int | None:
         """Write tombstones for the keys of erased sessions; None if the key does not have the session."""

@@ -92,12 +92,13 @@ def _prove_topic(
     if token is None or token.delivery != delivery.name or token.table_id != base.head.table_id:
         return make_proof(delivery, InvariantStatus.NOT_CLAIMED, "no row of this table", "")
     topic = topics[target.topic]
-    code = delivery.digest_code(declared.stream.types.row)
+    code = delivery.digest_code()
+    codes = frozenset({schema.digest_code(code), code})  # 0.1.0 wrote the digest of the functions alone
     values = schema.find()
     if values is None:
         problem = f"the schema registry has no schema of its rows as {schema.subject}"
         raise TargetRefused(delivery.name, problem, next_step=f"lockstep deliver {delivery.name} registers it")
-    comparison = _TopicComparison(token, choose_batches(token, base.head), code, target, values)
+    comparison = _TopicComparison(token, choose_batches(token, base.head), codes, target, values)
     ends = {key.partition: each for key, each in admin.view([target.topic]).ends.items()}
     expected = ExpectedRows(delivery, declared.stream, TableReading(folders, base), token.dead)
     if target.key:
@@ -134,13 +135,18 @@ class _TopicComparison:
     """One comparison of a topic with a table."""
 
     def __init__(
-        self, token: DeliveryToken, batches: ComparedBatches, code: str, target: KafkaTopic, values: ValueEncoder
+        self,
+        token: DeliveryToken,
+        batches: ComparedBatches,
+        codes: frozenset[str],
+        target: KafkaTopic,
+        values: ValueEncoder,
     ) -> None:
         self._target = target
         self._values = values
         self._token = token
         self._batches = batches
-        self._code = code
+        self._codes = codes
         self.digests = DigestComparison()
 
     def read_topic(self, topic: str, ends: Mapping[int, PartitionOffsets], kafka: KafkaSettings) -> None:
@@ -165,7 +171,7 @@ class _TopicComparison:
                 self.digests.note("undone", "")
             else:
                 content = message.headers[ROW] + message.digest
-                self.digests.add(_join_key(place), content, compares=headers.code == self._code)
+                self.digests.add(_join_key(place), content, compares=headers.code in self._codes)
         self.digests.settle()
 
     def compare_keys(self, expected: ExpectedRows, partitions: int) -> None:
@@ -182,7 +188,7 @@ class _TopicComparison:
                 self.digests.compare(key, newest.content, newest.row)
 
     def _make_encoder(self, partitions: int) -> MessageEncoder:
-        return MessageEncoder(self._token.table_id, self._code, partitions, self._target, self._values)
+        return MessageEncoder(self._token.table_id, self._token.code, partitions, self._target, self._values)
 
     def _take_message(self, message: Message, last: dict[TopicIdPartition, tuple[int, int, int]]) -> None:
         where = f"partition {message.partition()}, offset {message.offset()}"
@@ -201,7 +207,7 @@ class _TopicComparison:
         self._check_order(headers, where, last)
         if self._batches.has(headers.batch):
             content = _join_content(message.key() or b"", message.value() or b"", message.partition() or 0)
-            self.digests.add(raw[ROW], content, compares=headers.code == self._code)
+            self.digests.add(raw[ROW], content, compares=headers.code in self._codes)
 
     def _check_order(self, headers: RowHeaders, where: str, last: dict[TopicIdPartition, tuple[int, int, int]]) -> None:
         row = headers.identity

@@ -69,7 +69,7 @@ def prove_table(delivery: Delivery, target: PostgresTable, stream: AnyStream, fo
         raise explain_error(delivery.name, target, error) from error
     finally:
         connection.close()
-    excuses = comparison.find_excuses(delivery.digest_code(stream.types.row), base.head)
+    excuses = comparison.find_excuses(delivery.digest_code(), base.head)
     return judge_difference(delivery, token, comparison.digests.result(), "rows", excuses)
 
 

@@ -275,7 +275,7 @@ class _Rebuild:
         token = claim.take_erasures(token, read)
         accepted = accept_halt(token, read.base.head, halt.reason)
         kept = count_again(self._folders, forget_undone(accepted, read.base.head), read)
-        marked = mark_version(kept, read, self._delivery.digest_code(self._declared.stream.types.row))
+        marked = mark_version(kept, read, self._delivery.digest_code())
         deleted = connection.retract(read.base.head.valid_batches, marked)
         token = connection.token
         if deleted is None or token is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,8 +11,9 @@ from lockstep.declare.delivery import Delivery, KafkaTopic, RowFormat
 from lockstep.declare.delivery_target import TargetInterrupted, TargetRefused
 from lockstep.declare.row_key import find_value_type
 from lockstep.declare.row_schema import make_avro_schema
-from lockstep.errors import RegistryUnreachable
+from lockstep.errors import DeclarationError, RegistryUnreachable
 from lockstep.features.delivery.row_values import AvroValues, JsonValues, ValueEncoder
+from lockstep.model.columns import make_columns
 
 if TYPE_CHECKING:
     from lockstep.declare.decoders.schema_registry import HttpRegistry
@@ -47,6 +49,7 @@ class ValueSchema:
         self._subject = f"{target.topic}-value"
         self._registry = registry
         self._value = find_value_type(delivery.select, row) if target.format is RowFormat.AVRO else None
+        self._columns = _list_columns(delivery, row)
 
     @property
     def subject(self) -> str:
@@ -57,6 +60,16 @@ class ValueSchema:
     def schema(self) -> RowSchema | None:
         """The schema; None for JSON."""
         return None if self._value is None else RowSchema(self._subject, self._encode(self._value))
+
+    def digest_code(self, code: str) -> str:
+        """The digest of the functions and of the type of the values: messages of another type have other values.
+
+        Args:
+            code: The digest of the functions.
+        """
+        if not self._columns:
+            return code
+        return hashlib.sha256("\0".join([code, *self._columns]).encode()).hexdigest()[:8]
 
     def find(self) -> ValueEncoder | None:
         """The encoder; None if the schema is not registered. Raises TargetRefused or TargetInterrupted."""
@@ -105,3 +118,12 @@ class ValueSchema:
                 self._delivery, f"a package of Avro cannot be loaded: {error}", next_step=step
             ) from error
         return self._registry
+
+
+def _list_columns(delivery: Delivery, row: type[msgspec.Struct]) -> list[str]:
+    """Names and types of the fields of the values; empty for a type that is not declared or that no table can have."""
+    try:
+        columns = make_columns(find_value_type(delivery.select, row))
+    except DeclarationError:
+        return []
+    return [f"{column.name}: {column.type.arrow}" for column in columns]
