@@ -118,6 +118,7 @@ def _describe_broken(root: Path, file: str, error: Exception) -> ModuleBroken:
         step = error.next_step
         reason = error.problem
     frames = traceback.extract_tb(error.__traceback__)
+    # The last frame in the user's file: deeper frames are of what it imports.
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(root / file)), None)
     if line:
         reason = f"{reason} (line {line})"
@@ -256,6 +257,7 @@ def _read_modules(names: set[str]) -> Iterator[bytes]:
         met |= names
         sources = dict[str, bytes]()
         for name in names:
+            # Modules of other installed packages have no part in the digest.
             file = _find_source(name, packages)
             if file is not None:
                 sources[name] = file.read_bytes()

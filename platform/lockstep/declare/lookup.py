@@ -138,6 +138,7 @@ def make_row_index(rows: Iterable[msgspec.Struct], key: str) -> tuple[dict[objec
     twice = dict[object, None]()
     for row in rows:
         value = getattr(row, key)
+        # A null key is found by no value.
         if value is not None and index.setdefault(value, row) is not row:
             twice[value] = None
     return index, list(twice)

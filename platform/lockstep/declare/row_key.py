@@ -54,6 +54,7 @@ def _check_key(target: str, name: str, columns: dict[str, Column], value: type[m
         right = f"fields of {value.__name__}, or of {', '.join(SESSION_COLUMNS)}"
         raise DeclarationError(f"{target}.key", name, f"is not a field of {value.__name__}", right)
     column = columns[name].type
+    # Columns that may be null, or are not compared exactly, identify no row.
     if column.nullable or column.kind.value in _NO_KEYS:
         problem = f"is of the kind {column.kind.value}, which is no key"
         if column.nullable:

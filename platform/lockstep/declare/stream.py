@@ -374,6 +374,7 @@ def _check_export(export: object, types: TransformTypes) -> None:
             raise DeclarationError("Stream.export", name, "is not a column of the table", right)
     for name in export.partition_by:
         _check_folder_type(name, schema.types[columns.index(name)])
+        # The folder has the name without underscores at its start.
         if name.lstrip("_") != name and name.lstrip("_") in columns:
             problem = f"would be a folder {name.lstrip('_')}=..., which is another column of the table"
             raise DeclarationError("Stream.export", name, problem, "another column")

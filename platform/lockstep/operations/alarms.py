@@ -238,6 +238,7 @@ def judge_health(facts: HealthFacts, stream: AnyStream) -> tuple[Alarm, ...]:
         return (make_unreadable_alarm(facts.reason, facts.next_step),)
     if not facts.has_table:
         return ()
+    # Alarms of one severity are shown in this order.
     judges = (
         *(_judge_writer, _judge_clock, _judge_loss, _judge_waiting, _judge_retention, _judge_partitions),
         *(_judge_table, _judge_followers),
@@ -360,6 +361,7 @@ def _judge_waiting(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     since = facts.progress_seconds
     stands = since is not None and since > patience
     halted = {each.topic for each in facts.halted_topics}
+    # Messages of a halted topic wait for an operator, not for the writer.
     read = [each for each in facts.partitions if each.topic not in halted]
     waiting = [each for each in read if each.readable_messages and each.waiting_seconds is not None]
     oldest = max(waiting, key=_waiting_seconds, default=None)

@@ -186,6 +186,7 @@ def judge_standing(read: SourceHistory, head: Head) -> FollowerStanding:
     """Compare the history that a follower has read with that of the table now. Pure."""
     if not read.table_id:
         return FollowerStanding.FOLLOWS
+    # A claim beyond the table: an older copy of the table is in its place.
     is_ahead = read.generation > head.generation or (
         read.batch_generation == head.generation and read.batch > head.batch
     )

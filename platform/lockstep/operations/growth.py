@@ -144,6 +144,7 @@ def prune_samples(samples: Sequence[GrowthSample]) -> list[GrowthSample]:
     recorded = []
     for sample in sorted(samples, key=lambda each: each.at):
         day = sample.at // DAY_SECONDS
+        # All recent samples for the rate of a week, and one a day before that.
         recent = newest - sample.at <= RECENT_SECONDS
         if sample.at <= newest and (recent or (day not in days and newest - sample.at <= OLDEST_SECONDS)):
             recorded.append(sample)

@@ -108,6 +108,7 @@ def stop_stream(folders: StreamFolders, request: StopRequest, *, patience_second
         NoTable: The stream has never run.
         Fenced: Runs replaced each other repeatedly.
     """
+    # First, so that no supervisor starts the stream while it is stopped.
     is_withdrawn = forget_start_request(folders)
     if is_withdrawn and try_read_head(folders) is None:
         return _withdrawn(folders, request)  # 5
@@ -135,6 +136,7 @@ def _withdrawn(folders: StreamFolders, request: StopRequest) -> Stopped:
 def _stop(folders: StreamFolders, output: OutputLog, request: StopRequest, patience_seconds: float) -> Stopped:
     head = output.base().head
     lives = is_writer_alive(folders.control, head.epoch)
+    # A run on its way has a heartbeat and no epoch yet: a claim is needed to fence it.
     if read_desired_state(head) is request.desired and not lives and not read_run_heartbeats(folders.control):
         return _stopped(head, "none")  # 1
     if lives:
@@ -237,6 +239,7 @@ def _ended(
         last = read_heartbeat(folders.control, epoch)
         if last is None or last.phase is Phase.ENDED:
             head = output.base().head
+            # A successor has claimed the table: it is the writer to stop now.
             if head.epoch != epoch:
                 raise Fenced(epoch, head.epoch)
             return head if read_desired_state(head) is desired else None
@@ -266,6 +269,7 @@ def close_hour(folders: StreamFolders, hour: str | None = None) -> str:
     output = open_table(folders)
     head = output.base().head
     wanted = _checked(hour or head.hour, head)
+    # Earlier hours are closed by later batches already.
     if wanted > head.closed_hour and wanted >= head.hour:
         output.commit(commit_closed_hour(wanted))
     return wanted
@@ -313,4 +317,5 @@ def reset_new(stream: str, settings: Settings) -> None:
     require_root(folders.root)
     refuse_incoming(folders)
     forget_start_request(folders)
+    # Without published positions a start takes the stream for new; with them it misses the table.
     ConsumerGroup(settings.kafka, stream).forget()

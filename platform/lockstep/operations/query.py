@@ -402,6 +402,7 @@ def find_version_at(table: Path, moment: datetime) -> int:
     # Not by Delta's search: it takes the oldest entry for that of any earlier time.
     versions = delta_log.list_versions(table)
     after = bisect_right(versions, moment, key=lambda version: _find_time(table, version))
+    # Before its creation a table had no rows, as at its first version.
     if after == 0 and versions[:1] == [0]:
         return 0
     if after == 0 or (after < len(versions) and versions[after] != versions[after - 1] + 1):

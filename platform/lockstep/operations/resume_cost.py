@@ -161,6 +161,7 @@ class ResumeCosts:
         partition = TopicNamePartition(row.topic, row.partition)
         available = self._log.read_ranges([partition])[partition]
         start = max(row.until, available.first)
+        # Bounded: a person decides by it, and a backlog need not be read whole.
         until = min(available.end, start + EXAMINED_MAX)
         if until <= start:
             return [], False

@@ -58,6 +58,7 @@ class SharedCluster:
             LockstepError: The settings of the connection cannot be used.
         """
         with self._lock:
+            # Made again now and then: its addresses may lead to another cluster by now.
             if self._cluster is None or time.monotonic() - self._made_at > CLIENT_SECONDS_MAX:
                 self._cluster = ClusterAdmin(make_admin_client(self._kafka), self._timeout_seconds)
                 self._made_at = time.monotonic()
@@ -76,6 +77,7 @@ class SharedCluster:
                 try:
                     self._names = cluster.topic_names()
                 except KafkaError as error:
+                    # Remembered, so that a silent cluster is waited for once and not by each snapshot.
                     self._names = error
             if isinstance(self._names, KafkaError):
                 raise self._names.with_traceback(None)
@@ -254,6 +256,7 @@ class StreamHandle:
             KafkaError: The cluster did not answer.
             TableError: A ledger file is missing or damaged.
         """
+        # Only where Kafka has deleted the start of a log is the archive needed.
         cut = dict.fromkeys((key for key, ends in self.view.ends.items() if ends.start > 0), 0)
         if self.head is not None and cut:
             return read_blocks(self.folders, self.head, cut)

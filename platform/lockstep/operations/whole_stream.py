@@ -80,6 +80,7 @@ def take_name(drafted: StreamFolders, folders: StreamFolders) -> bool:
     try:
         storage.move(drafted.table.parent, target)
     except OSError:
+        # A rename fails for other reasons, too: only what is there proves that the place is taken.
         if storage.list_names(target):
             return False
         raise

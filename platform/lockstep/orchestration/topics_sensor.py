@@ -164,6 +164,7 @@ def observe_assets(handle: StreamHandle, instance: DagsterInstance, cursor: Rest
     events: list[AssetObservation | AssetMaterialization] = [*seen.events]
     if turn.shows_all:
         events += observe_ledger(handle, instance, lag_messages=seen.found.lag_messages)
+    # Their partitions leave the asset: nothing is read from these topics any more.
     ended = {topic.topic for topic in seen.found.topics if topic.state is TopicLifecycle.RETIRED or topic.ending}
     shown = {topic.topic for topic in seen.found.topics} - ended
     requests = _register(partitions, shown, set(registered))

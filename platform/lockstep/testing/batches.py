@@ -136,6 +136,7 @@ class BatchedRun(Generic[S, R]):
     def add(self, message: InLog) -> None:
         """Append the next message; after the first violation nothing is read."""
         self._life.log.append(message)
+        # As a run does: a batch ends when it is full, or at an event.
         if self._waiting() == self._split.messages:
             self._work(crashes=self._split.crashes)
 
@@ -234,6 +235,7 @@ class BatchedRun(Generic[S, R]):
 
     def _folded(self) -> Iterator[MessageResult[R]]:
         """The final result of each message: some were buffered, and released by a later batch."""
+        # At the end: a message may be buffered, and be released by a later batch.
         for life, offset in self._read:
             yield life.notes.folded(offset)
         if self.finding is not None and self.finding.topic_id == self._life.position.topic_id:
@@ -250,6 +252,7 @@ class BatchedRun(Generic[S, R]):
             restart_cause=None,
         )
         row = make_ledger_row(stamp, reached, None)
+        # Through a ledger row, as a restart does: what the row does not record is lost here, too.
         self._life.position = read_position(row)
         self._without_hot_state()
 

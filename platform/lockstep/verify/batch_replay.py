@@ -113,6 +113,7 @@ class BatchReplay:
         self._apply(current, newest)
         self._budget.left -= len(current) - rows_before
         rows = self._read_rows(state)
+        # The keys that the batch touched; all keys after a snapshot, or if their number differs.
         compared: Iterable[KeyParts] = newest
         if session in self._snapshots or len(rows) != len(current):
             compared = current

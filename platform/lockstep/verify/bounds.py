@@ -46,6 +46,7 @@ class FileBounds:
         if pa.types.is_floating(column.type):
             if pc.any(pc.is_nan(column)).as_py():
                 self._nan.add(name)
+            # Without a number Arrow's minimum is NaN, which no comparison orders.
             column = column.filter(pc.invert(pc.is_nan(column)))
         found: Any = pc.min_max(column)
         if not found["min"].is_valid:

@@ -141,6 +141,7 @@ def find_differences(key: ReplayKey, rows: pa.Table, states: pa.Table) -> Iterat
     first, last = find_key_rows(both, key)
     is_current = first < rows.num_rows
     is_of_state = last >= rows.num_rows
+    # Keys that only one side has.
     for number in np.sort(last[~(is_current & is_of_state)]).tolist():
         yield _describe(both, key, number, None, None, None, is_row=number < rows.num_rows)
     pairs = is_current & is_of_state

@@ -35,6 +35,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         OSError: There is none.
     """
     source = _find_system(path).open_input_file(_name(path))
+    # One request instead of several for footer and columns.
     if is_in_object_store(path) and source.size() <= READ_WHOLE_BYTES:
         source = pa.BufferReader(source.read_buffer())
     return pq.ParquetFile(source, pre_buffer=False)
@@ -68,6 +69,7 @@ def require_bytes(path: Path, error: Exception) -> None:
     """
     try:
         with _find_system(path).open_input_file(_name(path)) as source:
+            # If all bytes can be read, the error is due to the content; else disk or store fail.
             while source.read(READ_WHOLE_BYTES):
                 pass
     except FileNotFoundError:

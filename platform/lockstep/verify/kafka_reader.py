@@ -209,7 +209,9 @@ class KafkaTopicLog:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "isolation.level": isolation,
+                # A reset would skip messages silently.
                 "auto.offset.reset": "error",
+                # A partition may end with markers of transactions, at which no message arrives.
                 "enable.partition.eof": True,
                 "check.crcs": True,
                 "allow.auto.create.topics": False,

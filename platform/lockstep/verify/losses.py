@@ -70,6 +70,7 @@ class ReplayLosses:
             if not known.waits and self.before <= known.opened_at < offset:
                 self.note(state)
         self.before = offset
+        # From now on only sessions that start again may lose a state by the next suspension.
         self.begun = set()
 
     def end_topic(
@@ -92,6 +93,7 @@ class ReplayLosses:
                 is_left = not memory.lost
                 buffered = 0
             else:
+                # Earlier sessions were counted when the partition was suspended.
                 is_left = memory.opened_at >= before
                 buffered = len(find_buffered(memory.memory))
             self.note(state if loses and is_left else None, buffered)

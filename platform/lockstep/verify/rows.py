@@ -112,6 +112,7 @@ class TableRows:
             mapped = self._stack.enter_context(pa.memory_map(str(self._path(number))))
             self._readers.append(self._stack.enter_context(pa.ipc.open_file(mapped)))
         for key in self.slices:
+            # Files are read in any order; the rows of a partition must rise over all of them.
             self.slices[key].sort(key=lambda each: each.first)
 
     def check_order(self, violations: Violations) -> None:

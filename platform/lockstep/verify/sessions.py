@@ -330,6 +330,7 @@ class ReplaySessions:
         """Note a message that changed the state, to apply it again after one that fails."""
         if self._undoes:
             entry.since.append((body, record))
+            # Not after each message: a copy of the state costs more than most messages.
             if len(entry.since) >= SAVED_AFTER_MESSAGES:
                 self.save(entry)
 

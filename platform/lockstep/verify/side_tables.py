@@ -139,6 +139,7 @@ class ExpectedSideRows:
 
     def _wanted(self, row: Row, record: Record, cause: str, session: str | None) -> dict[str, object]:
         """The columns that a message must have here: of a removed one nothing but place and cause."""
+        # An erasure has removed the message, and left its place and its cause.
         if row["expected"] == REDACTED and self._removed.has_message(session, record.key, record.offset):
             return {"topic": record.topic, "cause": cause, "session": None} | dict.fromkeys(("key", "value"))
         if session is None and row["session"] is not None:  # it is stored under its key

@@ -37,6 +37,7 @@ class TableDifference(msgspec.Struct, frozen=True):
     def copied(self, table: object) -> object:
         """The table as it is before `on_snapshot`."""
         if self.is_shared:
+            # The fold's own `on_snapshot` may change the previous table in place.
             return copy.deepcopy(table)
         return table
 
@@ -54,10 +55,12 @@ class TableDifference(msgspec.Struct, frozen=True):
         for key, value in new.items():
             previous = old.get(key)
             if previous is not None and (previous == value or _is_stored_alike(previous, value)):
+                # An equal value may be written otherwise, as 1.0 and 1.00: the stored one stays.
                 new[key] = previous
             else:
                 rows.append(self.emit(message, key, value, previous))
         removed = {_spell(key): old[key] for key in old.keys() - new.keys()}
+        # Sorted by their stored form: the order of a dict is not that of the engine's table.
         rows += [self.emit(message, key, None, removed[key]) for key in sorted(removed, key=msgspec.msgpack.encode)]
         return self.rules.check(rows)
 

@@ -375,6 +375,7 @@ def check_causes(kafka: KafkaTopicLog, found: Sequence[tuple[ViolationPlace, Gap
 def _compare(place: ViolationPlace, gaps: Gaps, seen: set[int], violations: Violations) -> None:
     for start, until, cause in gaps:
         for offset in range(start, until):
+            # A control record has an offset and no message, in any isolation.
             aborted = offset in seen
             if aborted is not (cause == "aborted"):
                 expected = "aborted" if aborted else "marker, or unproven"

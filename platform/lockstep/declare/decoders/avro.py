@@ -62,6 +62,7 @@ class MessageTarget:
         Raises:
             Undecodable: No message of the stream is of this record.
         """
+        # The record names its type itself, in each message.
         if self.tag_field is not None and any(one.name == self.tag_field for one in record.fields):
             return partial(_by_tag, {name: _to(struct) for name, struct in self.by_name.items()}, self.tag_field)
         if len(self.by_name) == 1 and is_alone:

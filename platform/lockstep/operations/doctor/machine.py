@@ -151,6 +151,7 @@ def _ask_as_foreigner(port: int) -> bool | None:
         return None
     finally:
         connection.close()
+    # The answer of the guard to a foreign host name.
     if answer.status == HTTPStatus.MISDIRECTED_REQUEST:
         return False
     return True if b"dagster_webserver_version" in content else None

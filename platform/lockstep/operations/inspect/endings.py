@@ -88,6 +88,7 @@ def _make_ended(rows: list[LedgerRow]) -> EndedTopic:
     ends = [row.last_end for row in rows]
     observed = [end for end in ends if end is not None]
     unread = None
+    # Of a partition that no run has observed, the unread messages are not known.
     if observed == ends:
         unread = sum(max(0, end - row.until) for end, row in zip(observed, rows, strict=True))
     return EndedTopic(

@@ -53,6 +53,7 @@ def read_first_batches(folders: StreamFolders, head: Head) -> dict[PartitionSusp
     rows = [row for row in read_positions(folders, head).values() if row.suspended_from]
     if not rows:  # a suspension stays in the positions: the ledger of all batches need not be read
         return {}
+    # The ledger of all batches is read only if a partition is suspended now.
     suspended = open_dataset(folders.ledger).to_table(columns=[*NAMES, "batch"], filter=pc.field("suspended_from") != 0)
     begun = dict[PartitionSuspension, int]()
     for row in suspended.group_by(list(NAMES)).aggregate([("batch", "min")]).to_pylist():
