@@ -407,7 +407,10 @@ def _resumed(found: Resumed) -> RenderableType:
         return style_text(f"{resumed}: {how}")
     if found.desired == "held":
         return style_text(f"{resumed}: lockstep start {name} releases and starts it, lockstep stop {name} releases it")
-    return style_text(f"{resumed}; start it: lockstep start {name}, or lockstep run {name}")
+    how = f"lockstep start {name}, or lockstep run {name}"
+    if found.desired == "bounded":
+        how = f"lockstep run {name} --available-now"
+    return style_text(f"{resumed}; start it: {how}")
 
 
 class Closed(msgspec.Struct, frozen=True):

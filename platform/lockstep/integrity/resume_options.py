@@ -165,7 +165,7 @@ class AcceptLoss(_OfPartition, frozen=True):
     @property
     def argument(self) -> str:
         """See `Acceptance`."""
-        return f"{self.topic}/{self.partition}{_show_range(self.start, self.until)}"
+        return f"{self.topic}/{self.partition}{show_range(self.start, self.until)}"
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
@@ -225,7 +225,7 @@ class FromSnapshot(_OfPartition, frozen=True):
         place = f"{self.topic}/{self.partition}"
         if self.until is None:
             return place
-        return f"{place}{_show_range(self.start or 0, self.until)}"
+        return f"{place}{show_range(self.start or 0, self.until)}"
 
     def covers(self, finding: Finding) -> bool:
         """See `Acceptance`."""
@@ -427,7 +427,8 @@ def _range(text: str, form: str) -> tuple[str, int, int, int]:
     return match["topic"], int(match["partition"]), start, until
 
 
-def _show_range(start: int, until: int) -> str:
+def show_range(start: int, until: int) -> str:
+    """Offsets [start, until), as the options of `lockstep resume` name them."""
     return f"@{start}" if until == start + 1 else f"@{start}-{until}"
 
 

@@ -72,6 +72,13 @@ def test_a_stream_of_values_of_any_kind_accepts_every_message(values: list[objec
     assert propose(sample_values(values)).rows > 0
 
 
+@pytest.mark.parametrize("text", ["2026-02-28T23:59:59Z", "2026-02-28", "1.50", "x"])
+@pytest.mark.parametrize("later", [5, 0.5, [], {}, True])
+def test_a_text_that_starts_each_session_marks_it_only_if_it_stays_a_text(text: str, later: object) -> None:
+    sent: list[tuple[str, object]] = [("a", {"x": text}), ("a", {"x": later}), ("b", {"x": text})]
+    assert propose(sample_keyed(sent)).proposal.integrity.startswith("Strict(")
+
+
 def ids_from(start: int) -> object:
     return {f"id-{n}": {"price": n / 7} for n in range(start, start + 30)}
 

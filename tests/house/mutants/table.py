@@ -1546,8 +1546,8 @@ POSTGRES = (
         "features/delivery/test_postgres_delivery.py",
         Change(
             "an integer of more than 32 bits is no integer of 32 bits",
-            "if arrow == pa.int32():\n        return _check_small",
-            "if arrow == pa.int64():\n        return _check_small",
+            "if arrow == pa.int32():\n        return check_int32",
+            "if arrow == pa.int64():\n        return check_int32",
             "test_a_value_that_no_column_holds_is_named_by_its_row",
         ),
         Change(

@@ -109,6 +109,17 @@ def test_a_gap_names_the_class_that_holds(feed: Feed, runs: LocalRuns) -> None:
     assert any("broken by 1 messages; Strict(evidence=LogOnly()) holds on all" in line for line in tried.advice)
 
 
+@pytest.mark.parametrize("first", [1, 3, 4, 5, 7])
+@pytest.mark.parametrize("kind", ["snapshot", "update"])
+def test_a_stream_that_would_halt_does_not_hold(feed: Feed, runs: LocalRuns, kind: str, first: int) -> None:
+    """Also at a snapshot whose number goes back: under Suspend() it would start the session again."""
+    feed.send(feed.create("again"), [*session(3), snapshot(first, a=1) if kind == "snapshot" else update(first, a=1)])
+    tried = try_stream(runs.stream, runs.settings, messages_max=100)
+    would_halt = any(each.finding is not None for each in tried.partitions)
+    assert (tried.declared.broken == 1) is would_halt
+    assert any("holds on all messages tried" in line for line in tried.advice) is not would_halt
+
+
 def test_a_feed_without_snapshots_is_compared_with_classes_that_begin_at_its_first_message(
     feed: Feed, runs: LocalRuns
 ) -> None:

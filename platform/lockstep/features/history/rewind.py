@@ -26,6 +26,7 @@ from lockstep.features.history.rewind_commit import (
     find_savepoint,
     list_undone,
 )
+from lockstep.integrity.resume_options import show_range
 from lockstep.kafka.admin import ClusterView, PartitionOffsets
 from lockstep.kafka.consumer_group import ConsumerGroup
 from lockstep.model.position import Position, SegmentRef, TopicIdPartition, TopicNamePartition
@@ -195,6 +196,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> Description:
         """Return its description."""
         plan = self.plan
+        start = f"lockstep start {plan.stream} in Dagster, or lockstep run {plan.stream} [--available-now] here"
         facts = (
             Labelled("back at batch", plan.to_batch),
             Labelled("by batch", self.batch),
@@ -207,7 +209,7 @@ class Rewound(msgspec.Struct, frozen=True, kw_only=True):
             notes=describe_unpublished(self.published),
             records=(make_effect_records(plan.followers),),
             next_steps=(
-                f"deploy the corrected code, then lockstep start {plan.stream}, or lockstep run {plan.stream}",
+                f"deploy the corrected code, then {start}",
                 f"to take it back: lockstep rewind {plan.stream} --to {plan.last_batch} --why '...'",
             ),
         )
@@ -699,7 +701,7 @@ def _describe_decisions(row: LedgerRow) -> Iterable[str]:
         if decision.who == "the declaration":
             continue
         what = f"{decision.kind} of session {decision.session}" if decision.session else decision.kind
-        place = f"{row.topic}/{row.partition}@{decision.start}"
+        place = f"{row.topic}/{row.partition}{show_range(decision.start, decision.until)}"
         yield f"batch {row.batch}: {what}, {place}: {decision.why} ({decision.who})"
 
 

@@ -176,8 +176,13 @@ def _render_integrity(order: Order, snapshot: MessageMark | None) -> str:
 
 
 def _is_typed(message: Inferred, snapshot: MessageMark) -> bool:
-    """Whether the types of messages lead to the mark of snapshots."""
-    return find_tagged(message, snapshot) is not None or _leads_to(message, snapshot.path)
+    """Whether the types of messages lead to the mark of snapshots, and keep its value as it is in JSON."""
+    if find_tagged(message, snapshot) is not None:
+        return True
+    place = find_type(message, snapshot.path)
+    if place is None or not isinstance(snapshot.value, str):
+        return place is not None
+    return any(kind.text == "str" for kind in place.kinds)  # a time or a Decimal is not equal to its text
 
 
 def _leads_to(message: Inferred, place: Path | str | None) -> bool:

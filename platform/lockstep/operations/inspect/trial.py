@@ -17,6 +17,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import msgspec
 import pyarrow.parquet as pq
@@ -36,10 +37,10 @@ from lockstep.engine.executor.task import run_task
 from lockstep.engine.protocol import JobSpec, PlannedRange, RangeResult, TaskResult, TaskSpec
 from lockstep.errors import LockstepError
 from lockstep.folds.windows import WindowFold
-from lockstep.integrity.base import IntegrityClass, PartitionTime, Suspend, find_event_time
+from lockstep.integrity.base import Halt, IntegrityClass, PartitionTime, Suspend, find_event_time
 from lockstep.integrity.best_effort import NoIntegrity
 from lockstep.integrity.fuzzy_window import FuzzyWindow
-from lockstep.integrity.gate_states import GateState
+from lockstep.integrity.gate_states import ActiveSession, GateState
 from lockstep.integrity.once import Once
 from lockstep.integrity.ordered import Ordered
 from lockstep.integrity.strict import Linked, LogOnly, Strict
@@ -306,32 +307,48 @@ def _compare(integrity: IntegrityClass, read: _Read) -> TriedClass:
     """The verdicts of a class on all messages: after a broken promise, a session continues at its next snapshot."""
     suspending = replace(integrity, on_violation=Suspend())
     remarks: Counter[str] = Counter()
+    broken = 0
     for position, envelopes in read.partitions:
-        remarks.update(_judge(suspending, position, envelopes))
-    broken = sum(count for remark, count in remarks.items() if remark.split(": ")[0] in _BROKEN)
+        for remark in _judge(suspending, position, envelopes):
+            remarks[remark.text] += 1
+            broken += remark.is_broken
     return TriedClass(declaration=format_source(integrity), broken=broken, remarks=dict(remarks.most_common()))
 
 
-_BROKEN = (Judgement.SUSPEND.value, Judgement.VIOLATION.value, Judgement.QUARANTINE.value)
+_BROKEN = (Judgement.SUSPEND, Judgement.VIOLATION, Judgement.QUARANTINE)
 
 
-def _judge(integrity: IntegrityClass, position: Position, envelopes: Envelopes) -> Iterator[str]:
-    """The remarks of a class on one partition, as "judgement: cause"."""
+class _Remark(NamedTuple):
+    """A remark on a message, as "judgement: cause", and whether the message breaks the promise."""
+
+    text: str
+    is_broken: bool
+
+
+def _judge(integrity: IntegrityClass, position: Position, envelopes: Envelopes) -> Iterator[_Remark]:
+    """The remarks of a class that suspends on one partition. A snapshot may end a suspension that it breaks itself."""
     clock = PartitionTime()
     spread = any(envelope.kind is Kind.SNAPSHOT_PART for envelope, _ in envelopes)
     gate = integrity.gate_for(0, clock, spread=spread, joined=position.joined_at > 0)
+    halts = replace(integrity, on_violation=Halt())
+    halting = halts.gate_for(0, clock, spread=spread, joined=position.joined_at > 0)
+    adapt = halts.make_state_adapter(0)
     states: dict[str, GateState] = {}
     for envelope, record in envelopes:
         if envelope.kind is Kind.SKIP:
             continue
         clock.advance(find_event_time(envelope, record))
-        after, verdict = gate.check(states.get(envelope.session), envelope, record)
+        before = states.get(envelope.session)
+        after, verdict = gate.check(before, envelope, record)
         if verdict.judgement in _CHANGES_SESSION:
             states[envelope.session] = after
         if envelope.kind is Kind.END and verdict.judgement is Judgement.ACCEPT:
             del states[envelope.session]
         if verdict.cause:
-            yield f"{verdict.judgement.value}: {verdict.cause}"
+            is_broken = verdict.judgement in _BROKEN
+            if isinstance(before, ActiveSession):
+                is_broken |= halting.check(adapt(before), envelope, record)[1].judgement is Judgement.VIOLATION
+            yield _Remark(f"{verdict.judgement.value}: {verdict.cause}", is_broken)
 
 
 _CHANGES_SESSION = (Judgement.ACCEPT, Judgement.BUFFER, Judgement.SUSPEND, Judgement.QUARANTINE)
