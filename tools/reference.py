@@ -236,7 +236,18 @@ def _signature(of: Any) -> str:
 def _shorten(text: str) -> str:
     text = re.sub(r"<(\w+\.\w+): [^<>]*>", r"\1", text)  # a member of an enum
     text = re.sub(r"<[^<>]*>", "...", text)  # a default that is made anew each time
+    text = re.sub(r"datetime\.timedelta\((?:seconds=)?(\d+)\)", _show_duration, text)
+    text = text.replace("datetime.timedelta(", "timedelta(")
     return re.sub(r"\b(?:lockstep(?:\.\w+)+|typing|collections\.abc)\.", "", text)
+
+
+def _show_duration(found: re.Match[str]) -> str:
+    """A duration in its largest whole unit, as people write it."""
+    seconds = int(found[1])
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds and seconds % size == 0:
+            return f"timedelta({unit}={seconds // size})"
+    return f"timedelta({seconds})" if not seconds else f"timedelta(seconds={seconds})"
 
 
 class _Raw(str):
