@@ -90,8 +90,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
         followers: References to functions that read the status of the declared followers of a kind:
             (`DeclaredFollowers`); each returns `FollowerStatus` (operations/followers.py).
         follower_proofs: References to functions with which `lockstep verify` compares the results of followers with the
-            table: (stream, folders, `KafkaSettings`, `Registry` or None); each returns `FollowerProof` values
-            (verify/report.py).
+            table: (stream, folders, `KafkaSettings`); each returns `FollowerProof` values (verify/report.py).
         compaction_debt: References to functions that measure files waiting for compaction: (folders, head, time now,
             bytes of a large file).
         kept_rows: References to functions that find copies of rows outside of the stream's tables: they take

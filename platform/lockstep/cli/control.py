@@ -85,7 +85,12 @@ def run(
 
 
 def _run_ended(ended: RunEnded) -> RenderableType:
-    return style_text(f"{ended.stream}: {ended.outcome}")
+    from lockstep.engine.driver.loop import RunOutcome  # the run has loaded it
+
+    outcome = ended.outcome
+    if ended.outcome == RunOutcome.STOPPED.value:
+        outcome = "ended by a signal; its desired state is as before"
+    return style_text(f"{ended.stream}: {outcome}")
 
 
 @register_command("start order_books", Panel.RUN)

@@ -72,7 +72,7 @@ def find_value_type(select: Callable[..., Any] | None, row: type[msgspec.Struct]
         return row
     try:
         result = get_type_hints(select).get("return")
-    except NameError as error:
+    except (AttributeError, NameError, SyntaxError, TypeError) as error:  # an annotation without a meaning
         result = error
     if isinstance(result, type) and issubclass(result, msgspec.Struct):
         return result

@@ -17,7 +17,7 @@ An Enum is a string: readers of an earlier schema read a new member.
 
 from __future__ import annotations
 
-import enum
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -99,6 +99,7 @@ class _SchemaMaker:
 
 _NUMBERS: Final = {"string": "string", "int32": "int", "int64": "long"}
 """Of integers and enums, by the type of their column."""
+_BITS: Final = {"int32": 32, "int64": 64}
 
 
 def _check_name(place: str, name: str, right: str) -> None:
@@ -107,17 +108,26 @@ def _check_name(place: str, name: str, right: str) -> None:
         raise DeclarationError(place, name, problem, right)
 
 
+_DEFAULTS: Final[dict[str, type[Any]]] = {"string": str, "boolean": bool, "float": float, "int32": int, "int64": int}
+"""Types of defaults that JSON has as they are, by kind or type of the column."""
+
+
 def _find_default(struct: type[msgspec.Struct], column: Column) -> Any:
-    """The default of a field if Avro's JSON has its type: readers of a later schema need it for earlier messages."""
+    """The default of a field if it is of its type, and Avro's JSON has it: earlier messages lack a new field."""
     (field,) = (each for each in msgspec.structs.fields(struct) if each.name == column.name)
+    kind = column.type.kind.value
     default = field.default
-    if field.default_factory is not msgspec.NODEFAULT:
-        default = field.default_factory()
-    if isinstance(default, enum.Enum):
+    if kind == "list" and (field.default_factory is list or default == ()):
+        return []
+    if kind == "map" and field.default_factory is dict:
+        return {}
+    if kind == "enum" and type(default) is column.type.python:
         default = default.value
-    is_empty = default in ([], (), {})
-    if is_empty:
-        return {} if column.type.kind.value == "map" else []
-    is_finite = not isinstance(default, float) or abs(default) < float("inf")
-    is_json = isinstance(default, str | bool | int | float) and is_finite
-    return default if is_json else msgspec.NODEFAULT
+    arrow = str(column.type.arrow)
+    is_of_field = type(default) is _DEFAULTS.get(arrow, _DEFAULTS.get(kind))
+    if is_of_field and isinstance(default, float):
+        is_of_field = math.isfinite(default)
+    if is_of_field and arrow in _BITS:
+        bits = _BITS[arrow] - 1
+        is_of_field = -(2**bits) <= default < 2**bits
+    return default if is_of_field else msgspec.NODEFAULT

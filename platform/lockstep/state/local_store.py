@@ -202,7 +202,7 @@ class StoreFile:
         self.environment = self._opened()
 
     def take(self) -> bool:
-        """Reacquire the file after a release. Returns False if its lock is held.
+        """Reacquire the file after a release. Returns False if its lock cannot be taken.
 
         Raises:
             LocalStoreCorrupt: It cannot be opened again.

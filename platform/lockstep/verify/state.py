@@ -338,7 +338,7 @@ class StoredState:
         try:
             self.follow(row)
         except StateError as error:
-            # Housekeeping and promotions delete states: the sessions are compared with the next one that is there.
+            # Housekeeping deletes states, and a promotion leaves those of the shadow: the next state is compared.
             if not whole and self._may_be_absent(row.batch):
                 self._at = None
                 return

@@ -452,7 +452,7 @@ def _prove_stream(
             proving.replay_rows(chains)  # 6
         followers = tuple(check_followers(positions, folders.table, stored.head, stored.version))  # 7
         for prove in load_parts("follower_proofs"):
-            followers += tuple(prove(stream, folders, kafka, registry))
+            followers += tuple(prove(stream, folders, kafka))
         work = msgspec.structs.replace(proving.work, table_rows=rows.rows)
     report = make_summary(stream.name, stored, work, violations, time.process_time() - began)
     return add_followers(report, followers)
@@ -668,7 +668,7 @@ class _Proving:
                     yield chain, held, opened
 
     def _find_first_foldable(self, chain: LedgerChain, held: BufferedRange) -> tuple[int, str]:
-        """Index of the first range that can be folded again, and why none before it; empty if Kafka has no more."""
+        """Index of the first range that can be folded again, and the reason if a lookup or a policy limits it."""
         provable = find_first_provable(chain.ranges, held.first)
         reproducible, gone = self._lookups.find_first_reproducible(chain.ranges)
         judged, other = find_first_judged(chain.ranges, self._head.policies, self._class)

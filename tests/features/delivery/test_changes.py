@@ -342,7 +342,7 @@ def drop_unread(scene: Scene, patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_source(scene: Scene, _: pytest.MonkeyPatch) -> None:
-    copy = scene.offline.root.with_name("copy")
+    copy = scene.offline.root.with_name(f"{scene.offline.root.name}_copy")
     copy.mkdir()
     older = scene.offline.copied(copy)
     scene.add(2)

@@ -276,7 +276,7 @@ def make_wide(**changed: Any) -> Wide:
     [
         ("text", "a\0b", "Postgres refuses it"),
         ("text", "\ud800", "UnicodeEncodeError"),
-        ("small", 2**31, "no integer of 32 bits"),
+        ("small", 2**31, "not an integer of 32 bits"),
         ("whole", 2**63, "too big"),
         ("whole", "one", "TypeError|an integer"),
         ("price", Decimal("0.12345678901"), "10 decimal places"),

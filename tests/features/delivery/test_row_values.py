@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import Enum
 from io import BytesIO
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -41,6 +42,10 @@ class Place(msgspec.Struct):
     height: float | None = None
 
 
+class Town(Place):
+    people: int = 0
+
+
 class Everything(msgspec.Struct):
     text: str
     raw: bytes
@@ -63,6 +68,8 @@ class Everything(msgspec.Struct):
     optional_small: Small | None = None
     optional_place: Place | None = None
     optional_side: Side | None = None
+    optional_names: tuple[str, ...] | None = None
+    pairs: list[tuple[str, ...] | None] = []
     count: int = 4
     tags: list[str] = []
 
@@ -71,6 +78,7 @@ AMOUNTS = st.decimals(-999_999_999, 999_999_999, places=3)
 TIMES = st.datetimes(timezones=st.just(UTC))
 PLACES = st.builds(Place, st.text(), st.none() | st.floats(allow_nan=False))
 SMALL = st.integers(-(2**31), 2**31 - 1)
+NAMES = st.lists(st.sampled_from(["null", "array", "a"]), max_size=3).map(tuple)
 VALUES = st.builds(
     Everything,
     number=st.integers(-(2**63), 2**63 - 1),
@@ -87,6 +95,8 @@ VALUES = st.builds(
     optional_small=st.none() | SMALL,
     optional_place=st.none() | PLACES,
     optional_side=st.none() | st.sampled_from(Side),
+    optional_names=st.none() | NAMES,
+    pairs=st.lists(st.none() | NAMES, max_size=3),
     count=SMALL,
     tags=st.lists(st.text(), max_size=3),
 )
@@ -137,6 +147,28 @@ def make(**changes: Any) -> Everything:
         {"amount": Decimal("1234567890.123")},
         {"amount": Decimal("NaN")},
         {"amounts": {"a": Decimal("1.2345")}},
+        {"amount": Decimal("1E+20")},
+        {"amount": b"\x01"},
+        {"number": 1.7},
+        {"number": Decimal(1)},
+        {"number": True},
+        {"small": 1.7},
+        {"flag": None},
+        {"flag": "no"},
+        {"ratio": "1.5"},
+        {"ratio": 2**60 + 1},
+        {"at": datetime(2026, 1, 1)},  # noqa: DTZ001  # without a zone
+        {"at": 5},
+        {"at": date(2026, 1, 1)},
+        {"day": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"day": 5},
+        {"tags": "abc"},
+        {"tags": {"a"}},
+        {"tags": {"a": 1}},
+        {"amounts": {1: None}},
+        {"amounts": [("a", None)]},
+        {"place": Town("x", 1.0, 5)},
+        {"optional_names": "array"},
         {"text": "\ud800"},
         {"text": None},
         {"side": "bid"},
@@ -152,7 +184,7 @@ def test_a_value_that_avro_would_change_or_cannot_hold_is_refused(changes: dict[
 
 
 def test_a_value_of_another_type_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Place.*Everything"):
+    with pytest.raises(TypeError, match="of the type Place, not Everything"):
         EVERYTHING.encode(Place("x"))
 
 
@@ -180,10 +212,28 @@ def test_readers_of_a_later_schema_have_the_defaults_of_new_fields() -> None:
     assert read == {"name": "x", "note": None, "side": "ask", "ratio": 0.5, "counts": {}, "parts": []}
 
 
-def test_a_default_that_json_cannot_hold_is_not_in_the_schema() -> None:
-    (limit,) = (each for each in make_avro_schema(After)["fields"] if each["name"] == "limit")
-    assert limit == {"name": "limit", "type": "double"}
-    json.dumps(make_avro_schema(After), allow_nan=False)
+class Odd(msgspec.Struct):
+    """Defaults of other types than their fields, and those that change."""
+
+    amount: Amount = 0  # type: ignore[assignment]
+    flag: bool = 0  # type: ignore[assignment]
+    number: int = True
+    other: int = 1.5  # type: ignore[assignment]
+    large: int = 2**70
+    small: Small = 2**40
+    text: str = 5  # type: ignore[assignment]
+    raw: bytes = b"x"
+    places: list[Place] = {}  # type: ignore[assignment]
+    limit: float = float("inf")
+    made: str = msgspec.field(default_factory=lambda: uuid4().hex)
+    good: int = -(2**63)
+
+
+def test_a_default_that_its_field_or_json_cannot_have_is_not_in_the_schema() -> None:
+    schema = make_avro_schema(Odd)
+    assert {each["name"]: each["default"] for each in schema["fields"] if "default" in each} == {"good": -(2**63)}
+    assert json.dumps(schema, allow_nan=False) == json.dumps(make_avro_schema(Odd))
+    parse_schema(schema)
 
 
 Other = msgspec.defstruct("Place", [("name", str)])

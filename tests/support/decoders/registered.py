@@ -97,6 +97,7 @@ class HttpSchemas:
         hold: While it is not set, questions wait.
         incompatible: Subjects to which no schema can be added.
         is_read_only: Whether accounts may not register.
+        is_write_only: Whether accounts may register, and not look for a schema.
     """
 
     url: str = ""
@@ -107,6 +108,7 @@ class HttpSchemas:
     hold: threading.Event = field(default_factory=threading.Event)
     incompatible: set[str] = field(default_factory=set)
     is_read_only: bool = False
+    is_write_only: bool = False
     _subjects: dict[str, list[dict[str, object]]] = field(default_factory=dict)
     _by_id: list[dict[str, object]] = field(default_factory=list)
 
@@ -147,17 +149,26 @@ class HttpSchemas:
         parts = urlsplit(path).path.strip("/").split("/")
         subject = unquote(parts[1])
         versions = self._subjects.get(subject, [])
+        if self.is_write_only and len(parts) == 2:
+            return _error(403, 40301, "User is denied operation Read")
         for version in versions:
             if json.loads(str(version["schema"])) == schema:
                 number = FIRST_ID + next(at for at, each in enumerate(self._by_id) if each is version)
                 return 200, json.dumps({"subject": subject, "id": number}).encode()
         if len(parts) == 2:  # without /versions
             return _error(404, 40403 if versions else 40401, "not found")
+        return self._register(subject, schema)
+
+    def _register(self, subject: str, schema: object) -> tuple[int, bytes]:
         if self.is_read_only:
             return _error(403, 40301, "User is denied operation Write")
         if subject in self.incompatible:
             return _error(409, 409, "Schema being registered is incompatible: READER_FIELD_MISSING_DEFAULT_VALUE note")
         return 200, json.dumps({"id": self.register(subject, json.dumps(schema))}).encode()
+
+    def forget(self) -> None:
+        """Lose the schemas of all subjects: the next that is registered has another id."""
+        self._subjects.clear()
 
     def _found(self, schemas: Sequence[dict[str, object]], place: int, not_found: int) -> tuple[int, bytes]:
         if 0 <= place < len(schemas):

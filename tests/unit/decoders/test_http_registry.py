@@ -202,8 +202,12 @@ def test_a_schema_is_found_only_after_it_was_registered_and_has_one_id(schemas: 
         ((200, b"<html>login</html>"), "HTTP 200, and JSON is malformed"),
         ((200, b'{"schema": "x"}'), "missing required field `id`"),
         ((404, b"<html>nothing here</html>"), "HTTP 404, and JSON is malformed"),
+        ((200, b'{"id": -1}'), "Expected `int` >= 1"),
+        ((200, b'{"id": 4294967296}'), "Expected `int` <= 2147483647"),
+        ((200, b'{"id": 1, "x": ' + b"[" * 100_000), "recursion"),
+        ((404, b'{"error_code": 40403, "message": "Sch\xe9ma"}'), "codec can't decode"),
         ((302, b"{}"), "HTTP 302"),
-        ((403, b"{}"), "HTTP 403"),
+        ((401, b"{}"), "HTTP 401"),
     ],
 )
 def test_an_answer_without_an_id_does_not_mean_that_a_schema_is_absent(
@@ -213,6 +217,9 @@ def test_an_answer_without_an_id_does_not_mean_that_a_schema_is_absent(
     with pytest.raises(RegistryUnreachable) as unreachable:
         patient(schemas).find_id("rows-value", TEXT)
     assert said in str(unreachable.value)
+    schemas.refusing = [answer]
+    with pytest.raises(RegistryUnreachable):
+        patient(schemas).register("rows-value", TEXT)
 
 
 def test_a_registry_that_takes_no_schema_tells_its_reason(schemas: HttpSchemas) -> None:

@@ -268,7 +268,8 @@ PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Responses that may be transient."""
 OK: Final = 200
 UNAUTHORIZED: Final = 401
-DENIED: Final = frozenset({UNAUTHORIZED, 403})
+FORBIDDEN: Final = 403
+DENIED: Final = frozenset({UNAUTHORIZED, FORBIDDEN})
 REGISTRY_JSON: Final = "application/vnd.schemaregistry.v1+json"
 SHOWN_MAX: Final = 80
 """Characters of an issuer's error that are shown."""
@@ -299,7 +300,7 @@ class _Refusal(msgspec.Struct):
 
 
 class _Id(msgspec.Struct):
-    id: int
+    id: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 _Body = TypeVar("_Body", _Answer, _Id, _Refusal)
@@ -389,13 +390,18 @@ class HttpRegistry(Registry):
         """The id of an Avro schema of a subject; None if the subject does not have it.
 
         Raises:
+            SchemaRefused: This account may not read the subject.
             RegistryUnreachable: As `schema`.
         """
         status, body = self._request(f"/subjects/{quote(subject, safe='')}", _Answer(schema))
         if status == OK:
             return self._decode(status, body, _Id).id
-        absent = {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}
-        if status not in DENIED and self._decode(status, body, _Refusal).error_code in absent:
+        if status == FORBIDDEN:
+            raise SchemaRefused(f"HTTP {status}: this account may not read {subject}")
+        if status not in DENIED and self._decode(status, body, _Refusal).error_code in {
+            SUBJECT_NOT_FOUND,
+            SCHEMA_NOT_FOUND,
+        }:
             return None
         raise self._refuse(status)
 
@@ -409,8 +415,10 @@ class HttpRegistry(Registry):
         status, body = self._request(f"/subjects/{quote(subject, safe='')}/versions", _Answer(schema))
         if status == OK:
             return self._decode(status, body, _Id).id
-        if status in DENIED:
+        if status == FORBIDDEN:
             raise SchemaRefused(f"HTTP {status}: this account may not register it")
+        if status not in {409, 422}:  # incompatible, invalid
+            raise self._refuse(status)
         raise SchemaRefused(f"HTTP {status}, {self._decode(status, body, _Refusal).message[:REFUSAL_SHOWN_MAX]}")
 
     @override
@@ -580,7 +588,7 @@ class HttpRegistry(Registry):
     def _decode(self, status: int, body: bytes, kind: type[_Body]) -> _Body:
         try:
             return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise self._unreachable(f"HTTP {status}, and {error}") from error
 
     def _refuse(self, status: int) -> RegistryUnreachable:

@@ -111,7 +111,7 @@ class LookupPins:
             if storage.get_status(make_entry_path(path, opened.table.version() + 1)) is None:
                 return opened.table
             table = _read_new_entries(lookup, path, opened.table)
-        else:  # another table in its place has another entry of that version
+        else:  # the first time; or another table is in its place, whose entry of that version differs
             table = open_lookup(lookup, path)
         entry = storage.get_status(make_entry_path(path, table.version()))
         self._opened[lookup.name] = _OpenedTable(table, entry)

@@ -67,7 +67,7 @@ class RunOutcome(Enum):
     """How a run ended without an error."""
 
     ENDED = "all that was available is committed"
-    STOPPED = "ended by a signal; the desired state of the stream is unchanged"
+    STOPPED = "stopped"
     STOPPED_FOR_GOOD = "stopped by an operator, until it is started again"
     HANDED_OVER = "handed over"
     FENCED = "fenced"

@@ -346,7 +346,7 @@ class RowBuffer:
         rows = self.rows
         append = self.rows.append
         for row in emitted:
-            if len(rows) >= CHUNK_ROWS:  # before the next row: a message of exactly a chunk is not split
+            if len(rows) >= CHUNK_ROWS:  # before the next row: a message that fills the chunk is not split
                 self._flush_part()
             append(row)
 

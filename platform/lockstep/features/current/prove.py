@@ -9,7 +9,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lockstep.declare.decoders.base import Registry
 from lockstep.declare.stream import AnyStream
 from lockstep.features.current.refresh import KIND, judge_current, read_current_version
 from lockstep.model.position import TopicIdPartition
@@ -28,11 +27,9 @@ from lockstep.verify.report import FollowerProof, InvariantStatus, Violations
 from lockstep.verify.state import RewindFloor, StoredState, show_short
 
 
-def prove_current(
-    stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None
-) -> Iterator[FollowerProof]:
+def prove_current(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings) -> Iterator[FollowerProof]:
     """Compare the current table of a stream with the states after its batch."""
-    del kafka, registry
+    del kafka
     if stream.current:
         yield _prove(stream, folders)
 

@@ -103,15 +103,12 @@ def _check_schema(
 ) -> Iterator[Diagnosis]:
     """Whether the registry answers, and has the schema. Nothing is registered."""
     schema = ValueSchema(declared.delivery, target, declared.stream.types.row, make_registry(settings))
-    is_registered = schema.find() is not None
     if not schema.subject:
         return
-    if is_registered:
+    if schema.is_registered():
         yield make_ok(check, f"the schema registry has the schema of its rows, as {schema.subject}")
     else:
-        yield make_ok(
-            check, f"the schema registry has not the schema of its rows: the first run registers it as {schema.subject}"
-        )
+        yield make_ok(check, f"the first run registers the schema of its rows as {schema.subject}")
 
 
 def judge_rights(check: str, topic: str, needed: Collection[str], granted: Collection[str]) -> Iterator[Diagnosis]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -69,9 +69,18 @@ class LastMessage(NamedTuple):
 
 
 def read_last_messages(
-    topic: str, ends: Mapping[int, PartitionOffsets], kafka: KafkaSettings
+    topic: str,
+    ends: Mapping[int, PartitionOffsets],
+    kafka: KafkaSettings,
+    read_body: Callable[[bytes], bytes] = bytes,
 ) -> dict[KeyPlace, LastMessage]:
     """Read the last message of each key, some 500 bytes of memory for each; tombstones are left out.
+
+    Args:
+        topic: The topic.
+        ends: The offsets of its partitions.
+        kafka: The cluster.
+        read_body: The part of a value that has a digest; the whole by default.
 
     Raises:
         LockstepError: Kafka sends no further message.
@@ -86,7 +95,7 @@ def read_last_messages(
                 continue
             found: dict[str, Any] = dict(message.headers() or [])
             headers = {name: found[name] for name in (ROW, BATCH) if name in found}
-            last[place] = LastMessage(headers, digest_value(value))
+            last[place] = LastMessage(headers, digest_value(read_body(value)))
     return last
 
 

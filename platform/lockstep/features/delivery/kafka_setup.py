@@ -119,10 +119,19 @@ def check_same_topic(delivery: str, topic: Topic, form: RowFormat, token: Delive
         problem = f"topic {topic.name} had {had.partitions} partitions, and has {topic.partitions}: keys would move"
         step = f"{rebuild}deliver by another name to a topic of that number, from the first row on"
         raise TargetRefused(delivery, problem, next_step=step)
-    if had.format is not form:
-        problem = f"topic {topic.name} has values of the format {had.format.value}, and {form.value} is declared"
-        raise TargetRefused(delivery, problem, next_step=f"{rebuild}deliver by another name to another topic")
+    check_format(delivery, topic.name, form, token)
     return had
+
+
+def check_format(delivery: str, topic: str, form: RowFormat, token: DeliveryToken) -> None:
+    """Refuse a topic with values of another format. Raises TargetRefused."""
+    had = decode_json(token.target_state, TopicState).format
+    if had is not form:
+        problem = f"topic {topic} has values of the format {had.value}, and {form.value} is declared"
+        step = (
+            f"deliver by another name to another topic; without a key also: lockstep delivery rebuild {delivery} --plan"
+        )
+        raise TargetRefused(delivery, problem, next_step=step)
 
 
 def start_producer(

@@ -37,6 +37,7 @@ from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, read
 from lockstep.features.delivery.kafka_setup import (
     PREFIX,
     TopicState,
+    check_format,
     check_rows_topic,
     check_same_topic,
     check_token,
@@ -315,6 +316,8 @@ class KafkaConnection(ChangeableTarget):
 
     def _check_topic(self, token: DeliveryToken, *, rebuilds: bool) -> None:
         check_token(self._delivery, self._topic.name, token)
+        if self._target.key:  # its rebuild replaces the keys that differ one after the other
+            check_format(self._delivery, self._topic.name, self._target.format, token)
         if not rebuilds:
             had = check_same_topic(self._delivery, self._topic, self._target.format, token)
             if had.deletes:

@@ -98,7 +98,7 @@ def make_first_token(
             delivered=0,
             valid=head.valid_batches,
             epoch=0,
-            code="",  # mark_version,
+            code=delivery.digest_code(),
             target_state="",
             written_at=datetime.now(UTC),
         ),

@@ -13,10 +13,8 @@ from typing import Any
 
 from confluent_kafka import Message, TopicPartition
 
-from lockstep.declare.decoders.base import Registry
-from lockstep.declare.decoders.schema_registry import HttpRegistry
 from lockstep.declare.delivery import KafkaTopic
-from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, TargetRefused
+from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError
@@ -51,22 +49,12 @@ from lockstep.table.layout import StreamFolders
 from lockstep.verify.report import FollowerProof, InvariantStatus
 
 
-def prove_deliveries(
-    stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings, registry: Registry | None = None
-) -> Iterator[FollowerProof]:
-    """Compare the target of each delivery of a stream with its table; targets of users are not read back.
-
-    Args:
-        stream: The stream.
-        folders: The folders of its tables.
-        kafka: The cluster.
-        registry: The installation's schema registry, for values in Avro.
-    """
+def prove_deliveries(stream: AnyStream, folders: StreamFolders, kafka: KafkaSettings) -> Iterator[FollowerProof]:
+    """Compare the target of each delivery of a stream with its table; targets of users are not read back."""
     for delivery in stream.deliveries:
         try:
             if isinstance(delivery.target, KafkaTopic):
-                subjects = registry if isinstance(registry, HttpRegistry) else None
-                schema = ValueSchema(delivery, delivery.target, stream.types.row, subjects)
+                schema = ValueSchema(delivery, delivery.target, stream.types.row, None)
                 yield _prove_topic(DeclaredDelivery(delivery, stream), delivery.target, folders, kafka, schema)
             elif isinstance(delivery.target, PostgresTable):
                 require_driver(delivery.name)
@@ -94,15 +82,12 @@ def _prove_topic(
     topic = topics[target.topic]
     code = delivery.digest_code()
     codes = frozenset({schema.digest_code(code), code})  # 0.1.0 wrote the digest of the functions alone
-    values = schema.find()
-    if values is None:
-        problem = f"the schema registry has no schema of its rows as {schema.subject}"
-        raise TargetRefused(delivery.name, problem, next_step=f"lockstep deliver {delivery.name} registers it")
+    values = schema.make_comparable()
     comparison = _TopicComparison(token, choose_batches(token, base.head), codes, target, values)
     ends = {key.partition: each for key, each in admin.view([target.topic]).ends.items()}
     expected = ExpectedRows(delivery, declared.stream, TableReading(folders, base), token.dead)
     if target.key:
-        comparison.read_keys(read_last_messages(target.topic, ends, kafka))
+        comparison.read_keys(read_last_messages(target.topic, ends, kafka, values.read_body))
         comparison.compare_keys(expected, topic.partitions)
     else:
         comparison.read_topic(target.topic, ends, kafka)
@@ -180,7 +165,7 @@ class _TopicComparison:
 
         def encode(row: DeliveredRow) -> EncodedRow:
             key, value, partition, headers = encoder.encode(row)
-            content = None if value is None else headers[0][1] + digest_value(value)
+            content = None if value is None else headers[0][1] + digest_value(self._values.read_body(value))
             return EncodedRow(_join_key(KeyPlace(partition, key)), content)
 
         for key, newest in expected.find_newest(self._batches, self._token, encode).items():
@@ -206,7 +191,8 @@ class _TopicComparison:
             return
         self._check_order(headers, where, last)
         if self._batches.has(headers.batch):
-            content = _join_content(message.key() or b"", message.value() or b"", message.partition() or 0)
+            body = self._values.read_body(message.value() or b"")
+            content = _join_content(message.key() or b"", body, message.partition() or 0)
             self.digests.add(raw[ROW], content, compares=headers.code in self._codes)
 
     def _check_order(self, headers: RowHeaders, where: str, last: dict[TopicIdPartition, tuple[int, int, int]]) -> None:
@@ -223,7 +209,8 @@ class _TopicComparison:
         for row in expected.read_batches(self._batches):
             key, value, partition, headers = encoder.encode(row)
             named = f"row {row.origin.identity} of batch {row.origin.batch}"
-            self.digests.compare(headers[0][1], _join_content(key, value or b"", partition), named)
+            body = self._values.read_body(value or b"")
+            self.digests.compare(headers[0][1], _join_content(key, body, partition), named)
 
 
 def _join_key(place: KeyPlace) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -16,7 +18,11 @@ from lockstep.features.delivery.row_values import AvroValues, JsonValues, ValueE
 from lockstep.model.columns import make_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lockstep.declare.decoders.schema_registry import HttpRegistry
+
+Answer = TypeVar("Answer", int, int | None)
 
 
 class RowSchema(msgspec.Struct, frozen=True):
@@ -49,7 +55,7 @@ class ValueSchema:
         self._subject = f"{target.topic}-value"
         self._registry = registry
         self._value = find_value_type(delivery.select, row) if target.format is RowFormat.AVRO else None
-        self._columns = _list_columns(delivery, row)
+        self._type = _list_columns(delivery, row) if self._value is None else [self._encode(self._value)]
 
     @property
     def subject(self) -> str:
@@ -67,32 +73,51 @@ class ValueSchema:
         Args:
             code: The digest of the functions.
         """
-        if not self._columns:
+        if not self._type:
             return code
-        return hashlib.sha256("\0".join([code, *self._columns]).encode()).hexdigest()[:8]
+        return hashlib.sha256("\0".join([code, *self._type]).encode()).hexdigest()[:8]
 
-    def find(self) -> ValueEncoder | None:
-        """The encoder; None if the schema is not registered. Raises TargetRefused or TargetInterrupted."""
+    def is_registered(self) -> bool:
+        """Whether the registry has the schema. Raises TargetRefused or TargetInterrupted."""
         if self._value is None:
-            return JsonValues()
-        registry = self._require_registry()
-        try:
-            schema_id = registry.find_id(self._subject, self._encode(self._value))
-        except RegistryUnreachable as error:
-            raise TargetInterrupted(self._delivery, error.problem) from error
-        return None if schema_id is None else AvroValues(self._value, schema_id)
+            return True
+        schema = self._encode(self._value)
+        return self._ask(lambda registry: registry.find_id(self._subject, schema)) is not None
+
+    def make_comparable(self) -> ValueEncoder:
+        """An encoder whose messages are equal but for the id of their schema. Raises TargetRefused."""
+        return self._make_values(0)
 
     def register(self) -> ValueEncoder:
         """The encoder; a schema that is not registered is registered. Raises TargetRefused or TargetInterrupted."""
-        found = self.find()
-        if found is not None or self._value is None:
-            return found or JsonValues()
+        if self._value is None:
+            return JsonValues()
+        schema = self._encode(self._value)
+        schema_id = None
+        with suppress(TargetRefused):  # this account may not read the subject; it may be allowed to register
+            schema_id = self._ask(lambda registry: registry.find_id(self._subject, schema))
+        if schema_id is None:
+            schema_id = self._ask(lambda registry: registry.register(self._subject, schema))
+        return self._make_values(schema_id)
+
+    def _make_values(self, schema_id: int) -> ValueEncoder:
+        if self._value is None:
+            return JsonValues()
+        self._require("fastavro")
+        return AvroValues(self._value, schema_id)
+
+    def _ask(self, ask: Callable[[HttpRegistry], Answer]) -> Answer:
+        """Ask the registry. Raises TargetRefused if there is none or it refuses, and TargetInterrupted."""
+        if self._registry is None:
+            step = "set url in the [registry] part of the settings, or LOCKSTEP_REGISTRY__URL"
+            raise TargetRefused(self._delivery, "RowFormat.AVRO needs a schema registry", next_step=step)
+        self._require("requests")
         from lockstep.declare.decoders.schema_registry import SchemaRefused
 
         try:
-            return AvroValues(self._value, self._require_registry().register(self._subject, self._encode(self._value)))
+            return ask(self._registry)
         except RegistryUnreachable as error:
-            raise TargetInterrupted(self._delivery, error.problem) from error
+            raise TargetInterrupted(self._delivery, f"{error.problem}; {error.next_step}") from error
         except SchemaRefused as error:
             problem = f"the registry does not take the schema of its rows as {self._subject}: {error}"
             step = (
@@ -101,23 +126,17 @@ class ValueSchema:
             )
             raise TargetRefused(self._delivery, problem, next_step=step) from error
 
+    def _require(self, package: str) -> None:
+        """Refuse a missing package of Avro. Raises TargetRefused."""
+        try:
+            import_module(package)
+        except ImportError as error:
+            problem = f"a package of Avro cannot be loaded: {error}"
+            step = "install it: pip install 'lockstep[registry]'"
+            raise TargetRefused(self._delivery, problem, next_step=step) from error
+
     def _encode(self, value: type[msgspec.Struct]) -> str:
         return msgspec.json.encode(make_avro_schema(value)).decode()
-
-    def _require_registry(self) -> HttpRegistry:
-        """The registry. Raises TargetRefused if the settings name none, or a package is missing."""
-        if self._registry is None:
-            step = "set url in the [registry] part of the settings, or LOCKSTEP_REGISTRY__URL"
-            raise TargetRefused(self._delivery, "RowFormat.AVRO needs a schema registry", next_step=step)
-        try:
-            import fastavro  # noqa: F401  # only whether they are there
-            import requests  # noqa: F401
-        except ImportError as error:
-            step = "install it: pip install 'lockstep[registry]'"
-            raise TargetRefused(
-                self._delivery, f"a package of Avro cannot be loaded: {error}", next_step=step
-            ) from error
-        return self._registry
 
 
 def _list_columns(delivery: Delivery, row: type[msgspec.Struct]) -> list[str]:
