@@ -97,7 +97,7 @@ class HttpSchemas:
         hold: While it is not set, questions wait.
         incompatible: Subjects to which no schema can be added.
         is_read_only: Whether accounts may not register.
-        is_write_only: Whether accounts may register, and not look for a schema.
+        is_write_only: Whether accounts may register, and not search for a schema.
     """
 
     url: str = ""

@@ -94,7 +94,7 @@ class AvroValues:
         return list(map(self.encode, values))
 
     def read_body(self, message: bytes) -> bytes:
-        """A message without the id of its schema: a registry that was restored may give another id."""
+        """A message without the id of its schema: a registry that was restored may assign another id."""
         return message.removeprefix(_MAGIC_BYTE)[_ID_BYTES:]
 
 
