@@ -94,7 +94,7 @@ def test_the_image_installs_the_tested_versions_without_the_tools_of_development
     names = {name for name, _ in runtime}
     assert runtime <= tested
     assert {"pyspark", "dagster", "protobuf", "requests", "dagster-postgres"} <= names
-    assert {"pytest", "mypy", "ruff", "basedpyright", "matplotlib", "duckdb", "fastavro"} & names == set()
+    assert {"pytest", "mypy", "ruff", "basedpyright", "matplotlib", "duckdb"} & names == set()
     assert "requirements-runtime.lock" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 

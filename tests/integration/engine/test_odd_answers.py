@@ -15,6 +15,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient
+from lockstep.model.position import TopicIdPartition
 from tests.integration.engine.test_expired import holes
 from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, snapshot, update
@@ -63,7 +64,9 @@ def starting_at(start: int) -> Odd:
 
 def another_life(found: ClusterView) -> ClusterView:
     topics = {name: msgspec.structs.replace(each, topic_id="odd") for name, each in found.topics.items()}
-    return msgspec.structs.replace(found, topics=topics, ends={("odd", n): each for (_, n), each in found.ends.items()})
+    return msgspec.structs.replace(
+        found, topics=topics, ends={TopicIdPartition("odd", key.partition): each for key, each in found.ends.items()}
+    )
 
 
 @pytest.mark.parametrize("look", [1, 2, 3, 4])

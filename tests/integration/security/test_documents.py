@@ -59,5 +59,7 @@ def test_the_producer_of_the_document_produces(secured: Secured, topic_family: s
 def test_every_look_of_the_doctor_is_explained() -> None:
     page = (DOCS / "producers.md").read_text()
     topic = TopicSettings(topic="t", replicas=3, in_sync=3, settings={})
-    explained = re.findall(r"^\| `([a-z.]+)` \|", page.partition("Settings of topics that the doctor checks")[2], re.MULTILINE)
+    explained = re.findall(
+        r"^\| `([a-z.]+)` \|", page.partition("Settings of topics that the doctor checks")[2], re.MULTILINE
+    )
     assert explained == [look.setting for look in check_fitness(topic, NoIntegrity(), message_bytes_max=1)]
