@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,11 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/reading.md"
 READERS = ("plain", "ignoreDeletes", "skipChangeCommits")
 STEPS = {"compaction": "compact", "retention": "retain", "erasure": "erase", "rewind": "rewind"}
 STEPS |= {"promotion": "promote"}
+USUAL = set(zip(STEPS, itertools.cycle(READERS), strict=False))
+"""A cell of each commit, and each reader, in the usual tests: a cell takes 9 s of CPU time."""
+CELLS = [
+    pytest.param(*cell, marks=() if cell in USUAL else pytest.mark.slow) for cell in itertools.product(STEPS, READERS)
+]
 
 
 def read_page() -> dict[str, dict[str, str]]:
@@ -55,8 +61,7 @@ def follow(spark: SparkSession, table: Path, work: Path, reader: str) -> list[in
     return sorted(map(int, DeltaTable(work / "sink").to_pyarrow_table()["_offset"].to_numpy()))
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("commit", STEPS)
+@pytest.mark.parametrize(("commit", "reader"), CELLS)
 def test_a_reader_of_changes_does_what_the_page_says(
     original: Path, spark: SparkSession, tmp_path: Path, commit: str, reader: str
 ) -> None:
@@ -96,7 +101,9 @@ DESCRIPTIONS = (
 )
 
 
-@pytest.mark.parametrize("operation", CHANGES)
+@pytest.mark.parametrize(
+    "operation", [pytest.param(each, marks=() if each == "MERGE" else pytest.mark.slow) for each in CHANGES]
+)
 def test_a_change_by_spark_is_refused_by_name_and_set_aside(
     original: Path, spark: SparkSession, tmp_path: Path, operation: str
 ) -> None:
