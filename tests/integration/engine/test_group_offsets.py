@@ -98,6 +98,6 @@ def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
             publisher.publish([Position(topic=topic, topic_id="id", partition=0, next_offset=offset)])
             background.submit(int).result()  # it is refused before the next one comes
     member.close()
-    (warning,) = [record.message for record in caplog.records]
+    (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("positions are not shown to lag tools")
     assert group.published([TopicNamePartition(topic, 0)]) == {}
