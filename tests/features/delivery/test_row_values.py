@@ -212,18 +212,27 @@ def test_readers_of_a_later_schema_have_the_defaults_of_new_fields() -> None:
     assert read == {"name": "x", "note": None, "side": "ask", "ratio": 0.5, "counts": {}, "parts": []}
 
 
+@pytest.mark.parametrize("damage", [b"", b"\x01", b"\x01\x02\x03\x04", b"\x01\x00\x00\x00\x65", b"\x00\x00"])
+def test_a_message_that_lost_its_frame_is_not_equal_to_one_that_has_it(damage: bytes) -> None:
+    """The proof leaves out the id, which may be another, and nothing else."""
+    message = EVERYTHING.encode(make())
+    cleared = EVERYTHING.clear_id(message)
+    assert EVERYTHING.clear_id(b"\x00\x00\x00\x00\x07" + message[5:]) == cleared
+    assert EVERYTHING.clear_id(damage + message[5:]) != cleared
+
+
 class Odd(msgspec.Struct):
     """Defaults of other types than their fields, and those that change."""
 
-    amount: Amount = 0  # type: ignore[assignment]
-    flag: bool = 0  # type: ignore[assignment]
+    amount: Amount = 0  # type: ignore[assignment]  # the case: of another type
+    flag: bool = 0  # type: ignore[assignment]  # the case: of another type
     number: int = True
-    other: int = 1.5  # type: ignore[assignment]
+    other: int = 1.5  # type: ignore[assignment]  # the case: of another type
     large: int = 2**70
     small: Small = 2**40
-    text: str = 5  # type: ignore[assignment]
+    text: str = 5  # type: ignore[assignment]  # the case: of another type
     raw: bytes = b"x"
-    places: list[Place] = {}  # type: ignore[assignment]
+    places: list[Place] = {}  # type: ignore[assignment]  # the case: of another type
     limit: float = float("inf")
     made: str = msgspec.field(default_factory=lambda: uuid4().hex)
     good: int = -(2**63)

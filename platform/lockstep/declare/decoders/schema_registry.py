@@ -381,10 +381,7 @@ class HttpRegistry(Registry):
 
     @override
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        answer = self._asked(f"/schemas/ids/{schema_id}")
-        if answer is None:
-            return None
-        return self._whole(answer)
+        return self._find_schema(f"/schemas/ids/{schema_id}")
 
     def find_id(self, subject: str, schema: str) -> int | None:
         """The id of an Avro schema of a subject; None if the subject does not have it.
@@ -423,13 +420,13 @@ class HttpRegistry(Registry):
 
     @override
     def schema_by_guid(self, guid: UUID) -> RegisteredSchema | None:
-        answer = self._asked(f"/schemas/guids/{guid}")
+        return self._find_schema(f"/schemas/guids/{guid}")
+
+    def _find_schema(self, path: str) -> RegisteredSchema | None:
+        """The schema at a path with all its references; None for an unknown id."""
+        answer = self._asked(path)
         if answer is None:
             return None
-        return self._whole(answer)
-
-    def _whole(self, answer: _Answer) -> RegisteredSchema:
-        """The schema with all its references."""
         found: dict[tuple[str, int], SchemaReference] = {}
         self._collect(answer.references, found, set())
         return RegisteredSchema(answer.kind, answer.text, tuple(found.values()))

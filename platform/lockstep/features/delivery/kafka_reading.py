@@ -72,7 +72,7 @@ def read_last_messages(
     topic: str,
     ends: Mapping[int, PartitionOffsets],
     kafka: KafkaSettings,
-    read_body: Callable[[bytes], bytes] = bytes,
+    clear_id: Callable[[bytes], bytes] = bytes,
 ) -> dict[KeyPlace, LastMessage]:
     """Read the last message of each key, some 500 bytes of memory for each; tombstones are left out.
 
@@ -80,7 +80,7 @@ def read_last_messages(
         topic: The topic.
         ends: The offsets of its partitions.
         kafka: The cluster.
-        read_body: The part of a value that has a digest; the whole by default.
+        clear_id: Clears the id of a schema in a value before its digest; by default the value is as it is.
 
     Raises:
         LockstepError: Kafka sends no further message.
@@ -95,7 +95,7 @@ def read_last_messages(
                 continue
             found: dict[str, Any] = dict(message.headers() or [])
             headers = {name: found[name] for name in (ROW, BATCH) if name in found}
-            last[place] = LastMessage(headers, digest_value(read_body(value)))
+            last[place] = LastMessage(headers, digest_value(clear_id(value)))
     return last
 
 

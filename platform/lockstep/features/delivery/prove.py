@@ -87,7 +87,7 @@ def _prove_topic(
     ends = {key.partition: each for key, each in admin.view([target.topic]).ends.items()}
     expected = ExpectedRows(delivery, declared.stream, TableReading(folders, base), token.dead)
     if target.key:
-        comparison.read_keys(read_last_messages(target.topic, ends, kafka, values.read_body))
+        comparison.read_keys(read_last_messages(target.topic, ends, kafka, values.clear_id))
         comparison.compare_keys(expected, topic.partitions)
     else:
         comparison.read_topic(target.topic, ends, kafka)
@@ -165,7 +165,7 @@ class _TopicComparison:
 
         def encode(row: DeliveredRow) -> EncodedRow:
             key, value, partition, headers = encoder.encode(row)
-            content = None if value is None else headers[0][1] + digest_value(self._values.read_body(value))
+            content = None if value is None else headers[0][1] + digest_value(self._values.clear_id(value))
             return EncodedRow(_join_key(KeyPlace(partition, key)), content)
 
         for key, newest in expected.find_newest(self._batches, self._token, encode).items():
@@ -191,8 +191,8 @@ class _TopicComparison:
             return
         self._check_order(headers, where, last)
         if self._batches.has(headers.batch):
-            body = self._values.read_body(message.value() or b"")
-            content = _join_content(message.key() or b"", body, message.partition() or 0)
+            cleared = self._values.clear_id(message.value() or b"")
+            content = _join_content(message.key() or b"", cleared, message.partition() or 0)
             self.digests.add(raw[ROW], content, compares=headers.code in self._codes)
 
     def _check_order(self, headers: RowHeaders, where: str, last: dict[TopicIdPartition, tuple[int, int, int]]) -> None:
@@ -209,8 +209,8 @@ class _TopicComparison:
         for row in expected.read_batches(self._batches):
             key, value, partition, headers = encoder.encode(row)
             named = f"row {row.origin.identity} of batch {row.origin.batch}"
-            body = self._values.read_body(value or b"")
-            self.digests.compare(headers[0][1], _join_content(key, body, partition), named)
+            cleared = self._values.clear_id(value or b"")
+            self.digests.compare(headers[0][1], _join_content(key, cleared, partition), named)
 
 
 def _join_key(place: KeyPlace) -> bytes:

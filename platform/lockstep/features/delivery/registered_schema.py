@@ -54,18 +54,23 @@ class ValueSchema:
         self._delivery = delivery.name
         self._subject = f"{target.topic}-value"
         self._registry = registry
-        self._value = find_value_type(delivery.select, row) if target.format is RowFormat.AVRO else None
-        self._type = _list_columns(delivery, row) if self._value is None else [self._encode(self._value)]
+        self._value: type[msgspec.Struct] | None = None
+        self._schema = ""
+        self._type = _list_columns(delivery, row)
+        if target.format is RowFormat.AVRO:
+            self._value = find_value_type(delivery.select, row)
+            self._schema = msgspec.json.encode(make_avro_schema(self._value)).decode()
+            self._type = [self._schema]
 
     @property
     def subject(self) -> str:
         """The subject of the schema; empty for JSON."""
-        return "" if self._value is None else self._subject
+        return self._subject if self._schema else ""
 
     @property
     def schema(self) -> RowSchema | None:
         """The schema; None for JSON."""
-        return None if self._value is None else RowSchema(self._subject, self._encode(self._value))
+        return RowSchema(self._subject, self._schema) if self._schema else None
 
     def digest_code(self, code: str) -> str:
         """The digest of the functions and of the type of the values: messages of another type have other values.
@@ -79,10 +84,7 @@ class ValueSchema:
 
     def is_registered(self) -> bool:
         """Whether the registry has the schema. Raises TargetRefused or TargetInterrupted."""
-        if self._value is None:
-            return True
-        schema = self._encode(self._value)
-        return self._ask(lambda registry: registry.find_id(self._subject, schema)) is not None
+        return not self._schema or self._find_id() is not None
 
     def make_comparable(self) -> ValueEncoder:
         """An encoder whose messages are equal but for the id of their schema. Raises TargetRefused."""
@@ -92,13 +94,15 @@ class ValueSchema:
         """The encoder; a schema that is not registered is registered. Raises TargetRefused or TargetInterrupted."""
         if self._value is None:
             return JsonValues()
-        schema = self._encode(self._value)
         schema_id = None
         with suppress(TargetRefused):  # this account may not read the subject; it may be allowed to register
-            schema_id = self._ask(lambda registry: registry.find_id(self._subject, schema))
+            schema_id = self._find_id()
         if schema_id is None:
-            schema_id = self._ask(lambda registry: registry.register(self._subject, schema))
+            schema_id = self._ask(lambda registry: registry.register(self._subject, self._schema))
         return self._make_values(schema_id)
+
+    def _find_id(self) -> int | None:
+        return self._ask(lambda registry: registry.find_id(self._subject, self._schema))
 
     def _make_values(self, schema_id: int) -> ValueEncoder:
         if self._value is None:
@@ -134,9 +138,6 @@ class ValueSchema:
             problem = f"a package of Avro cannot be loaded: {error}"
             step = "install it: pip install 'lockstep[registry]'"
             raise TargetRefused(self._delivery, problem, next_step=step) from error
-
-    def _encode(self, value: type[msgspec.Struct]) -> str:
-        return msgspec.json.encode(make_avro_schema(value)).decode()
 
 
 def _list_columns(delivery: Delivery, row: type[msgspec.Struct]) -> list[str]:

@@ -37,8 +37,8 @@ class ValueEncoder(Protocol):
         """Encode values in one call, or return another number of them. Raises one of UNENCODABLE."""
         ...
 
-    def read_body(self, message: bytes) -> bytes:
-        """The encoded value of a message, without the id of a schema."""
+    def clear_id(self, message: bytes) -> bytes:
+        """A message whose id of a schema is 0, so that messages are equal if their values are."""
         ...
 
 
@@ -58,7 +58,7 @@ class JsonValues:
         """Encode values in a third of the time; a value with a line feed has two lines."""
         return self._encoder.encode_lines(values).splitlines()
 
-    def read_body(self, message: bytes) -> bytes:
+    def clear_id(self, message: bytes) -> bytes:
         """The whole message."""
         return message
 
@@ -93,9 +93,11 @@ class AvroValues:
         """Encode values, each by itself."""
         return list(map(self.encode, values))
 
-    def read_body(self, message: bytes) -> bytes:
-        """A message without the id of its schema: a registry that was restored may assign another id."""
-        return message.removeprefix(_MAGIC_BYTE)[_ID_BYTES:]
+    def clear_id(self, message: bytes) -> bytes:
+        """A message with the id 0: a registry that was restored may have assigned another id to its schema."""
+        if not message.startswith(_MAGIC_BYTE):
+            return message
+        return _MAGIC_BYTE + bytes(_ID_BYTES) + message[len(self._frame) :]
 
 
 def _make_record_converter(kind: type[Any], columns: Sequence[Column]) -> Convert:
