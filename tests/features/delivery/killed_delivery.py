@@ -88,5 +88,20 @@ def main(servers: str, root: str, pattern: str, topic: str, step: str, writes: s
     sys.stdout.write(f"{done.rows}\n")
 
 
+def run_all(servers: str, root: str, pattern: str, topic: str, steps: str) -> None:
+    """Run a delivery to each of the steps STEP:WRITES,..., each in its process, and print the exit codes."""
+    for each in steps.split(","):
+        step, _, writes = each.partition(":")
+        child = os.fork()  # before a library has started a thread
+        if not child:
+            sys.stdout = sys.stderr  # the exit codes alone are the output
+            main(servers, root, pattern, topic, step, writes)
+            return
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()  # otherwise the next child has a copy of what is not written
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    has_one_step = ":" not in sys.argv[5]
+    (main if has_one_step else run_all)(*sys.argv[1:])

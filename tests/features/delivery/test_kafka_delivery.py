@@ -53,7 +53,7 @@ from tests.support.feed import ProducerRecord
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tests.support.feed import Feed
@@ -147,10 +147,32 @@ def test_a_delivery_that_is_killed_at_each_step_in_turn_is_continued(feed: Feed,
 def test_a_delivery_that_is_killed_at_any_step_is_continued(
     feed: Feed, runs: LocalRuns, target: str, step: str
 ) -> None:
-    for writes in (2, 1, 4):
-        kill_at(feed, runs, target, step, writes)
+    codes = run_killed(feed, runs, target, [(step, writes) for writes in (2, 1, 1, 2, 1, 1, 2, 1, 1, 4)])
+    assert codes == [-signal.SIGKILL] * 10
     run_delivery(runs, target, transaction_rows=TRANSACTION_ROWS)
     check(feed, runs, target)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_hundred_random_kills_leave_each_row_once(feed: Feed, runs: LocalRuns, source: str, target: str) -> None:
+    chosen = random.Random(54)  # noqa: S311  # no secret
+    send(feed, source, "pqr", 200, first=9)
+    runs.run()
+    codes = run_killed(feed, runs, target, [(chosen.choice(STEPS), chosen.randint(1, 5)) for _ in range(100)])
+    assert set(codes) <= {0, -signal.SIGKILL}
+    assert codes.count(-signal.SIGKILL) > 50
+    run_delivery(runs, target, transaction_rows=TRANSACTION_ROWS)
+    check(feed, runs, target)
+
+
+def run_killed(feed: Feed, runs: LocalRuns, target: str, steps: Sequence[tuple[str, int]]) -> list[int]:
+    """Deliveries one after the other, each in a process that dies at a step; their exit codes."""
+    spelled = ",".join(f"{step}:{writes}" for step, writes in steps)
+    place = (feed.bootstrap_servers, str(runs.settings.table_root), feed.pattern, target)
+    command = [sys.executable, "-m", "tests.features.delivery.killed_delivery", *place, spelled]
+    done = subprocess.run(command, capture_output=True, timeout=800, check=True)
+    return [int(line) for line in done.stdout.split()]
 
 
 def kill_at(feed: Feed, runs: LocalRuns, target: str, step: str, writes: int) -> None:
