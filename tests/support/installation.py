@@ -22,6 +22,7 @@ from lockstep.control.heartbeat import Phase, read_heartbeat
 from lockstep.features.localdev.processes import NO_CHANGE, find_free_ports
 from lockstep.features.localdev.producer import produce
 from lockstep.features.localdev.recordings import Recorded, read_recorded_days, to_sent
+from lockstep.orchestration.code_server import is_inner_server
 from lockstep.orchestration.launch import create_dagster_storage
 from lockstep.settings import ScheduleSettings
 from lockstep.table import delta_log
@@ -126,7 +127,7 @@ class Daemon:
 
     def code_server(self) -> psutil.Process:
         """The process that runs are children of."""
-        return next(each for each in self.look() if "grpc" in each.cmdline())
+        return next(each for each in self.look() if is_inner_server(each))
 
     def worker_of(self, pid: int) -> psutil.Process:
         """The process of a run, by the pid that its liveness file tells."""

@@ -1,8 +1,12 @@
-"""Dagster's code server, which ends its runs before itself: the command of a container.
+"""Dagster's code server, whose code is loaded again by Reload, and which ends its runs before itself.
 
-    python -m lockstep.orchestration.code_server ARGUMENTS OF dagster api grpc
+    python -m lockstep.orchestration.code_server ARGUMENTS OF dagster code-server start
 
-Runs are processes of the code server. At SIGTERM it waits for them without asking them to end, and a container is
+Dagster's proxy starts an inner server, and another at each Reload; the earlier server stays until its runs have ended.
+The proxy does not notice the end of an inner server: this program kills the proxy then, and ends, so that a process
+manager starts both again. Runs live on.
+
+Runs are processes of an inner server. At SIGTERM it waits for them without asking them to end, and a container is
 killed when its grace period is over. This program asks each run first: a stream ends at its next batch boundary, its
 desired state stays `running`, and the supervisor starts it again with the next code server.
 """
@@ -14,37 +18,51 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import psutil
 
+from lockstep.child_process import make_tied_command
+
 POLL_SECONDS = 0.2
+WATCH_SECONDS = 2.0
+"""Between two checks of the inner server: each reads the processes of the machine, which takes some milliseconds."""
 PATIENCE_SECONDS = 60.0
 """For the end of all runs. A stream's own bound is `Limits.stop_timeout_seconds`, 20 by default."""
+HEARTBEAT_SECONDS = 600
+"""An inner server without its proxy's heartbeats starts no further run, and ends after its last run: Dagster's 30 s are
+short for a busy machine."""
+_START = (sys.executable, "-m", "dagster", "code-server", "start", "--heartbeat-ttl", str(HEARTBEAT_SECONDS))
 
 
 def serve(arguments: Sequence[str], wanted: threading.Event) -> int:
     """Run the code server until it ends, or until its end is wanted; its exit code.
 
     Args:
-        arguments: Those of `dagster api grpc`.
+        arguments: Those of `dagster code-server start`.
         wanted: Set when it is to end, after its runs.
     """
-    with subprocess.Popen([sys.executable, "-m", "dagster", "api", "grpc", *arguments]) as server:
-        while server.poll() is None and not wanted.wait(POLL_SECONDS):
-            pass
+    with subprocess.Popen(make_tied_command([*_START, *arguments])) as server:
+        proxy = psutil.Process(server.pid)
+        newest: psutil.Process | None = None
+        while server.poll() is None and not wanted.wait(WATCH_SECONDS):
+            newest = max(_list_inner_servers(proxy), key=psutil.Process.create_time, default=newest)
+            if newest is not None and not _is_alive(newest):
+                server.kill()  # SIGTERM would wait for all runs of its inner servers
+                server.wait()
+                print("the server of the code ended: this code server ends, too, and runs live on", file=sys.stderr)
         if server.poll() is None:
-            end_runs(psutil.Process(server.pid), PATIENCE_SECONDS)
+            end_runs(proxy, PATIENCE_SECONDS)
             server.terminate()
         return server.wait()
 
 
-def end_runs(server: psutil.Process, patience_seconds: float) -> None:
+def end_runs(proxy: psutil.Process, patience_seconds: float) -> None:
     """Ask each run of a code server once to end, and wait until none is left or the patience is over."""
     deadline = time.monotonic() + patience_seconds
     asked = set[psutil.Process]()
-    while (runs := _find_runs(server)) and time.monotonic() < deadline:
+    while (runs := _find_runs(proxy)) and time.monotonic() < deadline:
         for run in runs - asked:
             with suppress(psutil.NoSuchProcess):
                 run.terminate()
@@ -52,15 +70,41 @@ def end_runs(server: psutil.Process, patience_seconds: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _find_runs(server: psutil.Process) -> set[psutil.Process]:
-    """The processes that Dagster launched runs in; those that it loads code with hold none of these words."""
+def _find_runs(proxy: psutil.Process) -> set[psutil.Process]:
+    """The processes in which Dagster launched runs."""
     runs = set[psutil.Process]()
-    with suppress(psutil.NoSuchProcess):
-        for child in server.children():
-            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "multiprocessing.spawn" in " ".join(child.cmdline()):
-                    runs.add(child)
+    for inner in _list_inner_servers(proxy):
+        with suppress(psutil.NoSuchProcess):
+            runs.update(child for child in inner.children() if is_run(child))
     return runs
+
+
+def is_run(process: psutil.Process) -> bool:
+    """Whether this child of an inner server is a run; other children of it do not have these words."""
+    with suppress(psutil.Error):
+        return "multiprocessing.spawn" in " ".join(process.cmdline())
+    return False
+
+
+def _list_inner_servers(proxy: psutil.Process) -> Iterator[psutil.Process]:
+    """The inner servers of a proxy, those that wait for their last runs too."""
+    with suppress(psutil.NoSuchProcess):
+        for child in proxy.children():
+            if is_inner_server(child):
+                yield child
+
+
+def is_inner_server(process: psutil.Process) -> bool:
+    """Whether a process is a server that has loaded the code; runs are its children."""
+    with suppress(psutil.Error):
+        return {"api", "grpc"} <= set(process.cmdline())
+    return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -156,6 +157,38 @@ def test_a_second_up_leaves_it_as_it_is(live: Live) -> None:
     said = live.make("up")
     assert (said.returncode, "it is up already" in said.stdout) == (0, True)
     assert live.servers == before
+
+
+OWNERS_QUERY = "{ assetNodes { owners { ... on TeamAssetOwner { team } } } }"
+
+
+def list_owners(console: DagsterGraphQLClient) -> set[str]:
+    nodes = console._execute(OWNERS_QUERY)["assetNodes"]  # noqa: SLF001  # this client has no question about assets
+    owners = chain.from_iterable(node["owners"] for node in nodes)
+    return {owner["team"] for owner in owners}
+
+
+def test_reload_shows_the_edited_definitions_and_the_streams_go_on(live: Live) -> None:
+    console = DagsterGraphQLClient(live.servers.console.removeprefix("http://"), timeout=DEADLINE_SECONDS)
+    epochs = {stream: live.head(stream).epoch for stream in STREAMS}
+    definitions = live.platform.repository / "definitions.py"
+    code = definitions.read_text()
+
+    definitions.write_text(code.replace("team:data-platform", "team:books"))
+    assert console.reload_repository_location(LOCATION).status is ReloadRepositoryLocationStatus.SUCCESS
+    assert list_owners(console) == {"books"}
+
+    definitions.write_text(code + "\n1 / 0\n")
+    refused = console.reload_repository_location(LOCATION)
+    assert refused.status is ReloadRepositoryLocationStatus.FAILURE
+    assert "ZeroDivisionError" in str(refused.message)
+
+    definitions.write_text(code)
+    assert console.reload_repository_location(LOCATION).status is ReloadRepositoryLocationStatus.SUCCESS
+    assert list_owners(console) == {"data-platform"}
+    at = {stream: live.head(stream).batch for stream in STREAMS}
+    wait_until(lambda: all(live.head(stream).batch > at[stream] for stream in STREAMS), "all streams go on")
+    assert {stream: live.head(stream).epoch for stream in STREAMS} == epochs
 
 
 def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Live) -> None:

@@ -26,7 +26,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 
 # From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
 LAYERS = (
-    ("errors", "boot", "cron", "addresses", "native", "progress", "time_limit"),
+    ("errors", "addresses", "boot", "child_process", "cron", "native", "progress", "time_limit"),
     ("store_clients", "http_request"),
     ("settings", "storage", "html_page"),
     ("feature",),

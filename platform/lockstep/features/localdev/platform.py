@@ -467,8 +467,8 @@ def _make_code_command(platform: LocalPlatform, workspace: Path) -> list[str]:
     port = find_free_ports(1)[0]
     server = {"host": "127.0.0.1", "port": port, "location_name": LOCATION}
     workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
-    serve = ["dagster", "api", "grpc", "-h", "127.0.0.1", "-p", str(port), "-m", "lockstep.code_location"]
-    return [*serve, "--location-name", LOCATION, "-d", str(platform.repository)]
+    serve = ["python", "-m", "lockstep.orchestration.code_server", "-h", "127.0.0.1", "-p", str(port)]
+    return [*serve, "-m", "lockstep.code_location", "--location-name", LOCATION, "-d", str(platform.repository)]
 
 
 def _make_web_command(workspace: Path) -> list[str]:
@@ -486,8 +486,19 @@ def _say_step(line: str) -> None:
     SAY.print(f"[bold]>[/bold] {line}")
 
 
+_LOCATION_QUERY = """
+query Location($name: String!) {
+  workspaceLocationEntryOrError(name: $name) {
+    ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
+  }
+}
+"""
+
+
 def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]:
     """Reasons why Dagster does not work yet, as text; empty when its daemons and the code location do.
+
+    A location with an error loads its code again, which may be corrected by now.
 
     Args:
         client: Its web server.
@@ -500,10 +511,17 @@ def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]
     if unhealthy := find_unhealthy_daemons(home):
         return [f"daemon {name} does not work yet" for name in unhealthy]
     try:
-        loaded = client.reload_repository_location(LOCATION)  # the only question about it that this client has
+        answer = client._execute(_LOCATION_QUERY, {"name": LOCATION})  # noqa: SLF001  # it has no question about a location
+        entry = answer["workspaceLocationEntryOrError"]
+        loaded = entry and entry["locationOrLoadError"]
+        if not loaded:
+            return ["the code location is not loaded yet"]
+        if loaded["__typename"] != "PythonError":
+            return []
+        again = client.reload_repository_location(LOCATION)
     except DagsterGraphQLClientError as error:
         return [f"the web server does not answer yet ({error})"]
-    return [] if loaded.status is ReloadRepositoryLocationStatus.SUCCESS else [f"code location: {loaded.message}"]
+    return [] if again.status is ReloadRepositoryLocationStatus.SUCCESS else [f"code location: {again.message}"]
 
 
 def start_streams(platform: LocalPlatform) -> Iterator[str]:

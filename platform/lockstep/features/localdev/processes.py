@@ -26,24 +26,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
+from lockstep.child_process import make_tied_command
 from lockstep.errors import LockstepError
+from lockstep.orchestration.code_server import is_inner_server, is_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import FrameType
 
-
-# Run by a bare interpreter in the child, before the command: PR_SET_PDEATHSIG is 1 and survives exec. The
-# check of the parent closes the gap in which it died before the call to prctl. `preexec_fn` would do the
-# same in a copy of the parent, where it can deadlock as soon as it has threads.
-_TIE = """
-import ctypes, os, signal, sys
-owner = int(sys.argv[1])
-ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
-if os.getppid() != owner:
-    sys.exit("the owner is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 # Signals that a shell's `&` or nohup had ignored stay ignored over exec, and Dagster would not receive its end.
 _ALONE = """
@@ -104,8 +94,7 @@ def start_child(
         log: The file for its output and errors, appended.
         environment: Variables in addition to those of this process.
     """
-    tied = ["-c", _TIE, str(os.getpid()), *command]
-    return _start(tied, folder=folder, log=log, environment=environment)
+    return _start(make_tied_command(command), folder=folder, log=log, environment=environment)
 
 
 def start_detached(
@@ -115,16 +104,17 @@ def start_detached(
 
     It handles every signal, even those that this process ignores. Arguments as of `start_child`.
     """
-    return _start(["-c", _ALONE, *command], folder=folder, log=log, environment=environment)
+    alone = [sys.executable, "-I", "-S", "-c", _ALONE, *command]
+    return _start(alone, folder=folder, log=log, environment=environment)
 
 
 def _start(
     launch: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Run a launcher above by a bare interpreter, which becomes the command."""
+    """Run a command of a bare interpreter, which the wanted command replaces."""
     with log.open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", *launch],
+            launch,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -194,8 +184,8 @@ def list_platform_processes(folder: Path) -> list[psutil.Process]:
 def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
     """End all processes of the platform, in any state; within 30 s.
 
-    1. Ask processes that no other one manages, and those that a server started, to end: the feed, and the runs,
-       which end their own Java at a batch boundary (a stream's own bound for that is 20 s).
+    1. Ask processes that no other one manages, and the runs, to end: the feed, and the streams, which end their own
+       Java at a batch boundary (a stream's own bound for that is 20 s).
     2. Ask everything but the broker.
     3. Ask the broker.
     4. Kill the rest.
@@ -207,12 +197,14 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
     """
     kept = {*servers, *broker}
 
-    def is_run(process: psutil.Process, all_of_it: Collection[int]) -> bool:
+    def is_first(process: psutil.Process, all_of_it: Collection[int]) -> bool:
+        if process.pid in kept:
+            return False
         parent = process.info["ppid"]
-        return process.pid not in kept and (parent not in all_of_it or parent in kept)
+        return parent not in all_of_it or (is_run(process) and is_inner_server(psutil.Process(parent)))
 
     waves: list[tuple[Callable[[psutil.Process, Collection[int]], bool], signal.Signals, float]] = [
-        (is_run, signal.SIGTERM, 21.0),  # 1
+        (is_first, signal.SIGTERM, 21.0),  # 1
         (lambda process, _: process.pid not in broker, signal.SIGTERM, 3.0),  # 2
         (lambda *_: True, signal.SIGTERM, 3.0),  # 3
         (lambda *_: True, signal.SIGKILL, 2.0),  # 4
