@@ -51,7 +51,7 @@ def serve(arguments: Sequence[str], wanted: threading.Event) -> int:
             if newest is not None and not _is_alive(newest):
                 server.kill()  # SIGTERM would wait for all runs of its inner servers
                 server.wait()
-                print("the server of the code ended: this code server ends, too, and runs live on", file=sys.stderr)
+                sys.stderr.write("the inner server with the code ended, so this code server ends; runs continue\n")
         if server.poll() is None:
             end_runs(proxy, PATIENCE_SECONDS)
             server.terminate()
