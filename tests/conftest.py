@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 # No deadline: a busy machine is no error. The same examples each time, so that a failure is due to a
 # change; `pytest --hypothesis-profile search` tries others, and more of them.
-settings.register_profile("same", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("same", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=100)  # `make test-all`
 settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("same")
@@ -101,6 +102,7 @@ TYPED_MODULES = (
     "tests/house/typing/test_user_types.py",
     "tests/streams/tutorial/test_tutorial.py",
     "tests/extensions/pages/test_pages.py",
+    "tests/features/inference/test_new_command.py",
 )
 """They run in one worker: mypy takes 9 s of CPU to read the library, and 1 s when its cache has it."""
 
@@ -152,6 +154,22 @@ def _own_code() -> Iterator[None]:
     """A command that a test calls in this process chooses the code of the process, until the end of the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockstep.model.code_version._IMPORTED", {})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_repetitions() -> Iterator[None]:
+    """Spare repetitions of each test: the parser of all commands, and collections by growth.
+
+    The process of many tests grows by more than tasks, and a full collection visits the objects of all modules.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "typer.testing" in sys.modules:
+            patch.setattr("typer.testing._get_command", cache(sys.modules["typer.main"].get_command))
+        if "lockstep.engine.executor.task" in sys.modules:
+            from lockstep.engine.executor.collector import CollectorSchedule
+
+            patch.setattr("lockstep.engine.executor.task._COLLECTOR", CollectorSchedule(read_memory=lambda: 0))
         yield
 
 

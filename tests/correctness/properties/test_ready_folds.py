@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.testing import SentMessage, Split, run
 from tests.correctness.properties.state_types import FROZEN, KINDS, PLAIN, Kind, make_makers, make_module
+from tests.support.tiers import first_usual
 
 EXAMPLES, EXAMPLES_DEEP = max(8, settings().max_examples // 8), max(100, settings().max_examples)
 """Each example compiles a module and a stream of its own, some 0.3 s."""
@@ -236,7 +237,7 @@ def check_splits(name: str, made: ModuleType, steps: list[tuple[str, int, str]])
     assert whole == run(stream, *sent, split=Split(2, crashes=False))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first_usual(2, NAMES))
 @settings(max_examples=EXAMPLES)
 @given(made=sources().map(make_folds), steps=STEPS)
 def test_any_split_gives_the_same_rows(name: str, made: ModuleType, steps: list[tuple[str, int, str]]) -> None:

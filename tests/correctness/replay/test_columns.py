@@ -25,6 +25,7 @@ from tests.correctness.properties.test_chunks import compile_both, find_columns
 from tests.support.gauge_log import DISTURBED, LATEST_US, STEPS, Source, make_log
 from tests.support.gauges import Gauge, Gauges, make_gauges
 from tests.support.native import BOTH_WAYS
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def read_states(compiled: CompiledStream, job: JobSpec, position: Position) -> T
 
 @pytest.mark.parametrize("native", BOTH_WAYS)
 @pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "messages"])
-@pytest.mark.parametrize("suspends", [True, False], ids=["suspends", "halts"])
+@pytest.mark.parametrize("suspends", first_usual(1, [True, False]), ids=["suspends", "halts"])
 @settings(max_examples=max(12, settings().max_examples // 5))
 @given(made=st.fixed_dictionaries({"steps": STEPS, "faults": DISTURBED}), size=st.integers(3, 20))
 def test_rows_replay_to_the_state_behind_each_batch(

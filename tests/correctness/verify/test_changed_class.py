@@ -19,6 +19,7 @@ from tests.support.adding_stream import adding
 from tests.support.feed import session, snapshot, update
 from tests.support.local_runs import LocalRuns
 from tests.support.minute_stream import FIRST, Value, totals
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
@@ -72,7 +73,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after"), PAIRS)
+@pytest.mark.parametrize(("before", "after"), first_usual(5, PAIRS))
 def test_batches_of_another_class_are_not_judged_and_those_after_it_are(
     released: Released, before: str, after: str
 ) -> None:

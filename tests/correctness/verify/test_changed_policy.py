@@ -16,6 +16,7 @@ from lockstep.verify.verify import verify_stream
 from tests.correctness.verify.forging import Forged
 from tests.support.adding_stream import POISON, adding
 from tests.support.feed import ProducerRecord, session, snapshot, update
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +92,7 @@ def test_what_was_suspended_before_the_policy_became_halt_is_proven(
     assert_proven(halting)
 
 
-@pytest.mark.parametrize("halts_at_first", [False, True])
+@pytest.mark.parametrize("halts_at_first", first_usual(1, [False, True]))
 def test_sessions_that_were_suspended_when_the_policy_changed_are_proven_from_the_middle_of_a_log(
     feed: Feed, runs: LocalRuns, *, halts_at_first: bool
 ) -> None:

@@ -24,6 +24,7 @@ from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, PartitionRows, RowSpool
 from lockstep.verify.side_tables import BLOCK_ROWS, CRASHES_WORKER, ExpectedSideRows
 from tests.support.gate_feed import Content
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +49,7 @@ def spool(scratch: Path, tables: Iterable[Iterable[LedgerRange]]) -> dict[TopicI
     return {key: StoredRanges(rows) for key, rows in spooled.finish().items()}
 
 
-@pytest.mark.parametrize("is_in_order", [True, False])
+@pytest.mark.parametrize("is_in_order", first_usual(1, [True, False]))
 @pytest.mark.parametrize("flush", [10_000, 10**9])
 def test_rows_of_many_files_come_back_by_partition_in_order_of_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flush: int, is_in_order: bool

@@ -69,6 +69,7 @@ def _only_checks(monkeypatch: pytest.MonkeyPatch) -> None:
         import great_expectations  # noqa: F401  # for what importing does
 
 
+@pytest.mark.slow
 def test_increments_add_up_to_the_whole_after_a_few_operations(feed: Feed, spark: SparkSession, tmp_path: Path) -> None:
     assert any(take_walk(feed, spark, tmp_path, 202, STEPS))
 

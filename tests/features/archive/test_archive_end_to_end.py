@@ -153,6 +153,7 @@ def test_a_start_without_the_oldest_messages_is_refused_by_name(feed: Feed, runs
     assert unread.kind is RewindReason.EXPIRED
 
 
+@pytest.mark.slow
 def test_an_old_life_of_a_topic_is_named_stays_retired_and_is_left_out_if_that_is_accepted(
     feed: Feed, runs: LocalRuns
 ) -> None:
@@ -192,6 +193,7 @@ def assert_read_again(runs: LocalRuns, grown: str, renewed: str) -> None:
         assert read_rows(runs, topic) == folded([(offset, key, value) for offset, value in enumerate(VALUES)])
 
 
+@pytest.mark.slow
 def test_what_only_undone_batches_have_read_is_read_from_the_archive_and_archived_once(
     feed: Feed, runs: LocalRuns
 ) -> None:

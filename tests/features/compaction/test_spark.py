@@ -54,6 +54,7 @@ def test_a_refusal_comes_back_from_a_spark_task_by_name(two_hours: StreamTable, 
     assert refused.value.result.hours == (NEXT_HOUR,)
 
 
+@pytest.mark.slow
 def test_a_running_structured_streaming_query_sees_each_row_once(two_hours: StreamTable, spark: SparkSession) -> None:
     path = str(two_hours.folders.table)
     source = spark.readStream.format("delta").load(path)

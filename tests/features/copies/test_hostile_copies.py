@@ -28,6 +28,7 @@ from lockstep.features.copies.relocate import POSITIONS, ExportedPositions, Save
 from lockstep.storage import PathRefused, find_fault, find_named_files
 from tests.support.examples import scale_examples
 from tests.support.protocol_run import ProtocolRun, folders_in, stored_offsets
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -268,7 +269,7 @@ def test_a_manifest_that_is_too_large_is_not_read(copied: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("table", ["table", "ledger"])
 @pytest.mark.parametrize("action", ["add", "remove"])
-@pytest.mark.parametrize("name", ["../../victim/x.parquet", "/etc/passwd", "a%2F..%2F..%2Fvictim"])
+@pytest.mark.parametrize("name", first_usual(1, ["../../victim/x.parquet", "/etc/passwd", "a%2F..%2F..%2Fvictim"]))
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_log_that_names_files_elsewhere_in_any_version_is_not_restored(
     run: ProtocolRun, tmp_path: Path, table: str, action: str, name: str, place: int

@@ -35,6 +35,7 @@ from lockstep.verify.verify import verify_stream
 from tests.support.adding_stream import Adding, Panel, adding
 from tests.support.feed import Feed, folded, session, update
 from tests.support.local_runs import LocalRuns
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +139,7 @@ def test_only_the_rows_of_damaged_partitions_are_held(made: Made, monkeypatch: p
 
 
 @pytest.mark.fault("F17")
-@pytest.mark.parametrize("harm", [harm_newest, harm_chain, harm_all])
+@pytest.mark.parametrize("harm", first_usual(1, [harm_newest, harm_chain, harm_all]))
 def test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on(made: Made, harm: Callable[[Made], None]) -> None:
     before = made.files
     harm(made)

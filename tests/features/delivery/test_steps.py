@@ -24,6 +24,7 @@ from lockstep.table.row_order import RowPlace
 from tests.support.kept_stream import Sent, keeping, message
 from tests.support.offline_stream import Offline
 from tests.support.plain_reader import named_files, read_table
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ def read_all(offline: Offline, after: int = 0) -> Iterator[list[tuple[Identity, 
         yield [(each.identity, each.batch) for each in rows]
 
 
-@pytest.mark.parametrize("rows", [1, 7, 500_000])
+@pytest.mark.parametrize("rows", first_usual(2, [1, 7, 500_000]))
 def test_each_row_is_read_once_with_its_batch_also_after_a_compaction(
     offline: Offline, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,7 @@ def test_windows_follow_batches_and_a_compaction(built: Site, copy: Path) -> Non
     assert stored_windows(DerivedFolders("activity", copy).table) == expected
 
 
+@pytest.mark.slow
 def test_rows_that_retention_has_dropped_stay_derived(site: Site) -> None:
     """Retention changes data, so that a query without options would end at it."""
     site.send(interleaved("ann", "bob", updates=20))
@@ -256,6 +257,7 @@ def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(bui
     assert kept == {path.rpartition("/")[2] for path in live_files(built.table)}, "files with erased rows are left"
 
 
+@pytest.mark.slow
 def test_a_rebuild_that_is_asked_for_deletes_the_files_with_erased_rows_too(built: Site, copy: Path) -> None:
     """What is asked for hides that a session was erased since."""
     table = DerivedFolders("activity", copy).table
@@ -400,6 +402,7 @@ def add_newest_rows(table: Path, count: int) -> None:
     entry.write_bytes(b"\n".join([info, *added, *others]))
 
 
+@pytest.mark.slow
 def test_a_source_of_many_files_is_read_by_one_batch(built: Site, copy: Path) -> None:
     """By several, each of 1,000 files, the rows of the later ones would be late for the watermark of the first."""
     add_newest_rows(copy / "adding" / "table", 1000)

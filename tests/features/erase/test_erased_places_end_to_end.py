@@ -24,6 +24,7 @@ from lockstep.verify.verify import verify_stream
 from tests.features.erase.test_erased_places import age
 from tests.support.adding_stream import adding
 from tests.support.feed import session, snapshot, update
+from tests.support.tiers import first_usual
 from tests.support.traces import find_traces
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def skip_session(feed: Feed, runs: LocalRuns, topic: str) -> None:
         runs.run()
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("begins_again", [False, True])
+@pytest.mark.parametrize("compacted", first_usual(1, [False, True]))
+@pytest.mark.parametrize("begins_again", first_usual(1, [False, True]))
 def test_a_session_that_was_lost_and_skipped_leaves_no_trace(
     feed: Feed, runs: LocalRuns, *, compacted: bool, begins_again: bool
 ) -> None:

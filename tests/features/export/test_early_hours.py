@@ -61,6 +61,7 @@ from tests.support.feed import session, update
 from tests.support.follower_looks import Killed, die
 from tests.support.protocol_run import ProtocolRun, folders_in
 from tests.support.stream_table import stored_rows
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +155,7 @@ def run_history(root: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: i
     assert_exact(made)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", first_usual(1, [1, 2]))
 def test_after_rewinds_the_dataset_is_the_table_and_has_no_row_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -169,7 +170,7 @@ def test_after_many_rewinds_the_dataset_is_the_table_and_has_no_row_twice(
     run_history(tmp_path, monkeypatch, seed, 10)
 
 
-@pytest.mark.parametrize("step", WITHDRAWAL_STEPS)
+@pytest.mark.parametrize("step", first_usual(1, WITHDRAWAL_STEPS))
 def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Path, step: str) -> None:
     made = begin(tmp_path)
     first = export(made)
@@ -187,7 +188,7 @@ def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Pa
     assert_exact(made)
 
 
-@pytest.mark.parametrize("deletions", range(1, 4))
+@pytest.mark.parametrize("deletions", first_usual(1, range(1, 4)))
 def test_a_withdrawal_in_an_object_store_that_is_killed_is_finished_by_the_next_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:

@@ -45,6 +45,7 @@ from tests.support.adding_stream import Adding, adding
 from tests.support.feed import folded, session, snapshot, update
 from tests.support.local_runs import read_grown_topic, read_in_batches
 from tests.support.plain_reader import named_files
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -396,7 +397,7 @@ def test_a_rewind_beside_batches_of_a_run_that_starts_wins_or_is_refused(
     assert_proven(runs)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", first_usual(2, MOMENTS))
 def test_no_kill_of_a_rewind_leaves_anything_that_the_next_run_does_not_heal(
     topic: str, feed: Feed, runs: LocalRuns, moment: str
 ) -> None:

@@ -61,6 +61,7 @@ from tests.support.adding_stream import Adding, Panel, Snapshot, Update, adding
 from tests.support.feed import folded, session, update
 from tests.support.local_runs import read_grown_topic, read_in_batches
 from tests.support.plain_reader import named_files, read_table
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -217,6 +218,7 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
     assert sorted(live.rows(topic)) == before
 
 
+@pytest.mark.slow
 def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_back(
     feed: Feed, runs: LocalRuns
 ) -> None:
@@ -551,6 +553,7 @@ def _own_modules() -> Iterator[None]:
     sys.path[:] = path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_own_modules")
 def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_path: Path) -> None:
     made = platform_in(tmp_path, broker)
@@ -678,7 +681,7 @@ def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
     prove(runs)
 
 
-@pytest.mark.parametrize("step", ["_copy_side", "_open_shadow", "commit_promotion"])
+@pytest.mark.parametrize("step", first_usual(1, ["_copy_side", "_open_shadow", "commit_promotion"]))
 def test_a_promotion_on_a_full_disk_does_not_keep_it_full(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

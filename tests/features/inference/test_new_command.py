@@ -51,7 +51,9 @@ def call(folder: Path, *command: str) -> str:
     return said.stdout
 
 
-def test_a_topic_becomes_a_stream_with_a_test_that_passes(project: Path, broker: Broker, topic_family: str) -> None:
+def test_a_topic_becomes_a_stream_with_a_test_that_passes(
+    project: Path, broker: Broker, topic_family: str, mypy_cache: Path
+) -> None:
     messages: list[tuple[str | None, bytes | None]] = []
     for number in range(1, 30):
         for key in ("north", "south"):
@@ -67,7 +69,8 @@ def test_a_topic_becomes_a_stream_with_a_test_that_passes(project: Path, broker:
     text = (project / "assets" / "levels.py").read_text()
     assert "level: Decimal" in text
     assert "at: datetime" in text
-    assert "no issues found" in call(ROOT, "mypy", "--strict", str(project / found.files[0]))
+    strict = ("mypy", "--strict", "--explicit-package-bases", "--config-file=", "--cache-dir", str(mypy_cache))
+    assert "no issues found" in call(project, *strict, found.files[0])
     assert "5 passed" in call(project, "pytest", "-q")
     assert "(readings, levels)" in (project / "definitions.py").read_text()
     call(project, "lockstep.cli", "try", "levels")

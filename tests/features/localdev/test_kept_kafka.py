@@ -25,6 +25,7 @@ DEADLINE_SECONDS = 120.0
 
 
 # Brokers outlive the objects that have started them, as in `make up`.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_kafka_that_is_killed_comes_back_with_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.1)

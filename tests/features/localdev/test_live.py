@@ -27,6 +27,7 @@ from lockstep.features.localdev.platform import (
     LOCATION,
     LocalPlatform,
     Servers,
+    find_dagster_problems,
     find_tool,
     open_live_platform,
 )
@@ -179,12 +180,12 @@ def test_reload_shows_the_edited_definitions_and_the_streams_go_on(live: Live) -
     assert list_owners(console) == {"books"}
 
     definitions.write_text(code + "\n1 / 0\n")
-    refused = console.reload_repository_location(LOCATION)
-    assert refused.status is ReloadRepositoryLocationStatus.FAILURE
-    assert "ZeroDivisionError" in str(refused.message)
+    assert console.reload_repository_location(LOCATION).status is ReloadRepositoryLocationStatus.FAILURE
+    (problem,) = find_dagster_problems(console, live.platform.dagster_home)
+    assert "ZeroDivisionError" in problem
 
     definitions.write_text(code)
-    assert console.reload_repository_location(LOCATION).status is ReloadRepositoryLocationStatus.SUCCESS
+    assert find_dagster_problems(console, live.platform.dagster_home) == []  # it loads the corrected code
     assert list_owners(console) == {"data-platform"}
     at = {stream: live.head(stream).batch for stream in STREAMS}
     wait_until(lambda: all(live.head(stream).batch > at[stream] for stream in STREAMS), "all streams go on")

@@ -118,6 +118,7 @@ def test_a_ledger_that_is_a_batch_behind_is_checked_up_to_there(spark: SparkSess
     assert checked.passed
 
 
+@pytest.mark.slow
 def test_rows_that_retention_dropped_are_not_missed_and_others_are(spark: SparkSession, tmp_path: Path) -> None:
     hours = [f"2026-01-01T0{number}" for number in (0, 1, 3)]
     folders = write(tmp_path, clean_batches(3), hours=hours)
@@ -142,6 +143,7 @@ def test_rows_that_retention_drops_between_two_checks_are_not_counted_any_more(
     assert checked.partitions == before.partitions
 
 
+@pytest.mark.slow
 def test_another_class_judges_forgotten_partitions_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
     """A class without order lets one of them fall and another one repeat; their sum would pass for in order."""
     batches = clean_batches(3)

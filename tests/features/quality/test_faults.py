@@ -174,6 +174,7 @@ def test_every_rule_fails_and_names_the_partitions_that_broke_it(checked: Checke
     assert not checked.passed
 
 
+@pytest.mark.slow
 def test_many_tasks_measure_what_one_does_also_in_increments(
     spark: SparkSession, batches: list[Batch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

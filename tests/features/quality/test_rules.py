@@ -115,6 +115,7 @@ def test_a_violated_rule_shows_where_with_one_more_query(spark: SparkSession, tm
     assert not checked.passed
 
 
+@pytest.mark.slow
 def test_a_rule_that_spark_cannot_run_crashes_alone_and_the_check_is_repeated(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSess
     assert found(second, EXPECTED.name)[0] is FAILED  # its rows are all beyond 200
 
 
+@pytest.mark.slow
 def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession, tmp_path: Path) -> None:
     batches, gone = clean_batches(5), CLEAN[2]
     until = batches[1][gone].ledger[0].until

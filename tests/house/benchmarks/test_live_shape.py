@@ -61,6 +61,7 @@ def test_each_fold_takes_turns_and_saves_its_state(fold: str, tmp_path: Path) ->
     assert turn.state_bytes > 0
 
 
+@pytest.mark.slow
 def test_variants_with_and_without_the_extension_write_the_same_rows(tmp_path: Path) -> None:
     asked = LiveShape(shapes=[TINY], folds=FOLDS[1:2], rounds=1)
     record = measure_live_shape(asked, folder=tmp_path, console=Console(quiet=True))

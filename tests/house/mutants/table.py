@@ -1722,7 +1722,7 @@ HOST = (
     ),
     *list_mutants(
         "engine/executor/worker_memory.py",
-        "unit/engine/test_worker_memory.py",
+        "unit/engine/worker_memory_cases.py",
         Change(
             "a task that caught the error of the watch fails",
             "            if self._exceeded:  # Python makes",

@@ -103,6 +103,7 @@ def test_a_rule_that_a_test_sees_is_killed_and_one_that_none_sees_survives(root:
     assert (root / "platform/shape/clamping.py").read_text() == LIBRARY
 
 
+@pytest.mark.slow
 def test_a_mutant_that_is_called_equivalent_must_survive(root: Path) -> None:
     equal = mutant("equal", *LOWER, "test_a_number_within_the_limits_stays", "nobody asks for less than 0")
     assert judged(root, equal) == ([Outcome.EQUIVALENT], True)
@@ -110,6 +111,7 @@ def test_a_mutant_that_is_called_equivalent_must_survive(root: Path) -> None:
     assert judged(root, seen) == ([Outcome.NOT_EQUIVALENT], False)
 
 
+@pytest.mark.slow
 def test_a_mutant_that_cannot_be_imported_or_does_not_end_is_neither_killed_nor_survives(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

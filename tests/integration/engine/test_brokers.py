@@ -168,6 +168,7 @@ def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker,
     going.assert_whole()
 
 
+@pytest.mark.slow
 def test_a_reader_of_followers_reads_on_when_its_broker_is_silent(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
     """With `client.rack` all partitions are read from one broker, which for most of them is a follower."""
     with Going(brokers, tmp_path, "racked", rack="rack-1") as going:

@@ -51,6 +51,7 @@ def transactions(feed: Feed, topic: str, *values: list[bytes]) -> None:
         producer.commit_transaction()
 
 
+@pytest.mark.slow
 def test_what_compaction_removed_is_no_marker_although_the_topic_only_deletes_again(
     feed: Feed, runs: LocalRuns
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_restart_waits_for_kafka_and_a_first_start_gives_up(broker: Broker, tm
             start.result(120)
 
 
+@pytest.mark.slow
 def test_a_start_that_waits_is_stopped_before_it_claims(broker: Broker, tmp_path: Path) -> None:
     runs, feed = make_runs(broker, tmp_path, "unclaimed"), Feed(broker.bootstrap_servers, "unclaimed")
     feed.send(feed.create("values"), session(2))

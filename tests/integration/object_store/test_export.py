@@ -27,6 +27,7 @@ from lockstep.table.commit import raise_rewind_floor
 from lockstep.table.follower_positions import forget_position, read_follower_positions
 from tests.features.export.declared import make_stream
 from tests.support.stream_table import StreamTable
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,7 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("copied", [0, 1, 2])
+@pytest.mark.parametrize("copied", first_usual(1, [0, 1, 2]))
 def test_what_a_killed_export_left_is_no_whole_hour_and_is_written_again_after_a_day(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, copied: int
 ) -> None:
@@ -153,7 +154,7 @@ def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatc
     assert_exported(filled)
 
 
-@pytest.mark.parametrize("deletions", range(3))
+@pytest.mark.parametrize("deletions", first_usual(1, range(3)))
 def test_an_hour_whose_withdrawal_was_killed_is_written_again_by_the_next_export(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:
@@ -188,7 +189,7 @@ def die_after(patch: pytest.MonkeyPatch, deletions: int) -> None:
         patch.setattr(ObjectStorage, name, limit(getattr(ObjectStorage, name)))
 
 
-@pytest.mark.parametrize("deletions", range(3))
+@pytest.mark.parametrize("deletions", first_usual(1, range(3)))
 def test_an_hour_that_was_deleted_in_part_has_its_claim_and_is_deleted_later(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:

@@ -205,6 +205,7 @@ def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_wi
     assert_goes_on(made, topic, elsewhere)
 
 
+@pytest.mark.slow
 def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
     assert_goes_on(made, topic, elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param("incoming", marks=pytest.mark.slow), "ledger/_delta_log/00000000000000000000.json"]
 )
@@ -252,6 +254,7 @@ def test_a_restore_knows_what_it_has_created_itself(
     assert_goes_on(made, topic, elsewhere)
 
 
+@pytest.mark.slow
 def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_from_starting(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +297,7 @@ def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_
     assert_goes_on(made, topic, elsewhere)
 
 
+@pytest.mark.slow
 def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_began_since(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +320,7 @@ def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_
     assert_goes_on(made, topic, elsewhere)
 
 
+@pytest.mark.slow
 def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: Obje
     assert_proven(made.runs)
 
 
+@pytest.mark.slow
 def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
     """Ours, delta-rs, and those of the proof; each by itself gives up after one or two seconds."""
     made.feed.send(made.feed.create("values"), session(5))
@@ -214,6 +215,7 @@ def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
     assert_proven(made.runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [pytest.param("table", marks=pytest.mark.slow), "ledger"])
 def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its_name_begins(
     made: Platform, left: str
@@ -238,6 +240,7 @@ def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its
     assert_proven(shadow)
 
 
+@pytest.mark.slow
 def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, link: Link) -> None:
     """Column by column a ledger file of a batch took 136 requests: the proof of an hour of batches took an hour."""
     topic = made.feed.create("values")
@@ -257,6 +260,7 @@ def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, li
     assert_proven(made.runs)
 
 
+@pytest.mark.slow
 def test_the_state_of_several_partitions_is_asked_for_at_the_same_time(made: Platform, link: Link) -> None:
     """A start reads the header of each by one request, a rebuilt local store its whole chain."""
     partitions = range(6)

@@ -19,6 +19,7 @@ from lockstep.settings import TopicIdentity
 from tests.support.adding_stream import adding
 from tests.support.feed import snapshot
 from tests.support.installation import ROOT
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +137,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("what", ["good", "none", *BROKEN])
+@pytest.mark.parametrize("what", first_usual(3, ["good", "none", *BROKEN]))
 def test_definitions_that_dagster_does_not_load_are_an_error_with_its_text(tmp_path: Path, what: str) -> None:
     source, text = BROKEN.get(what, ("from dagster import Definitions; defs = Definitions()", ""))
     (tmp_path / "definitions.py").write_text(source)

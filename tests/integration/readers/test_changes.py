@@ -120,6 +120,7 @@ def test_a_change_by_spark_is_refused_by_name_and_set_aside(
     assert len(stored_offsets(made.run.folders)) == len(before) + 2
 
 
+@pytest.mark.slow
 def test_descriptions_by_spark_are_taken_over(original: Path, spark: SparkSession, tmp_path: Path) -> None:
     made = EveryCommit.copy(original, tmp_path)
     for statement in DESCRIPTIONS:

@@ -189,6 +189,7 @@ def test_a_reader_sees_a_rewind_and_the_version_of_a_savepoint_of_which_only_its
     assert reader_rows(reader, reader, table=table, **spark) == written.expected()
 
 
+@pytest.mark.slow
 def test_structured_streaming_stops_at_a_rewind_and_goes_on_over_it_where_told_so(
     written: Written, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ from lockstep.table import row_encoder
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowRejected, RowsBuilder
 from lockstep.testing.script import InLog
 from tests.support.limited_machine import MACHINE, BatchesInMemory, LogsInMemory
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -315,7 +316,7 @@ def test_a_range_with_little_is_not_held_up_by_one_with_much(tmp_path: Path) -> 
     assert batches.results[0].ranges[1].reached.next_offset == 30
 
 
-@pytest.mark.parametrize("way", ["yield", "tuple"])
+@pytest.mark.parametrize("way", first_usual(1, ["yield", "tuple"]))
 @pytest.mark.parametrize("rules", sorted(STREAMS))
 def test_of_the_rows_that_one_message_yields_a_bounded_number_is_in_memory(
     tmp_path: Path, way: str, rules: str

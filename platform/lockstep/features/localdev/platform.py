@@ -489,7 +489,9 @@ def _say_step(line: str) -> None:
 _LOCATION_QUERY = """
 query Location($name: String!) {
   workspaceLocationEntryOrError(name: $name) {
-    ... on WorkspaceLocationEntry { locationOrLoadError { __typename ... on PythonError { message } } }
+    ... on WorkspaceLocationEntry {
+      locationOrLoadError { __typename ... on PythonError { message causes { message } } }
+    }
   }
 }
 """
@@ -504,24 +506,35 @@ def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]
         client: Its web server.
         home: The folder of its instance.
     """
-    from dagster_graphql import DagsterGraphQLClientError, ReloadRepositoryLocationStatus
+    from dagster_graphql import DagsterGraphQLClientError
 
     from lockstep.orchestration.launch import find_unhealthy_daemons
 
     if unhealthy := find_unhealthy_daemons(home):
         return [f"daemon {name} does not work yet" for name in unhealthy]
     try:
-        answer = client._execute(_LOCATION_QUERY, {"name": LOCATION})  # noqa: SLF001  # it has no question about a location
-        entry = answer["workspaceLocationEntryOrError"]
-        loaded = entry and entry["locationOrLoadError"]
-        if not loaded:
-            return ["the code location is not loaded yet"]
-        if loaded["__typename"] != "PythonError":
-            return []
-        again = client.reload_repository_location(LOCATION)
+        problem = _find_load_error(client)
+        if problem:
+            client.reload_repository_location(LOCATION)
+            problem = _find_load_error(client)
     except DagsterGraphQLClientError as error:
         return [f"the web server does not answer yet ({error})"]
-    return [] if again.status is ReloadRepositoryLocationStatus.SUCCESS else [f"code location: {again.message}"]
+    if problem is None:
+        return ["the code location is not loaded yet"]
+    return [f"code location: {problem}"] if problem else []
+
+
+def _find_load_error(client: DagsterGraphQLClient) -> str | None:
+    """The error of the code location, its first cause; empty without one, None if it is not loaded yet."""
+    answer = client._execute(_LOCATION_QUERY, {"name": LOCATION})  # noqa: SLF001  # no method has this question
+    entry = answer["workspaceLocationEntryOrError"]
+    loaded = entry and entry["locationOrLoadError"]
+    if not loaded:
+        return None
+    if loaded["__typename"] != "PythonError":
+        return ""
+    errors = [loaded, *loaded["causes"]]
+    return str(errors[-1]["message"]).strip()
 
 
 def start_streams(platform: LocalPlatform) -> Iterator[str]:
