@@ -175,6 +175,11 @@ def test_a_slow_stream_ends_nothing_and_the_next_up_completes_it(
     assert "it is up already" in capsys.readouterr().out
     assert live.servers().started == after
 
+    live.end("daemon")
+    start_platform(live.repository, 30)
+    assert "it is up already" not in capsys.readouterr().out
+    assert live.is_running("daemon")
+
 
 @pytest.mark.usefixtures("own_signals")
 def test_an_interrupt_while_streams_of_a_running_platform_start_ends_nothing(

@@ -709,9 +709,10 @@ def stop_platform(repository: Path) -> None:
 
 
 def _is_whole(platform: LocalPlatform) -> bool:
-    """Whether each server of an earlier start lives; the keeper is started last."""
+    """Whether each server of an earlier start lives, the keeper too, which is started last."""
     servers = platform.servers()
-    return KEEPER in servers.started and not servers.dead() and bool(list_platform_processes(platform.folder))
+    has_all = KEEPER in servers.started and servers.commands.keys() <= servers.started.keys()
+    return has_all and not servers.dead() and bool(list_platform_processes(platform.folder))
 
 
 def _show(platform: LocalPlatform) -> None:
