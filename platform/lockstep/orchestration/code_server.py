@@ -9,6 +9,8 @@ manager starts both again. Runs live on.
 Runs are processes of an inner server. At SIGTERM it waits for them without asking them to end, and a container is
 killed when its grace period is over. This program asks each run first: a stream ends at its next batch boundary, its
 desired state stays `running`, and the supervisor starts it again with the next code server.
+
+Why: docs/decisions/0067-the-code-server-is-dagsters-proxy.md
 """
 
 from __future__ import annotations
