@@ -23,10 +23,11 @@ from lockstep.table.head import FIRST_BATCH, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.current_rows import CurrentRows, RowDifference, StateRows, find_differences, make_replay_schema
 from lockstep.verify.declaration import Declared
-from lockstep.verify.ledger import LedgerChain, LedgerRange, StoredTables
+from lockstep.verify.ledger import LedgerChain, LedgerRange
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.rows import TableRows
 from lockstep.verify.state import RewindFloor, StoredState, show_short
+from lockstep.verify.stored_tables import StoredTables
 
 LOCATED_TOGETHER = 10_000
 """Differences whose batches are read together."""

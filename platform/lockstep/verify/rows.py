@@ -32,10 +32,11 @@ from lockstep.model.table_schema import make_row_schema
 from lockstep.verify.bounds import FileBounds
 from lockstep.verify.files import UNREADABLE, ask_each, open_if_there, require_bytes
 from lockstep.verify.gates.base import is_readable_time
-from lockstep.verify.ledger import BatchStamp, LedgerChain, RowPosition, StoredFile
+from lockstep.verify.ledger import LedgerChain, RowPosition
 from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
 from lockstep.verify.side_tables import ExpectedSideRows
+from lockstep.verify.stored_tables import BatchStamp, StoredFile
 
 BATCH_ROWS = 65_536
 PLACE_COLUMNS = ("_topic", "_topic_id", "_partition")

@@ -41,15 +41,14 @@ from lockstep.verify.ledger import (
     LOSSES,
     LedgerChain,
     LedgerRange,
-    StoredTables,
     find_first_provable,
     find_first_repeatable,
     find_first_with_state,
     make_chains,
-    read_stored,
 )
 from lockstep.verify.lookups import LookupVersions, NotReproducible, RangeLookups
 from lockstep.verify.partition import PartitionInputs, PartitionProof
+from lockstep.verify.read_stored import read_stored
 from lockstep.verify.removed_sessions import NONE_REMOVED, RemovedSessions, read_removed
 from lockstep.verify.replay import Replay
 from lockstep.verify.report import (
@@ -71,6 +70,7 @@ from lockstep.verify.row_replay import ReplayedRows, RowReplay, find_reason
 from lockstep.verify.rows import RowComparison, RowCursor, TableRows
 from lockstep.verify.side_tables import IN_LATE, ExpectedSideRows, SideTableCheck
 from lockstep.verify.state import RewindFloor, StoredState
+from lockstep.verify.stored_tables import StoredTables
 from lockstep.verify.topic_ends import check_topic_ends, describe_end
 
 

@@ -12,7 +12,7 @@ from lockstep.features.compaction.side_files import compact_side_tables
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
-from lockstep.verify.ledger import read_stored
+from lockstep.verify.read_stored import read_stored
 from lockstep.verify.report import Violations
 from tests.support.protocol_run import TOPIC, TOPIC_ID, ProtocolRun, folders_in
 

@@ -61,7 +61,8 @@ from lockstep.table.live_files import LiveFiles
 from lockstep.table.parquet import list_named_files
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
 from lockstep.table.side_files import list_side_files
-from lockstep.verify.ledger import make_chains, read_stored
+from lockstep.verify.ledger import make_chains
+from lockstep.verify.read_stored import read_stored
 from lockstep.verify.report import Violations
 from lockstep.verify.rows import TableRows
 from lockstep.verify.side_tables import ExpectedSideRows, SideTableCheck

@@ -10,8 +10,8 @@ from lockstep.model.position import TopicIdPartition
 from lockstep.table.layout import StreamFolders
 from lockstep.verify.archive import ArchiveClaim, StoredArchive, find_damage, read_groups, split_claims
 from lockstep.verify.files import UNREADABLE, require_bytes
-from lockstep.verify.ledger import StoredTables
 from lockstep.verify.report import ViolationKind, ViolationPlace, Violations
+from lockstep.verify.stored_tables import StoredTables
 
 KIND = ViolationKind.ARCHIVE_DIFFERS
 

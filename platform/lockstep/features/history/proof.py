@@ -18,8 +18,9 @@ from lockstep.table import delta_log, transactions
 from lockstep.table.head import FIRST_BATCH, Head, Imported, Origin
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import LedgerRow, read_positions_at
-from lockstep.verify.ledger import LedgerRange, Skipped, StoredTables, to_microseconds
+from lockstep.verify.ledger import LedgerRange, Skipped, to_microseconds
 from lockstep.verify.report import ViolationKind, Violations
+from lockstep.verify.stored_tables import StoredTables
 
 
 def check_origin(folders: StreamFolders, stored: StoredTables, violations: Violations) -> None:
