@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,8 @@ from lockstep.control.start_request import read_start_request
 from lockstep.errors import LockstepError
 from lockstep.features.localdev import platform as local_platform
 from lockstep.features.localdev import stream_starts
-from lockstep.features.localdev.platform import KEEPER, LocalPlatform, open_live_platform, start_platform
+from lockstep.features.localdev.local_platform import KEEPER, LocalPlatform
+from lockstep.features.localdev.platform import open_live_platform, start_platform
 from lockstep.features.localdev.processes import MARK, list_platform_processes, stop_all
 from lockstep.features.localdev.stream_starts import PATIENCE_SECONDS, PROGRESS_SECONDS, StreamState, await_streams
 from lockstep.table.layout import StreamFolders
@@ -175,6 +177,15 @@ def test_a_slow_stream_ends_nothing_and_the_next_up_completes_it(
     assert "it is up already" in capsys.readouterr().out
     assert live.servers().started == after
 
+
+@pytest.mark.usefixtures("own_signals")
+def test_up_starts_a_server_again_that_was_ended_by_name(
+    live: LocalPlatform, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counter = iter(range(1_000_000))
+    pulse = partial(HeartbeatRecord, phase=Phase.WRITING)
+    monkeypatch.setattr(local_platform, "_look", lambda _, __: StreamState(1, pulse(next(counter))))
+    start_platform(live.repository, 30)
     live.end("daemon")
     start_platform(live.repository, 30)
     assert "it is up already" not in capsys.readouterr().out

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.features.localdev import platform
-from lockstep.features.localdev.platform import INTERRUPTED, LocalPlatform
+from lockstep.features.localdev.local_platform import LocalPlatform
+from lockstep.features.localdev.platform import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lockstep.features.localdev import platform as local_platform
-from lockstep.features.localdev.platform import LocalPlatform, keep_servers
+from lockstep.features.localdev import keeper as keeper_module
+from lockstep.features.localdev.keeper import keep_servers
+from lockstep.features.localdev.local_platform import LocalPlatform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ DEADLINE_SECONDS = 60.0
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatform]:
     """A platform without Kafka, whose servers are started again at once."""
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.001)
+    monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.001)
     made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()
     left: list[subprocess.Popen[bytes]] = []
     keeper = threading.Thread(target=lambda: left.extend(keep_servers(made, over)))

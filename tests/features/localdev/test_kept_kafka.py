@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lockstep.engine.driver.loop import RunOutcome
-from lockstep.features.localdev import platform as local_platform
-from lockstep.features.localdev.platform import LocalPlatform, keep_servers
+from lockstep.features.localdev import keeper as keeper_module
+from lockstep.features.localdev.keeper import keep_servers
+from lockstep.features.localdev.local_platform import LocalPlatform
 from tests.support.adding_stream import adding
 from tests.support.feed import Feed, folded, session
 from tests.support.installation import ROOT
@@ -28,7 +29,7 @@ DEADLINE_SECONDS = 120.0
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_kafka_that_is_killed_comes_back_with_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_platform, "KEEP_SECONDS", 0.1)
+    monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.1)
     platform, over = LocalPlatform(ROOT, tmp_path), threading.Event()
     feed = Feed(platform.start_kafka().bootstrap_servers, "kept")
     topic = feed.create("values")

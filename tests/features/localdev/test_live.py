@@ -19,18 +19,9 @@ from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
 from assets.order_books import ALARMING
 from lockstep.control.handover import StopRequest
-from lockstep.features.localdev.platform import (
-    ALERTS,
-    ALERTS_FILE,
-    DATABASE,
-    KAFKA,
-    LOCATION,
-    LocalPlatform,
-    Servers,
-    find_dagster_problems,
-    find_tool,
-    open_live_platform,
-)
+from lockstep.features.localdev.local_platform import ALERTS, DATABASE, KAFKA, LocalPlatform, Servers, find_tool
+from lockstep.features.localdev.local_servers import ALERTS_FILE, LOCATION, find_dagster_problems
+from lockstep.features.localdev.platform import open_live_platform
 from lockstep.features.localdev.processes import list_platform_processes, stop_all
 from lockstep.operations.lifecycle import stop_stream
 from lockstep.orchestration.names import AUTOMATIC_TAG

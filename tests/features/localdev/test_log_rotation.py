@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from lockstep.features.localdev import log_rotation
-from lockstep.features.localdev import platform as local_platform
+from lockstep.features.localdev import local_servers, log_rotation
+from lockstep.features.localdev.local_platform import LocalPlatform
 from lockstep.features.localdev.log_rotation import LIMIT_BYTES, rotate
-from lockstep.features.localdev.platform import LocalPlatform, start_live
+from lockstep.features.localdev.platform import start_live
 from tests.support.installation import wait_until
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_a_live_platform_rotates_the_log_of_its_kafka(tmp_path: Path, monkeypatc
     platform, started = LocalPlatform(tmp_path, tmp_path / ".live"), dict[str, list[str]]()
     monkeypatch.setattr(LocalPlatform, "start_kafka", lambda _: None)
     monkeypatch.setattr(LocalPlatform, "start", lambda _, name, command: started.setdefault(name, command))
-    monkeypatch.setattr(local_platform, "_start_outputs", lambda _: iter(()))
+    monkeypatch.setattr(local_servers, "_start_outputs", lambda _: iter(()))
     steps = start_live(platform, 1.0)
     next(steps)
     next(steps)

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from assets import order_books
 from lockstep.features.localdev.alert_receiver import AlertRow, StoredAlerts
+from lockstep.features.localdev.local_platform import MOVES_TOPIC, OUTPUTS
 from lockstep.features.localdev.local_postgres import DATABASE, USER, make_address
-from lockstep.features.localdev.platform import MOVES_TOPIC, OUTPUTS
 from lockstep.features.localdev.processes import find_free_ports, start_child
 from tests.support.installation import wait_until
 

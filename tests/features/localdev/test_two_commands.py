@@ -11,7 +11,8 @@ import pytest
 
 from lockstep.errors import LockstepError
 from lockstep.features.localdev import demo, platform
-from lockstep.features.localdev.platform import LocalPlatform, open_live_platform
+from lockstep.features.localdev.local_platform import LocalPlatform
+from lockstep.features.localdev.platform import open_live_platform
 from lockstep.features.localdev.processes import MARK, hold_folder_lock, list_platform_processes, stop_all
 
 if TYPE_CHECKING:

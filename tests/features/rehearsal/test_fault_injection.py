@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.control.heartbeat import RUN_FILE, Heartbeat, RunHeartbeat, is_process_alive, read_this_process
 from lockstep.errors import LockstepError
-from lockstep.features.localdev.platform import LocalPlatform
+from lockstep.features.localdev.local_platform import LocalPlatform
 from lockstep.features.rehearsal import fault_injection
 from lockstep.features.rehearsal.fault_injection import FaultInjector
 from lockstep.features.rehearsal.fault_plan import FaultKind, PlannedFault

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from lockstep.features.localdev.platform import LocalPlatform
+    from lockstep.features.localdev.local_platform import LocalPlatform
 
 
 def never_starts() -> GameDayResult:

@@ -21,7 +21,7 @@ from gql import Client, gql
 from gql.transport.requests import RequestsHTTPTransport
 
 from lockstep.control.heartbeat import Phase, read_heartbeat
-from lockstep.features.localdev.platform import find_dagster_problems
+from lockstep.features.localdev.local_servers import find_dagster_problems
 from lockstep.features.localdev.processes import find_free_ports
 from lockstep.operations.lifecycle import close_hour
 from lockstep.orchestration.names import OUTCOME_TAG

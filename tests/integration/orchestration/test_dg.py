@@ -12,7 +12,7 @@ import psutil
 import pytest
 from dagster_graphql import DagsterGraphQLClient
 
-from lockstep.features.localdev.platform import find_dagster_problems
+from lockstep.features.localdev.local_servers import find_dagster_problems
 from lockstep.features.localdev.processes import find_free_ports, start_detached
 from tests.support.descendants import list_descendants
 from tests.support.installation import wait_until

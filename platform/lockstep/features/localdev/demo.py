@@ -24,7 +24,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lockstep.errors import LockstepError
-from lockstep.features.localdev.platform import LocalPlatform, format_exports
+from lockstep.features.localdev.local_platform import LocalPlatform, format_exports
 from lockstep.features.localdev.processes import hold_folder_lock
 from lockstep.features.localdev.producer import count_produced, produce
 from lockstep.features.localdev.recordings import read_recorded_days, to_sent

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from lockstep.errors import LockstepError
-from lockstep.features.localdev.platform import LocalPlatform
+from lockstep.features.localdev.local_platform import LocalPlatform
 from lockstep.features.quality.check import read_last_check
 from lockstep.features.quality.report import make_report_path
 from lockstep.features.quality.rules import RuleOutcome, RuleResult

@@ -20,7 +20,7 @@ import psutil
 from lockstep.control.heartbeat import is_process_alive, read_heartbeat, read_run_heartbeats
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
-from lockstep.features.localdev.platform import LocalPlatform, find_tool
+from lockstep.features.localdev.local_platform import LocalPlatform, find_tool
 from lockstep.features.localdev.producer import produce
 from lockstep.features.localdev.recordings import Recorded
 from lockstep.features.rehearsal.fault_plan import FaultKind, PlannedFault

@@ -24,13 +24,8 @@ from lockstep.declare.discovery import find_streams
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.feed import list_recordings
-from lockstep.features.localdev.platform import (
-    HOSTED_STREAMS,
-    INTERRUPTED,
-    SMALL_STREAMS,
-    LocalPlatform,
-    start_live,
-)
+from lockstep.features.localdev.local_platform import LocalPlatform
+from lockstep.features.localdev.platform import HOSTED_STREAMS, INTERRUPTED, SMALL_STREAMS, start_live
 from lockstep.features.localdev.processes import hold_folder_lock, ignore_interrupts, interrupt_by_signals, stop_all
 from lockstep.features.rehearsal.fault_injection import FaultInjector
 from lockstep.features.rehearsal.fault_plan import (
