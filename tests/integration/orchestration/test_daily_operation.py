@@ -175,7 +175,6 @@ def test_the_jobs_of_compaction_and_housekeeping_run_through_the_daemon(
     assert DeltaTable(installation.folders.table).to_pyarrow_table().num_rows == before
 
 
-@pytest.mark.slow
 def test_a_result_stays_visible_while_windows_go_by(installation: Installation, web: WebServer) -> None:
     installation.run_command("lockstep.cli", "start", "order_books")
     writing_run(installation)
@@ -240,7 +239,6 @@ def test_the_figures_of_the_table_begin_with_lag_freshness_and_completeness(inst
         assert each["completeness_percent"].value == 100.0
 
 
-@pytest.mark.slow
 def test_materialize_all_succeeds_and_leaves_a_live_table_alone(installation: Installation, web: WebServer) -> None:
     living, epoch = writing_run(installation), installation.epoch()
     whole = installation.start("asset", "materialize", "--select", "order_books/table,order_books/compaction")
