@@ -4,10 +4,10 @@
 
 Dagster's proxy starts an inner server, and another at each Reload; the earlier server stays until its runs have ended.
 The proxy does not notice the end of an inner server: this program kills the proxy then, and ends, so that a process
-manager starts both again. Runs live on.
+manager starts both again. Runs continue, unless the manager ends them, as a container does.
 
-Runs are processes of an inner server. At SIGTERM it waits for them without asking them to end, and a container is
-killed when its grace period is over. This program asks each run first: a stream ends at its next batch boundary, its
+Runs are processes of an inner server. At SIGTERM it waits for them without asking them to end, and a container
+is killed when its grace period is over. This program asks each run first: a stream ends at its next batch boundary, its
 desired state stays `running`, and the supervisor starts it again with the next code server.
 
 Why: docs/decisions/0067-the-code-server-is-dagsters-proxy.md
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import psutil
@@ -33,9 +33,14 @@ WATCH_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 """For the end of all runs. A stream's own bound is `Limits.stop_timeout_seconds`, 20 by default."""
 HEARTBEAT_SECONDS = 600
-"""An inner server without its proxy's heartbeats starts no further run, and ends after its last run: Dagster's 30 s are
-short for a busy machine."""
-_START = (sys.executable, "-m", "dagster", "code-server", "start", "--heartbeat-ttl", str(HEARTBEAT_SECONDS))
+"""An inner server without its proxy's heartbeats for this time starts no further run, and ends after its last one; it
+checks once in this time. Dagster's 30 s are short for a busy machine."""
+LOAD_SECONDS = 300
+"""Time for an inner server to start and load the code: a module that hangs would end Reload for good."""
+_START = (
+    *(sys.executable, "-m", "dagster", "code-server", "start"),
+    *("--heartbeat-ttl", str(HEARTBEAT_SECONDS), "--startup-timeout", str(LOAD_SECONDS)),
+)
 
 
 def serve(arguments: Sequence[str], wanted: threading.Event) -> int:
@@ -46,18 +51,40 @@ def serve(arguments: Sequence[str], wanted: threading.Event) -> int:
         wanted: Set when it is to end, after its runs.
     """
     with subprocess.Popen(make_tied_command([*_START, *arguments])) as server:
-        proxy = psutil.Process(server.pid)
-        newest: psutil.Process | None = None
-        while server.poll() is None and not wanted.wait(WATCH_SECONDS):
-            newest = max(_list_inner_servers(proxy), key=psutil.Process.create_time, default=newest)
-            if newest is not None and not _is_alive(newest):
-                server.kill()  # SIGTERM would wait for all runs of its inner servers
-                server.wait()
-                sys.stderr.write("the inner server with the code ended, so this code server ends; runs continue\n")
-        if server.poll() is None:
-            end_runs(proxy, PATIENCE_SECONDS)
-            server.terminate()
+        try:
+            _watch(server, wanted)
+            if server.poll() is None:
+                end_runs(psutil.Process(server.pid), PATIENCE_SECONDS)
+                server.terminate()
+        except BaseException:
+            server.kill()  # the end of this block waits for it
+            raise
         return server.wait()
+
+
+def _watch(server: subprocess.Popen[bytes], wanted: threading.Event) -> None:
+    """Return when the end is wanted, or after the end of the proxy, which the end of the newest inner server causes."""
+    proxy = psutil.Process(server.pid)
+    inner: set[psutil.Process] = set()
+    while not wanted.wait(WATCH_SECONDS):
+        inner |= _list_inner_servers(proxy)
+        newest = max(inner, key=psutil.Process.create_time, default=None)
+        if newest is not None and not _is_alive(newest):
+            sys.stderr.write("the inner server with the code ended, so this code server ends\n")
+            server.kill()  # SIGTERM would wait for all runs of its inner servers
+            server.wait()
+        if server.poll() is not None:
+            _end_idle(inner)
+            return
+        inner = {process for process in inner if _is_alive(process)}
+
+
+def _end_idle(inner: Iterable[psutil.Process]) -> None:
+    """Ask inner servers without runs to end, which would wait for heartbeats of their proxy."""
+    for process in inner:
+        with suppress(psutil.Error):
+            if not any(map(is_run, process.children())):
+                process.terminate()
 
 
 def end_runs(proxy: psutil.Process, patience_seconds: float) -> None:
@@ -66,7 +93,7 @@ def end_runs(proxy: psutil.Process, patience_seconds: float) -> None:
     asked = set[psutil.Process]()
     while (runs := _find_runs(proxy)) and time.monotonic() < deadline:
         for run in runs - asked:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error):
                 run.terminate()
         asked |= runs
         time.sleep(POLL_SECONDS)
@@ -76,8 +103,8 @@ def _find_runs(proxy: psutil.Process) -> set[psutil.Process]:
     """The processes in which Dagster launched runs."""
     runs = set[psutil.Process]()
     for inner in _list_inner_servers(proxy):
-        with suppress(psutil.NoSuchProcess):
-            runs.update(child for child in inner.children() if is_run(child))
+        with suppress(psutil.Error):
+            runs.update(filter(is_run, inner.children()))
     return runs
 
 
@@ -88,12 +115,11 @@ def is_run(process: psutil.Process) -> bool:
     return False
 
 
-def _list_inner_servers(proxy: psutil.Process) -> Iterator[psutil.Process]:
+def _list_inner_servers(proxy: psutil.Process) -> set[psutil.Process]:
     """The inner servers of a proxy, those that wait for their last runs too."""
-    with suppress(psutil.NoSuchProcess):
-        for child in proxy.children():
-            if is_inner_server(child):
-                yield child
+    with suppress(psutil.Error):
+        return set(filter(is_inner_server, proxy.children()))
+    return set()
 
 
 def is_inner_server(process: psutil.Process) -> bool:
@@ -104,7 +130,7 @@ def is_inner_server(process: psutil.Process) -> bool:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
+    with suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 

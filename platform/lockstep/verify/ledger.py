@@ -1,8 +1,4 @@
-"""Rows of the ledger as stored, and their chains.
-
-The proof opens files itself (`verify.files`), not through `lockstep.storage`: it must not share the readers of the
-data that it proves.
-"""
+"""Rows of the ledger as stored, and the chain that they make of each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads ledger, commits and side files as stored, and compares them."""
+"""Reads ledger, commits and side files as stored, and compares them.
+
+The proof opens files itself (`verify.files`), not through `lockstep.storage`: it must not share the readers of the
+data that it proves.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Side files as commits name them, compared with those of the side tables.
-
-The proof opens files itself (`verify.files`).
-"""
+"""Side files as commits name them, compared with those of the side tables."""
 
 from __future__ import annotations
 

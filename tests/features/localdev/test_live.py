@@ -19,6 +19,7 @@ from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
 from assets.order_books import ALARMING
 from lockstep.control.handover import StopRequest
+from lockstep.errors import LockstepError
 from lockstep.features.localdev.local_platform import ALERTS, DATABASE, KAFKA, LocalPlatform, Servers, find_tool
 from lockstep.features.localdev.local_servers import ALERTS_FILE, LOCATION, find_dagster_problems
 from lockstep.features.localdev.platform import open_live_platform
@@ -172,11 +173,12 @@ def test_reload_shows_the_edited_definitions_and_the_streams_go_on(live: Live) -
 
     definitions.write_text(code + "\n1 / 0\n")
     assert console.reload_repository_location(LOCATION).status is ReloadRepositoryLocationStatus.FAILURE
-    (problem,) = find_dagster_problems(console, live.platform.dagster_home)
-    assert "ZeroDivisionError" in problem
+    with pytest.raises(LockstepError, match="ZeroDivisionError"):
+        find_dagster_problems(console, live.platform.dagster_home)
 
     definitions.write_text(code)
-    assert find_dagster_problems(console, live.platform.dagster_home) == []  # it loads the corrected code
+    assert console.reload_repository_location(LOCATION).status is ReloadRepositoryLocationStatus.SUCCESS
+    assert find_dagster_problems(console, live.platform.dagster_home) == []
     assert list_owners(console) == {"data-platform"}
     at = {stream: live.head(stream).batch for stream in STREAMS}
     wait_until(lambda: all(live.head(stream).batch > at[stream] for stream in STREAMS), "all streams go on")

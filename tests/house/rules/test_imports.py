@@ -121,7 +121,7 @@ ONE_IMPORTER = {
     "table.decimal_column": "the bytes of decimals, apart from the other columns of rows",
     "testing.batches": "batches with crashes, apart from the run as a whole",
     "verify.read_stored": "all reading of logs and files, apart from the proofs of what was read",
-    "verify.side_files": "the comparison of side files with the commits that name them, apart from the reading of tables",
+    "verify.side_files": "side files against the commits that name them, apart from the reading of tables",
     "verify.row_replay": "rows against states, which needs no Kafka, apart from the fold of the log",
     "verify.table_difference": "the rows of a replaced table: the second reading of the engine's",
     "verify.bounds": "what the log says of one file's columns, apart from the rows of partitions",

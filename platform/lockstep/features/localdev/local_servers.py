@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lockstep.errors import EnvironmentProblem
+from lockstep.errors import EnvironmentProblem, LockstepError
 from lockstep.features.localdev import log_rotation
 from lockstep.features.localdev.local_platform import (
     ALERTS,
@@ -42,6 +43,8 @@ LOCATION = "lockstep"
 """The code location."""
 ANSWER_SECONDS = 20
 """Time for an answer of Dagster's web server."""
+RELOAD_SECONDS = 240
+"""Time for a Reload; Dagster's own limit is 180 s."""
 ALERTS_FILE = "alerts.jsonl"
 
 
@@ -117,6 +120,7 @@ def _start_dagster(platform: LocalPlatform) -> None:
 
     create_dagster_storage(platform.dagster_home)
     workspace = platform.folder / "workspace.yaml"
+    had_code = platform.is_running("code")
     platform.ensure("code", lambda: _make_code_command(platform, workspace))
     code = int(_find_option(platform.servers().commands["code"], "-p"))
     platform.wait(lambda: not is_free(code), lambda: "the code server does not listen yet", show_step)
@@ -124,6 +128,8 @@ def _start_dagster(platform: LocalPlatform) -> None:
     platform.ensure("daemon", lambda: ["dagster-daemon", "run", "-w", str(workspace)])
     port = int(_find_option(platform.servers().commands["web"], "-p"))
     platform.set_console(f"http://127.0.0.1:{port}")
+    if had_code:
+        _reload_broken_code(port)
     client = DagsterGraphQLClient("127.0.0.1", port, timeout=ANSWER_SECONDS)
     find_problems = partial(find_dagster_problems, client, platform.dagster_home)
     platform.wait(lambda: not find_problems(), lambda: "; ".join(find_problems()), show_step)
@@ -149,11 +155,14 @@ def _find_option(command: Sequence[str], option: str) -> str:
     return command[list(command).index(option) + 1]
 
 
+_ERROR = "PythonError"
+_UNREACHABLE = "DagsterUserCodeUnreachableError"
+"""The web server asks an unreachable code server again by itself."""
 _LOCATION_QUERY = """
 query Location($name: String!) {
   workspaceLocationEntryOrError(name: $name) {
     ... on WorkspaceLocationEntry {
-      locationOrLoadError { __typename ... on PythonError { message causes { message } } }
+      locationOrLoadError { __typename ... on PythonError { className message causes { message } } }
     }
   }
 }
@@ -163,11 +172,12 @@ query Location($name: String!) {
 def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]:
     """Reasons why Dagster does not work yet, as text; empty when its daemons and the code location do.
 
-    A location with an error loads its code again, which may be corrected by now.
-
     Args:
         client: Its web server.
         home: The folder of its instance.
+
+    Raises:
+        LockstepError: The code cannot be loaded; names the first cause.
     """
     from dagster_graphql import DagsterGraphQLClientError
 
@@ -176,25 +186,32 @@ def find_dagster_problems(client: DagsterGraphQLClient, home: Path) -> list[str]
     if unhealthy := find_unhealthy_daemons(home):
         return [f"daemon {name} does not work yet" for name in unhealthy]
     try:
-        problem = _find_load_error(client)
-        if problem:
-            client.reload_repository_location(LOCATION)
-            problem = _find_load_error(client)
+        location = _ask_location(client)
     except DagsterGraphQLClientError as error:
         return [f"the web server does not answer yet ({error})"]
-    if problem is None:
+    if location is None or location.get("className") == _UNREACHABLE:
         return ["the code location is not loaded yet"]
-    return [f"code location: {problem}"] if problem else []
+    if location["__typename"] == _ERROR:
+        errors = [location, *location["causes"]]
+        problem = f"the code location: {str(errors[-1]['message']).strip()}"
+        raise LockstepError(problem, next_step="correct the code, then make up, or Reload in Dagster")
+    return []
 
 
-def _find_load_error(client: DagsterGraphQLClient) -> str | None:
-    """The error of the code location, its first cause; empty without one, None if it is not loaded yet."""
+def _ask_location(client: DagsterGraphQLClient) -> dict[str, Any] | None:
+    """The code location, or the error of its last load; None if it is not loaded yet."""
     answer = client._execute(_LOCATION_QUERY, {"name": LOCATION})  # noqa: SLF001  # no method has this question
     entry = answer["workspaceLocationEntryOrError"]
-    loaded = entry and entry["locationOrLoadError"]
-    if not loaded:
-        return None
-    if loaded["__typename"] != "PythonError":
-        return ""
-    errors = [loaded, *loaded["causes"]]
-    return str(errors[-1]["message"]).strip()
+    location: dict[str, Any] | None = entry and entry["locationOrLoadError"]
+    return location
+
+
+def _reload_broken_code(port: int) -> None:
+    """Load the code again if its last load failed; it may be correct by now."""
+    from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
+
+    client = DagsterGraphQLClient("127.0.0.1", port, timeout=RELOAD_SECONDS)
+    with suppress(DagsterGraphQLClientError):
+        location = _ask_location(client)
+        if location is not None and location["__typename"] == _ERROR:
+            client.reload_repository_location(LOCATION)

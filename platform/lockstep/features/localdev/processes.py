@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +32,7 @@ from lockstep.errors import LockstepError
 from lockstep.orchestration.code_server import is_inner_server, is_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from types import FrameType
 
 
@@ -181,6 +182,10 @@ def list_platform_processes(folder: Path) -> list[psutil.Process]:
     return [process for process in processes if (process.info["environ"] or {}).get(MARK) == str(folder)]
 
 
+_Choice = Callable[[psutil.Process, Mapping[int, psutil.Process]], bool]
+"""Whether a process is asked to end, by all processes of its platform."""
+
+
 def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) -> None:
     """End all processes of the platform, in any state; within 30 s.
 
@@ -197,13 +202,11 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
     """
     kept = {*servers, *broker}
 
-    def is_first(process: psutil.Process, all_of_it: Collection[int]) -> bool:
-        if process.pid in kept:
-            return False
-        parent = process.info["ppid"]
-        return parent not in all_of_it or (is_run(process) and is_inner_server(psutil.Process(parent)))
+    def is_first(process: psutil.Process, all_of_it: Mapping[int, psutil.Process]) -> bool:
+        parent = all_of_it.get(process.info["ppid"])
+        return process.pid not in kept and (parent is None or (is_run(process) and is_inner_server(parent)))
 
-    waves: list[tuple[Callable[[psutil.Process, Collection[int]], bool], signal.Signals, float]] = [
+    waves: list[tuple[_Choice, signal.Signals, float]] = [
         (is_first, signal.SIGTERM, 21.0),  # 1
         (lambda process, _: process.pid not in broker, signal.SIGTERM, 3.0),  # 2
         (lambda *_: True, signal.SIGTERM, 3.0),  # 3
@@ -213,15 +216,13 @@ def stop_all(folder: Path, servers: Collection[int], broker: Collection[int]) ->
         _end(folder, chosen, number, seconds)
 
 
-def _end(
-    folder: Path, chosen: Callable[[psutil.Process, Collection[int]], bool], number: signal.Signals, seconds: float
-) -> None:
+def _end(folder: Path, chosen: _Choice, number: signal.Signals, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     asked = set[psutil.Process]()
     while time.monotonic() < deadline:
         alive = list_platform_processes(folder)
-        pids = {process.pid for process in alive}
-        left = [process for process in alive if chosen(process, pids) and _hears(process.pid, number)]
+        by_pid = {process.pid: process for process in alive}
+        left = [process for process in alive if chosen(process, by_pid) and _hears(process.pid, number)]
         if not left:
             return
         for process in left:
