@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import sys
+import time
 import uuid
 from functools import cache
 from pathlib import Path
@@ -159,7 +160,7 @@ def _own_code() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_repetitions() -> Iterator[None]:
-    """Spare repetitions of each test: the parser of all commands, and collections by growth.
+    """Spare repetitions of each test: the parser of all commands, and most full collections.
 
     The process of many tests grows by more than tasks, and a full collection visits the objects of all modules.
     """
@@ -169,7 +170,8 @@ def _quick_repetitions() -> Iterator[None]:
         if "lockstep.engine.executor.task" in sys.modules:
             from lockstep.engine.executor.collector import CollectorSchedule
 
-            patch.setattr("lockstep.engine.executor.task._COLLECTOR", CollectorSchedule(read_memory=lambda: 0))
+            rare = CollectorSchedule(clock=lambda: time.monotonic() / 5, read_memory=lambda: 0)
+            patch.setattr("lockstep.engine.executor.task._COLLECTOR", rare)
         yield
 
 
