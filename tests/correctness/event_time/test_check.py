@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(TIMERS, id="timers", marks=pytest.mark.slow), pytest.param(REORDERED, id="reordered")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [pytest.param(TIMERS, id="timers"), pytest.param(REORDERED, id="reordered")])
 def test_a_table_with_timers_and_held_messages_passes_its_check(
     broker: Broker, spark: SparkSession, topic_family: str, tmp_path: Path, case: Case
 ) -> None:

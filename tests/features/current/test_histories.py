@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STEPS = 12
 SEEDS = 270
-USUAL = 4
+USUAL = 2
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ from tests.support.offline_rewind import rewind
 from tests.support.offline_stream import Offline
 from tests.support.plain_reader import read_table
 from tests.support.postgres import Postgres
+from tests.support.tiers import first_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -428,7 +429,7 @@ def test_each_event_has_an_outcome_for_each_kind_and_a_row_in_the_page() -> None
     assert "\n".join(lines) in PAGE.read_text()
 
 
-@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("event", first_usual(6, EVENTS))
 def test_each_event_has_its_outcome_outside_of_kafka(
     url: str, receiver: Receiver, tmp_path: Path, event: PastEvent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ DEADLINE_SECONDS = 60.0
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatform]:
     """A platform without Kafka, whose servers are started again at once."""
     (tmp_path / "logs").mkdir()
-    monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.001)
+    monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.1)
     made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()
     left: list[subprocess.Popen[bytes]] = []
     keeper = threading.Thread(target=lambda: left.extend(keep_servers(made, over)))
