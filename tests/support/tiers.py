@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
 
-def first_usual(count: int, cases: Iterable[object]) -> list[object]:
-    """The cases of a test, of which the first `count` are usual and the others slow.
+def first_usual(count: int, cases: Collection[object]) -> list[object]:
+    """The cases of a test, of which `count` are usual and the others slow.
 
     Args:
-        count: Number of usual cases.
+        count: Number of usual cases: the first that are not slow already.
         cases: All of them, a tuple for several names.
     """
-    return [case if number < count else _make_slow(case) for number, case in enumerate(cases)]
+    usual = [case for case in cases if not _is_slow(case)]
+    slow = [case for case in cases if _is_slow(case)]
+    return [*usual[:count], *map(_make_slow, usual[count:]), *slow]
+
+
+def _is_slow(case: object) -> bool:
+    return isinstance(case, ParameterSet) and any(mark.name == "slow" for mark in case.marks)
 
 
 def _make_slow(case: object) -> ParameterSet:
