@@ -20,6 +20,17 @@ def first_usual(count: int, cases: Collection[object]) -> list[object]:
     return [*usual[:count], *map(_make_slow, usual[count:]), *slow]
 
 
+def keep_usual(usual: Collection[object], cases: Collection[object]) -> list[object]:
+    """The cases of a test, of which those of `usual` are usual and the others slow.
+
+    Args:
+        usual: The usual cases.
+        cases: All of them, a tuple for several names.
+    """
+    assert set(usual) <= set(cases), f"no cases: {set(usual) - set(cases)}"
+    return [case if case in usual else _make_slow(case) for case in cases]
+
+
 def _is_slow(case: object) -> bool:
     return isinstance(case, ParameterSet) and any(mark.name == "slow" for mark in case.marks)
 

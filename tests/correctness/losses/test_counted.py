@@ -22,7 +22,7 @@ from lockstep import (
 )
 from lockstep.testing import RENUMBER, Judgement, SentMessage, run
 from tests.support.examples import THOROUGH, scale_examples
-from tests.support.tiers import first_usual
+from tests.support.tiers import keep_usual
 from tests.support.window_folds import LATENESS, REFUSED, Tumbling, Value, a_stream
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def count_lost(ran: RunResult[WindowState[list[int]], Values]) -> int:
     return sum(loss.messages or 0 for loss in ran.losses)
 
 
-@pytest.mark.parametrize("name", first_usual(4, CLASSES))
+@pytest.mark.parametrize("name", keep_usual(("none", "once, suspending", "window, accepting", "reorder"), CLASSES))
 @settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(steps=STEPS, split=some.sampled_from([1, 3, 7]))
 def test_no_message_that_was_accepted_disappears(name: str, steps: list[tuple[str, int, str]], split: int) -> None:

@@ -25,7 +25,7 @@ from lockstep import (
 )
 from lockstep.testing import SentMessage, run
 from tests.support.examples import THOROUGH, scale_examples
-from tests.support.tiers import first_usual
+from tests.support.tiers import keep_usual
 from tests.support.window_folds import LATENESS, ListFold, Silence, Sliding, Tumbling, Value, a_stream, disordered
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def log_with(
 
 
 @pytest.mark.parametrize("fold", [Placing(), AnySliding(), AnySilence()], ids=lambda fold: type(fold).__name__)
-@pytest.mark.parametrize("name", first_usual(4, TOLERANT))
+@pytest.mark.parametrize("name", keep_usual(("none", "ordered", "window, accepting", "reorder"), TOLERANT))
 @settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(steps=STEPS, places=PLACES, split=some.sampled_from([None, 3]))
 def test_garbage_is_set_aside_alone(

@@ -237,7 +237,7 @@ def check_splits(name: str, made: ModuleType, steps: list[tuple[str, int, str]])
     assert whole == run(stream, *sent, split=Split(2, crashes=False))
 
 
-@pytest.mark.parametrize("name", first_usual(2, NAMES))
+@pytest.mark.parametrize("name", first_usual(3, NAMES))
 @settings(max_examples=EXAMPLES)
 @given(made=sources().map(make_folds), steps=STEPS)
 def test_any_split_gives_the_same_rows(name: str, made: ModuleType, steps: list[tuple[str, int, str]]) -> None:

@@ -175,7 +175,7 @@ def is_violated(report: VerifyReport) -> bool:
     return report.status is InvariantStatus.VIOLATED
 
 
-@settings(max_examples=scale_examples(40, usual=5), deadline=None, phases=[Phase.generate])
+@settings(max_examples=scale_examples(40, usual=8), deadline=None, phases=[Phase.generate])
 @given(
     steps=st.lists(STEPS, min_size=4, max_size=16),
     seed=st.integers(0, 10_000),

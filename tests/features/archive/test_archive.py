@@ -58,7 +58,7 @@ from tests.features.archive.archiving import (
 from tests.support.feed import session, update
 from tests.support.offline_proof import prove
 from tests.support.offline_rewind import rewind
-from tests.support.tiers import first_usual
+from tests.support.tiers import keep_usual
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -350,7 +350,7 @@ def test_the_fold_of_the_archive_is_that_of_kafka(tmp_path: Path) -> None:
     assert result.ranges[0].archived is None
 
 
-@pytest.mark.parametrize("moment", first_usual(2, MOMENTS))
+@pytest.mark.parametrize("moment", keep_usual(("before the commit", "between the side tables"), MOMENTS))
 def test_a_process_that_dies_in_a_commit_leaves_neither_a_gap_nor_a_repetition(tmp_path: Path, moment: str) -> None:
     command = [sys.executable, "-m", "tests.features.archive.archiving", str(tmp_path), moment]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -9

@@ -212,7 +212,6 @@ def test_windows_follow_batches_and_a_compaction(built: Site, copy: Path) -> Non
     assert stored_windows(DerivedFolders("activity", copy).table) == expected
 
 
-@pytest.mark.slow
 def test_rows_that_retention_has_dropped_stay_derived(site: Site) -> None:
     """Retention changes data, so that a query without options would end at it."""
     site.send(interleaved("ann", "bob", updates=20))

@@ -61,7 +61,7 @@ from tests.support.feed import session, update
 from tests.support.follower_looks import Killed, die
 from tests.support.protocol_run import ProtocolRun, folders_in
 from tests.support.stream_table import stored_rows
-from tests.support.tiers import first_usual
+from tests.support.tiers import first_usual, keep_usual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,7 @@ def test_after_many_rewinds_the_dataset_is_the_table_and_has_no_row_twice(
     run_history(tmp_path, monkeypatch, seed, 10)
 
 
-@pytest.mark.parametrize("step", first_usual(1, WITHDRAWAL_STEPS))
+@pytest.mark.parametrize("step", keep_usual(("after an hour is withdrawn",), WITHDRAWAL_STEPS))
 def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Path, step: str) -> None:
     made = begin(tmp_path)
     first = export(made)

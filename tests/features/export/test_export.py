@@ -49,7 +49,7 @@ from tests.features.export.exporting import STEPS
 from tests.support import stream_table
 from tests.support.protocol_run import ProtocolRun, folders_in
 from tests.support.stream_table import StreamTable, live_files, stored_rows
-from tests.support.tiers import first_usual
+from tests.support.tiers import keep_usual
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,7 +202,7 @@ def test_an_hour_that_waits_for_compaction_is_not_exported(table: StreamTable) -
     assert (waiting.reason, waiting.hours) == (WaitReason.COMPACTION, 2)
 
 
-@pytest.mark.parametrize("step", first_usual(1, STEPS))
+@pytest.mark.parametrize("step", keep_usual(("published",), STEPS))
 def test_an_export_that_is_killed_leaves_a_whole_hour_or_none_and_the_next_goes_on(
     filled: StreamTable, step: str
 ) -> None:
@@ -367,7 +367,6 @@ def test_the_source_of_a_newer_export_is_not_replaced_by_that_of_an_older_plan(
         made.export(made.run.output.base().head.batch)
 
 
-@pytest.mark.slow
 def test_an_hour_that_leaves_the_export_is_not_dropped_from_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +390,6 @@ def test_an_hour_that_leaves_the_export_is_not_dropped_from_the_table(
     assert (first in hours, second in hours) == (False, True)
 
 
-@pytest.mark.slow
 def test_retention_takes_the_hours_of_another_table_for_no_export_of_this_one(tmp_path: Path) -> None:
     stream = make_stream(Export(folder=str(tmp_path / "archive")), retention=timedelta(hours=2))
     one, other = (Rewound(ProtocolRun(folders_in(tmp_path / name)), stream) for name in ("one", "other"))

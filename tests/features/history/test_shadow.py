@@ -553,7 +553,6 @@ def _own_modules() -> Iterator[None]:
     sys.path[:] = path
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_own_modules")
 def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_path: Path) -> None:
     made = platform_in(tmp_path, broker)
@@ -681,7 +680,7 @@ def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
     prove(runs)
 
 
-@pytest.mark.parametrize("step", first_usual(1, ["_copy_side", "_open_shadow", "commit_promotion"]))
+@pytest.mark.parametrize("step", first_usual(1, ["commit_promotion", "_open_shadow", "_copy_side"]))
 def test_a_promotion_on_a_full_disk_does_not_keep_it_full(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -148,7 +148,6 @@ def test_eight_streams_in_one_host_stay_whole_over_a_kill_a_halt_a_stop_a_hang_a
         hosted.prove(number)
 
 
-@pytest.mark.slow
 def test_a_second_host_takes_the_streams_and_the_first_has_them_again_after_its_kill(
     feed: Feed, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.features.localdev import keeper as keeper_module
 from lockstep.features.localdev.keeper import keep_servers
-from lockstep.features.localdev.local_platform import LocalPlatform
+from lockstep.features.localdev.local_platform import KAFKA, LocalPlatform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,3 +64,15 @@ def test_a_server_that_was_ended_stays_so(platform: LocalPlatform) -> None:
     os.kill(before.pid, signal.SIGKILL)
     wait_until(lambda: platform.servers().started["web"] != before)
     assert set(platform.servers().started) == {"web"}
+
+
+def test_a_dead_kafka_is_started_by_its_own_way(platform: LocalPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(LocalPlatform, "restart_kafka", lambda of: again.append(of.start(KAFKA, SLEEP)))
+    first = platform.start(KAFKA, SLEEP)
+    first.kill()
+    first.wait()
+    wait_until(lambda: again)
+    platform.end(KAFKA)
+    assert len(again) == 1
+    again[0].wait()

@@ -163,6 +163,7 @@ def list_owners(console: DagsterGraphQLClient) -> set[str]:
 
 def test_reload_shows_the_edited_definitions_and_the_streams_go_on(live: Live) -> None:
     console = DagsterGraphQLClient(live.servers.console.removeprefix("http://"), timeout=DEADLINE_SECONDS)
+    wait_until(lambda: all(live.platform.head(stream) for stream in STREAMS), "a table of each stream")
     epochs = {stream: live.head(stream).epoch for stream in STREAMS}
     definitions = live.platform.repository / "definitions.py"
     code = definitions.read_text()

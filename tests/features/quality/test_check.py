@@ -143,7 +143,6 @@ def test_rows_that_retention_drops_between_two_checks_are_not_counted_any_more(
     assert checked.partitions == before.partitions
 
 
-@pytest.mark.slow
 def test_another_class_judges_forgotten_partitions_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
     """A class without order lets one of them fall and another one repeat; their sum would pass for in order."""
     batches = clean_batches(3)

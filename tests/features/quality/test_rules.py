@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException
 
 from lockstep import DecimalType
 from lockstep.declare.rules import Rule, check_rules
+from lockstep.features.quality import aggregate
 from lockstep.features.quality.aggregate import compile_rules, summarize
 from lockstep.features.quality.check import RULES, Checked, check_stream
 from lockstep.features.quality.increment import (
@@ -188,7 +189,10 @@ def test_a_value_that_is_no_key_of_another_table_is_found(spark: SparkSession, t
     assert "value is of type bigint, name of values/table of string" in str(said)
 
 
-def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_increment_reads_what_was_added_and_judges_the_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The increment is judged with the options of a large table."""
     batches = clean_batches(5)
     folders = write(tmp_path, batches[:3])
     first = check_stream(spark, folders, rules=GOOD)
@@ -201,7 +205,9 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(spark: SparkSess
 
     write_more(folders, batches, 3)
     spark.sparkContext.setJobGroup("increment", "increment")
-    second = check_stream(spark, folders, rules=GOOD[:3] + GOOD[3:])
+    with monkeypatch.context() as patch:
+        patch.setattr(aggregate, "SMALL_BYTES", -1)
+        second = check_stream(spark, folders, rules=GOOD[:3] + GOOD[3:])
     whole = check_stream(spark, folders, rules=GOOD, full=True)
     assert (second.coverage.full, second.coverage.files, second.coverage.rows) == (False, 6, whole.rows - first.rows)
     built_in = {name: outcome for name, outcome in outcomes(second).items() if name in RULES}

@@ -41,7 +41,7 @@ from tests.support.adding_stream import POISON, adding
 from tests.support.feed import snapshot, update
 from tests.support.local_runs import LocalRuns
 from tests.support.plain_reader import named_files, read_table
-from tests.support.tiers import first_usual
+from tests.support.tiers import keep_usual
 
 if TYPE_CHECKING:
     from lockstep.table.head import Head
@@ -89,7 +89,7 @@ def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport
     return report
 
 
-@pytest.mark.parametrize("moment", first_usual(1, KINDS))
+@pytest.mark.parametrize("moment", keep_usual(("before the removal",), KINDS))
 def test_a_killed_retention_is_proven_at_any_moment_and_completed_by_housekeeping(
     hours: LocalRuns, feed: Feed, moment: str
 ) -> None:

@@ -103,7 +103,6 @@ def test_a_rule_that_a_test_sees_is_killed_and_one_that_none_sees_survives(root:
     assert (root / "platform/shape/clamping.py").read_text() == LIBRARY
 
 
-@pytest.mark.slow
 def test_a_mutant_that_is_called_equivalent_must_survive(root: Path) -> None:
     equal = mutant("equal", *LOWER, "test_a_number_within_the_limits_stays", "nobody asks for less than 0")
     assert judged(root, equal) == ([Outcome.EQUIVALENT], True)

@@ -226,9 +226,7 @@ def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param("incoming", marks=pytest.mark.slow), "ledger/_delta_log/00000000000000000000.json"]
-)
+@pytest.mark.parametrize("name", ["incoming", "ledger/_delta_log/00000000000000000000.json"])
 def test_a_restore_knows_what_it_has_created_itself(
     made: Platform,
     topic: str,
@@ -320,7 +318,6 @@ def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_
     assert_goes_on(made, topic, elsewhere)
 
 
-@pytest.mark.slow
 def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,7 +216,7 @@ def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [pytest.param("table", marks=pytest.mark.slow), "ledger"])
+@pytest.mark.parametrize("left", ["table", "ledger"])
 def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its_name_begins(
     made: Platform, left: str
 ) -> None:
