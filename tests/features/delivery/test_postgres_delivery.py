@@ -163,6 +163,17 @@ def test_rows_are_appended_once_and_keys_have_their_last_row(url: str, tmp_path:
         assert (proof.status, proof.reason) == PROVEN
 
 
+def test_a_key_of_two_topics_has_the_row_of_the_later_batch(url: str, tmp_path: Path) -> None:
+    """In one transaction of both batches the rows of the first topic would precede those of the second."""
+    offline = Offline(keeping(), tmp_path)
+    (tmp_path / "tables").mkdir()
+    earlier = [("q", message(Kind.SNAPSHOT, 1, x=1)), ("q", message(Kind.UPDATE, 2, x=1))]
+    later = [("p", message(Kind.SNAPSHOT, 1, x=1)), ("p", message(Kind.UPDATE, 2, x=3))]
+    offline.run({"kept.two": earlier}, {"kept.one": later})
+    deliver(offline, declare(offline, "current", name="current", **(CURRENT | {"key": ("name",)})))
+    assert [(row["name"], row["value"]) for row in read_rows(url, "current")] == [("x", 4)]
+
+
 def test_the_row_of_the_delivery_shows_its_position(url: str, offline: Offline) -> None:
     deliver(offline, declare(offline))
     with psycopg.connect(url) as connection:

@@ -1612,7 +1612,7 @@ POSTGRES = (
             "a table with keys takes batch by batch",
             "joins = self._delivery.target.joins_batches",
             "joins = True",
-            "test_rows_are_appended_once_and_keys_have_their_last_row",
+            "test_a_key_of_two_topics_has_the_row_of_the_later_batch",
         ),
     ),
     *list_mutants(
