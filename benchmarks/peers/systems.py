@@ -42,7 +42,7 @@ class Peer:
     ratio_max: float = 1.0
 
 
-_KEYED = "of a partition, kept by the exchange by session"
+_KEYED = "of a partition, by an exchange"
 
 _FLINK = Promise(
     _KEYED,
