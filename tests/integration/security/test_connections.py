@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -266,14 +267,19 @@ def test_a_reader_continues_over_the_ends_of_its_tokens(
     driver = ClusterAdmin(make_admin_client(settings), ANSWER_SECONDS)
     consumer = make_consumer(make_reader_configuration(settings))
     before = secured.tokens.issued
+    monkeypatch.setattr(secured.tokens, "refusal", 0)  # restored at the end
+    outage = [Timer(8, setattr, (secured.tokens, "refusal", 503)), Timer(9, setattr, (secured.tokens, "refusal", 0))]
+    for change in outage:
+        change.start()  # on threads of their own: a client that waits for a token would wait for the end of the outage
     end = time.monotonic() + 15
     while time.monotonic() < end:
-        monkeypatch.setattr(secured.tokens, "refusal", 503 if 6 < end - time.monotonic() < 7 else 0)
         assert driver.view([topic_family]).ends
         runs = [each for each in read_ranges(consumer, [Range(topic_family, 0, 0, 2)]) if isinstance(each, MessageRun)]
         assert sum(len(run.messages) for run in runs) == 2
         time.sleep(0.5)
     consumer.close()
+    for change in outage:
+        change.join()
     assert secured.tokens.issued - before >= 6
     assert set(secured.tokens.scopes) == {"streams"}
 
