@@ -12,9 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import msgspec
@@ -38,6 +39,8 @@ from tests.support.adding_stream import POISON
 from tests.support.feed import session, snapshot, update
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.integration.cli.conftest import Platform
 
 
@@ -151,27 +154,35 @@ def read_or_end(descriptor: int) -> bytes:
         return b""
 
 
-def test_a_watch_is_a_document_a_line_and_ctrl_c_is_its_good_end(platform: Platform) -> None:
-    command = [sys.executable, "-m", "lockstep.cli", "status", "adding", "--watch", "--json"]
+@contextmanager
+def started(platform: Platform, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """A process of a command of lockstep, with its output; it ends with the test, also a failed one."""
     environment = {**os.environ, **platform.environment}
+    command = [sys.executable, "-m", "lockstep.cli", *arguments]
     with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        looks = [msgspec.json.decode(process.stdout.readline(), type=status.Status) for _ in range(2)]
+        try:
+            yield process, process.stdout
+        finally:
+            process.kill()
+
+
+def test_a_watch_is_a_document_a_line_and_ctrl_c_is_its_good_end(platform: Platform) -> None:
+    with started(platform, "status", "adding", "--watch", "--json") as (process, output):
+        looks = [msgspec.json.decode(output.readline(), type=status.Status) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-    assert process.returncode == 0
+        assert process.wait(60) == 0
     assert [look.lag_messages for look in looks] == [1, 1]
 
 
 def test_metrics_are_served_on_loopback_until_ctrl_c(platform: Platform) -> None:
-    command = [sys.executable, "-m", "lockstep.cli", "metrics", "--port", "0", "--json"]
-    environment = {**os.environ, **platform.environment}
-    with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        exporter = msgspec.json.decode(process.stdout.readline(), type=commands.Exporter)
+    with started(platform, "metrics", "--port", "0", "--json") as (process, output):
+        exporter = msgspec.json.decode(output.readline(), type=commands.Exporter)
         with urlopen(exporter.address, timeout=60) as answer:  # noqa: S310  # loopback
             served = answer.read().decode()
         process.send_signal(signal.SIGINT)
-    assert (process.returncode, exporter.streams) == (0, ("adding",))
+        assert process.wait(60) == 0
+    assert exporter.streams == ("adding",)
     assert exporter.address.startswith("http://127.0.0.1:")
     assert 'lockstep_lag_messages{stream="adding"} 1.0' in served
 
