@@ -59,6 +59,17 @@ def catching(pattern: str, trap: Path, batch_seconds: float) -> Stream[Snapshot 
     )
 
 
+LATE_SECONDS = 0.5
+
+
+class Late(Adding):
+    """Adds; each update takes longer than any check of the deadline of a batch."""
+
+    def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
+        time.sleep(LATE_SECONDS)
+        return super().on_update(state, message, record)
+
+
 HOARD_BYTES = 100_000_000
 HOARD_SECONDS = 0.5
 """Several polls of the memory of the worker."""

@@ -19,7 +19,7 @@ from lockstep.errors import EnvironmentProblem
 from lockstep.settings import KafkaSettings, Settings
 from lockstep.table.layout import StreamFolders
 from tests.integration.cluster.cluster_runs import wait_until
-from tests.integration.cluster.streams import CATCH, catching
+from tests.integration.cluster.streams import CATCH, Late, catching
 from tests.support.feed import Feed, folded, session, update
 from tests.support.local_runs import LocalRuns
 
@@ -94,8 +94,10 @@ def test_a_batch_past_its_deadline_is_cancelled_and_worked_again(caught: Callabl
 
 
 def test_a_batch_that_is_late_each_time_ends_the_run_with_its_limit(caught: Callable[[float], Caught]) -> None:
+    made = caught(0.01)
+    stream = dataclasses.replace(made, stream=dataclasses.replace(made.stream, transform=Late()))
     with pytest.raises(BatchTimeout, match=r"timed out after 0\.01 s") as late:
-        caught(0.01).run(AvailableNow())
+        stream.run(AvailableNow())
     assert "Limits(batch_seconds=...)" in late.value.next_step
 
 

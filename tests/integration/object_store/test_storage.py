@@ -160,7 +160,8 @@ def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> N
     storage, together = find_storage(prefix), threading.Barrier(8)
 
     def read(number: int) -> bytes:
-        together.wait(120)
+        if number < together.parties:
+            together.wait(120)
         return storage.read(prefix / str(number))
 
     for number in range(40):
