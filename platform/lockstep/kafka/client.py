@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo
 from confluent_kafka.admin._topic import TopicDescription
+from typing_extensions import override
 
 from lockstep.errors import KafkaError, KafkaUnreachable, LockstepError
 from lockstep.kafka.diagnostics import ConnectionLog, explain_unverified_certificate
@@ -33,6 +35,11 @@ _BY_ITSELF = "check kafka.bootstrap_servers and that the brokers are up; lockste
 SILENT_BROKER_MS = 5_000
 """A broker that is stopped keeps its connections, and a client that knows no other one asks it again and again until
 this timeout of a request closes the connection: a minute by default. All requests here are small."""
+
+NEW_TOPICS_MAX = 10
+"""The requests for so many topics take less time than the wait for the client's own request."""
+METADATA_SECONDS = 1.0
+"""The interval of the client's own requests."""
 
 
 OffsetAnswers = Mapping[TopicPartition, ListOffsetsResultInfo | ClientError]
@@ -173,10 +180,27 @@ class RangeConsumer(Consumer):
             log_level: Its log level.
         """
         self._connection_log = connection_log or ConnectionLog()
+        self._asked = set[str]()
         try:
             super().__init__({**_with_log(self._connection_log, configuration), "log_level": log_level})
         except Exception as error:
             raise _make_unusable(error) from error
+
+    @override
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """As `Consumer`; the leaders of new topics are asked for first, if the new topics are few.
+
+        The client asks by itself for all topics that it does not know, but only once a second. It must ask by itself
+        for a topic with a leader epoch: it compares the epoch with the log if it learns of the leader afterwards.
+        """
+        compared = {partition.topic for partition in partitions if partition.leader_epoch is not None}
+        new = {partition.topic for partition in partitions} - compared - self._asked
+        self._asked |= new
+        if len(new) <= NEW_TOPICS_MAX:
+            with suppress(KafkaException):  # whoever reads waits for longer, and has the cause from the log
+                for topic in new:
+                    self.list_topics(topic, timeout=METADATA_SECONDS)
+        super().assign(partitions)
 
     def clear_log(self) -> None:
         """The cluster has sent messages: discard earlier log lines."""

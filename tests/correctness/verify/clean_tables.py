@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from lockstep import (
     Checksum,
@@ -35,7 +34,7 @@ from lockstep.operations.resume import resume_stream
 from lockstep.table import delta_log
 from tests.correctness.verify.producing import FAULTS, Producing, Sent, encoded
 from tests.correctness.verify.streams import bookings
-from tests.support.feed import ANSWER_SECONDS, Feed, ProducerRecord
+from tests.support.feed import ANSWER_SECONDS, Feed, ProducerRecord, kept_admin
 from tests.support.local_runs import LocalRuns
 
 if TYPE_CHECKING:
@@ -219,7 +218,7 @@ class CleanTable:
         self._tell(f"{topic} grew")
 
     def _delete_before(self, topic: str, partition: int, offset: int) -> None:
-        admin = self._admin()
+        admin = kept_admin(self._feed.bootstrap_servers)
         where = TopicPartition(topic, partition, max(0, offset))
         admin.delete_records([where])[where].result(ANSWER_SECONDS)
         self._tell(f"{topic}/{partition} expired before {offset}")
@@ -231,9 +230,6 @@ class CleanTable:
             return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)[1])
         finally:
             consumer.close()
-
-    def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self._feed.bootstrap_servers, "log_level": 2})
 
 
 def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, joins: bool = False) -> Made:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
 from tests.correctness.walk.walked_stream import POISON
 from tests.correctness.walk.walked_windows import make_timed
-from tests.support.feed import ANSWER_SECONDS, ProducerRecord
+from tests.support.feed import ANSWER_SECONDS, ProducerRecord, kept_admin
 
 if TYPE_CHECKING:
     from tests.correctness.walk.walked_stream import Release
@@ -115,7 +114,7 @@ class Producing:
                 log.sent += some
 
     def _register(self, topic: str) -> None:
-        admin = AdminClient({"bootstrap.servers": self.feed.bootstrap_servers, "log_level": 2})
+        admin = kept_admin(self.feed.bootstrap_servers)
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             try:

@@ -6,9 +6,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from tests.support.feed import ANSWER_SECONDS
+from tests.support.feed import ANSWER_SECONDS, kept_admin
 
 if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
 
 def expire(bootstrap_servers: str, topic: str, before: int) -> None:
     """Retention comes early: the log of partition 0 starts at this offset."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 2})
     place = TopicPartition(topic, 0, before)
-    low: int = admin.delete_records([place])[place].result(ANSWER_SECONDS).low_watermark
+    low: int = kept_admin(bootstrap_servers).delete_records([place])[place].result(ANSWER_SECONDS).low_watermark
     assert low == before
 
 

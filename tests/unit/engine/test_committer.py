@@ -107,6 +107,22 @@ def test_a_batch_of_which_a_file_is_cut_before_its_commit_is_not_committed(
         stream.run({"kept.a": sent})
 
 
+def test_positions_are_published_at_an_interval_from_the_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is over sooner publishes once, at its end."""
+    sent = list[int]()
+
+    class Kept(ConsumerGroup):
+        def publish(self, offsets: Mapping[TopicNamePartition, int]) -> None:
+            sent.extend(offsets.values())
+
+    with ThreadPoolExecutor(1) as background_executor:
+        publisher = committer.Publisher(Kept(KafkaSettings(), "kept"), background_executor)
+        publisher.note([Position(topic="a", topic_id="id-a", partition=0, next_offset=1)])
+        monkeypatch.setattr(committer, "PUBLISH_SECONDS", 0.0)
+        publisher.note([Position(topic="a", topic_id="id-a", partition=0, next_offset=2)])
+    assert sent == [2]
+
+
 def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_the_newest_of_them() -> None:
     """A publication then takes longer than the interval: the end of a run waited for all of the last hours."""
     sent, may_end = list[int](), threading.Event()
