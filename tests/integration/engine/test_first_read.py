@@ -1,42 +1,84 @@
-"""The first read of a topic waits for Kafka's answers, and for no timer of the client."""
+"""The first read of a topic waits for answers of Kafka, and for no timer of the client."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lockstep.kafka.client import NEW_TOPICS_MAX, make_consumer, make_reader_configuration
+import pytest
+from typing_extensions import override
+
+from lockstep.kafka.client import METADATA_SECONDS, NEW_TOPICS_MAX, RangeConsumer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, read_ranges
 from lockstep.settings import KafkaSettings
 from tests.support.feed import session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.feed import Feed
 
-TICK_SECONDS = 1.0
-"""A client that is kept asks for new topics at this interval."""
+
+class Requesting(RangeConsumer):
+    """Records the topics whose leaders it requests."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(make_reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)))
+        self.requested: list[str] = []
+
+    @override
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        assert topic is not None
+        assert 0 < timeout <= METADATA_SECONDS
+        self.requested.append(topic)
+        return super().list_topics(topic, timeout=timeout)
 
 
-def test_a_client_that_is_kept_reads_a_new_topic_before_its_next_tick(feed: Feed) -> None:
-    consumer = make_consumer(make_reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)))
-    took = list[float]()
-    for number in range(4):
-        topic = feed.create(f"values{number}")
+@pytest.fixture
+def consumer(feed: Feed) -> Iterator[Requesting]:
+    made = Requesting(feed)
+    yield made
+    made.close()
+
+
+def read(consumer: RangeConsumer, ranges: list[Range]) -> list[int]:
+    """How far each range was read."""
+    runs = list(read_ranges(consumer, ranges))
+    assert all(isinstance(run, MessageRun) and len(run.messages) == 6 for run in runs)
+    return sorted(run.index for run in runs)
+
+
+def test_the_leader_of_a_topic_is_requested_before_its_first_read_only(feed: Feed, consumer: Requesting) -> None:
+    topics = [feed.create(f"values{number}") for number in range(3)]
+    for topic in topics:
         feed.send(topic, session(5))
-        began = time.monotonic()
-        (run,) = read_ranges(consumer, [Range(topic, 0, 0, 6)])
-        took.append(time.monotonic() - began)
-        assert isinstance(run, MessageRun)
-        assert run.reached == 6
-    consumer.close()
-    assert min(took[1:]) < TICK_SECONDS / 2  # each waited for a tick, right after the one before
+    for known in (0, 1, 2, 2):
+        ranges = [Range(topic, 0, 0, 6) for topic in topics[: known + 1]]
+        assert read(consumer, ranges) == list(range(known + 1))
+    assert consumer.requested == topics
 
 
-def test_many_new_topics_are_asked_for_by_one_request_of_the_client(feed: Feed) -> None:
+def test_the_leader_of_a_topic_with_a_leader_epoch_is_left_to_the_client(feed: Feed, consumer: Requesting) -> None:
+    """It compares the epoch with the log if it learns of the leader afterwards: the log may have grown again."""
+    topic = feed.create("values")
+    feed.send(topic, session(5))
+    assert read(consumer, [Range(topic, 0, 0, 6, leader_epoch=0)]) == [0]
+    assert consumer.requested == []
+
+
+def test_many_new_topics_are_left_to_the_one_request_of_the_client(feed: Feed, consumer: Requesting) -> None:
     topics = [feed.create(f"values{number}") for number in range(NEW_TOPICS_MAX + 1)]
     for topic in topics:
-        feed.send(topic, session(1))
-    consumer = make_consumer(make_reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)))
-    runs = list(read_ranges(consumer, [Range(topic, 0, 0, 2) for topic in topics]))
-    consumer.close()
-    assert sorted(run.index for run in runs) == list(range(len(topics)))
+        feed.send(topic, session(5))
+    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == list(range(len(topics)))
+    assert consumer.requested == []
+
+
+def test_requests_without_an_answer_leave_the_read_to_the_client(
+    feed: Feed, consumer: Requesting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [feed.create(f"values{number}") for number in range(2)]
+    for topic in topics:
+        feed.send(topic, session(5))
+    monkeypatch.setattr("lockstep.kafka.client.METADATA_SECONDS", 1e-6)
+    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == [0, 1]
+    assert len(consumer.requested) <= 1
