@@ -1,4 +1,4 @@
-"""The first read of a topic waits for answers of Kafka, and for no timer of the client."""
+"""The leaders of a few new topics are requested before the first read: the client itself waits for a timer."""
 
 from __future__ import annotations
 

@@ -107,20 +107,25 @@ def test_a_batch_of_which_a_file_is_cut_before_its_commit_is_not_committed(
         stream.run({"kept.a": sent})
 
 
-def test_positions_are_published_at_an_interval_from_the_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is over sooner publishes once, at its end."""
+def test_positions_are_published_with_the_first_batch_then_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first run that is killed a moment later has its group: a mistyped table root is not read as a new stream."""
     sent = list[int]()
 
     class Kept(ConsumerGroup):
         def publish(self, offsets: Mapping[TopicNamePartition, int]) -> None:
             sent.extend(offsets.values())
 
+    def note(publisher: committer.Publisher, offset: int) -> None:
+        publisher.note([Position(topic="a", topic_id="id-a", partition=0, next_offset=offset)])
+        background_executor.submit(int).result()
+
     with ThreadPoolExecutor(1) as background_executor:
         publisher = committer.Publisher(Kept(KafkaSettings(), "kept"), background_executor)
-        publisher.note([Position(topic="a", topic_id="id-a", partition=0, next_offset=1)])
+        note(publisher, 1)
+        note(publisher, 2)
         monkeypatch.setattr(committer, "PUBLISH_SECONDS", 0.0)
-        publisher.note([Position(topic="a", topic_id="id-a", partition=0, next_offset=2)])
-    assert sent == [2]
+        note(publisher, 3)
+    assert sent == [1, 3]
 
 
 def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_the_newest_of_them() -> None:

@@ -265,7 +265,7 @@ class Publisher:
     def __init__(self, group: ConsumerGroup, background_executor: ThreadPoolExecutor) -> None:
         self._group = group
         self._background_executor = background_executor
-        self._published = time.monotonic()
+        self._published = time.monotonic() - PUBLISH_SECONDS  # a killed first run must leave its group behind
         self._newest: dict[TopicNamePartition, int] = {}
         self._refused = ""
 

@@ -101,7 +101,7 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
             batches = MicroBatchLoop(context, claimed, side_table_executor, background_executor)
             _quiet_collector()
             outcome = _run_until_done(batches, context, claimed, requests)  # 1 to 3
-            if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes
+            if outcome is not RunOutcome.HANDED_OVER:  # the next writer waits, and publishes with its first batch
                 batches.end()
         except Fenced as fenced:
             LOG.warning("%s", fenced.problem)
