@@ -64,8 +64,9 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
-        """Go to an address."""
+        """Go to an address, and wait until its document has a body: the answer precedes it."""
         self.call("Page.navigate", url=address)
+        self.wait_for("document.body !== null")
 
     def evaluate(self, script: str) -> Any:  # a value of JavaScript
         """The value of an expression; of a promise, once it is settled."""
