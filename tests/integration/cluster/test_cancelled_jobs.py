@@ -122,15 +122,15 @@ def test_a_cancelled_batch_is_planned_again_and_blames_no_message(
 
 STOPPED = """
 import threading, time
-from lockstep.engine.driver.executors import SparkStopped, count_cores, find_foreign_end, find_message
+from lockstep.engine.driver.executors import SparkStopped, count_cores, find_foreign_end, find_message, is_stopped
 from lockstep.settings import SparkSettings
 from lockstep.spark.session import start_context
 
 context = start_context(SparkSettings(master="local[1]"), "stopped")
 
 def stop():
-    while not context.statusTracker().getActiveStageIds():
-        time.sleep(0.1)
+    while not context.statusTracker().{asked}():
+        time.sleep({pause})
     context._jsc.sc().stop()
 
 threading.Thread(target=stop).start()
@@ -138,7 +138,8 @@ for _ in range(2):
     try:
         context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
     except Exception as error:
-        print(type(find_foreign_end(find_message(error), "local[1]")).__name__, flush=True)
+        ended = find_foreign_end(find_message(error), "local[1]", stopped=is_stopped(context))
+        print(type(ended).__name__, flush=True)
 try:
     count_cores(context)
 except SparkStopped:
@@ -147,6 +148,12 @@ except SparkStopped:
 
 
 @pytest.mark.slow
-def test_a_spark_that_is_stopped_from_outside_is_named_by_the_job_by_the_next_one_and_between_them() -> None:
-    said = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("asked", "pause"), [("getActiveStageIds", 0.1), ("getActiveJobsIds", 0)], ids=["runs", "submitted"]
+)
+def test_a_spark_that_is_stopped_from_outside_is_named_by_the_job_by_the_next_one_and_between_them(
+    asked: str, pause: float
+) -> None:
+    script = STOPPED.format(asked=asked, pause=pause)
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert said.stdout.splitlines() == ["SparkStopped", "SparkStopped", "between two batches"], said.stderr

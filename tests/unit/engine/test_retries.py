@@ -253,4 +253,10 @@ def test_what_a_failed_task_quotes_is_no_cancellation(quoted: str) -> None:
     """A message of Kafka stands in the error of a worker: its sender could write Spark's own words into it."""
     failed = f"Job aborted due to stage failure: Task 0 in stage 9.0 failed 3 times: {quoted}"
     for said in (failed, f"{failed}\n{CANCELLED}", f"{failed} Job 1 cancelled because SparkContext was shut down"):
-        assert find_foreign_end(said, "local[2,3]") is None
+        assert find_foreign_end(said, "local[2,3]", stopped=False) is None
+
+
+@given(some.text(max_size=200))
+def test_whatever_a_job_of_a_stopped_spark_says_spark_was_stopped(said: str) -> None:
+    """A stop during the submission of a job breaks any part of Spark: seen were its broadcasts."""
+    assert isinstance(find_foreign_end(said, "local[2,3]", stopped=True), SparkStopped)

@@ -98,7 +98,7 @@ def count_cores(context: SparkContext) -> int:
         return context.defaultParallelism
     except Py4JError as error:
         master = str(context.master)
-        raise find_foreign_end(find_message(error), master) or error from error
+        raise find_foreign_end(find_message(error), master, stopped=is_stopped(context)) or error from error
 
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
@@ -201,14 +201,29 @@ def find_message(error: Exception) -> str:
     return str(java.getMessage())
 
 
-def find_foreign_end(message: str, master: str) -> JobCancelled | SparkStopped | None:
+def is_stopped(context: SparkContext) -> bool:
+    """Whether Spark is stopped or about to be; False without an answer of the JVM."""
+    from py4j.protocol import Py4JError  # only runs need it
+
+    java = context._jsc  # noqa: SLF001  # pyspark shows it nowhere
+    if java is None:
+        return True
+    try:
+        return bool(java.sc().isStopped())
+    except (Py4JError, OSError):
+        return False
+
+
+def find_foreign_end(message: str, master: str, *, stopped: bool) -> JobCancelled | SparkStopped | None:
     """The error of a job that ended because somebody cancelled it or stopped Spark; None for others.
 
     Args:
         message: Spark's, of the failed job.
         master: The Spark master.
+        stopped: Whether Spark is stopped now: the text of a job that it stopped at its submission may name
+            any part of Spark.
     """
-    if _STOPPED.match(message):
+    if stopped or _STOPPED.match(message):
         return SparkStopped(master)
     if _CANCELLED.match(message):  # at the start: the text of a failed task may quote it
         return JobCancelled(message.splitlines()[0])

@@ -33,6 +33,7 @@ from lockstep.engine.driver.executors import (
     find_message,
     find_python_problem,
     find_remedy,
+    is_stopped,
     list_busy_executors,
     renew_executor,
 )
@@ -230,7 +231,9 @@ class SparkRunner:
             outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
         except Exception as error:  # of Spark, which tells causes that are not of a message in its text only
             message = find_message(error)
-            problem = find_foreign_end(message, str(self._context.master)) or find_python_problem(message)
+            stopped = is_stopped(self._context)
+            foreign = find_foreign_end(message, str(self._context.master), stopped=stopped)
+            problem = foreign or find_python_problem(message)
             if problem is None:
                 raise
             raise problem from error
@@ -356,7 +359,7 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
         if cancelled():
             return  # the JVM of a run that is stopped may end first
         message = find_message(error)
-        ended = find_foreign_end(message, str(context.master))
+        ended = find_foreign_end(message, str(context.master), stopped=is_stopped(context))
         if ended is not None:
             raise ended from error
         raise EnvironmentProblem(
