@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from lockstep.kafka.client import METADATA_SECONDS, NEW_TOPICS_MAX, RangeConsumer, make_reader_configuration
 from lockstep.kafka.reader import MessageRun, Range, read_ranges
+from lockstep.model.tuning import Tuning
 from lockstep.settings import KafkaSettings
 from tests.support.feed import session
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.feed import Feed
+
+
+PATIENT = Tuning(straggler_seconds_max=60)
 
 
 class Requesting(RangeConsumer):
@@ -40,11 +44,13 @@ def consumer(feed: Feed) -> Iterator[Requesting]:
     made.close()
 
 
-def read(consumer: RangeConsumer, ranges: list[Range]) -> list[int]:
-    """How far each range was read."""
-    runs = list(read_ranges(consumer, ranges))
-    assert all(isinstance(run, MessageRun) and len(run.messages) == 6 for run in runs)
-    return sorted(run.index for run in runs)
+def read(consumer: RangeConsumer, ranges: list[Range]) -> dict[int, int]:
+    """The first offset of each range that was not read."""
+    reached = dict[int, int]()
+    for run in read_ranges(consumer, ranges, PATIENT):
+        assert isinstance(run, MessageRun), run
+        reached[run.index] = run.reached
+    return reached
 
 
 def test_the_leader_of_a_topic_is_requested_before_its_first_read_only(feed: Feed, consumer: Requesting) -> None:
@@ -53,7 +59,7 @@ def test_the_leader_of_a_topic_is_requested_before_its_first_read_only(feed: Fee
         feed.send(topic, session(5))
     for known in (0, 1, 2, 2):
         ranges = [Range(topic, 0, 0, 6) for topic in topics[: known + 1]]
-        assert read(consumer, ranges) == list(range(known + 1))
+        assert read(consumer, ranges) == dict.fromkeys(range(known + 1), 6)
     assert consumer.requested == topics
 
 
@@ -61,7 +67,7 @@ def test_the_leader_of_a_topic_with_a_leader_epoch_is_left_to_the_client(feed: F
     """It compares the epoch with the log if it learns of the leader afterwards: the log may have grown again."""
     topic = feed.create("values")
     feed.send(topic, session(5))
-    assert read(consumer, [Range(topic, 0, 0, 6, leader_epoch=0)]) == [0]
+    assert read(consumer, [Range(topic, 0, 0, 6, leader_epoch=0)]) == {0: 6}
     assert consumer.requested == []
 
 
@@ -69,7 +75,7 @@ def test_many_new_topics_are_left_to_the_one_request_of_the_client(feed: Feed, c
     topics = [feed.create(f"values{number}") for number in range(NEW_TOPICS_MAX + 1)]
     for topic in topics:
         feed.send(topic, session(5))
-    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == list(range(len(topics)))
+    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == dict.fromkeys(range(len(topics)), 6)
     assert consumer.requested == []
 
 
@@ -80,5 +86,5 @@ def test_requests_without_an_answer_leave_the_read_to_the_client(
     for topic in topics:
         feed.send(topic, session(5))
     monkeypatch.setattr("lockstep.kafka.client.METADATA_SECONDS", 1e-6)
-    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == [0, 1]
+    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == {0: 6, 1: 6}
     assert len(consumer.requested) <= 1
