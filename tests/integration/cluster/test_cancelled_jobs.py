@@ -122,7 +122,7 @@ def test_a_cancelled_batch_is_planned_again_and_blames_no_message(
 
 STOPPED = """
 import threading, time
-from lockstep.engine.driver.executors import SparkStopped, count_cores, find_foreign_end, find_message, is_stopped
+from lockstep.engine.driver.executors import SparkStopped, count_cores, explain_foreign_end
 from lockstep.settings import SparkSettings
 from lockstep.spark.session import start_context
 
@@ -138,8 +138,7 @@ for _ in range(2):
     try:
         context.parallelize([0], 1).foreach(lambda _: time.sleep(600))
     except Exception as error:
-        ended = find_foreign_end(find_message(error), "local[1]", stopped=is_stopped(context))
-        print(type(ended).__name__, flush=True)
+        print(type(explain_foreign_end(context, error)).__name__, flush=True)
 try:
     count_cores(context)
 except SparkStopped:

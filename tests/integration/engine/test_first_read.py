@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from typing_extensions import override
 
 from lockstep.kafka.client import METADATA_SECONDS, NEW_TOPICS_MAX, RangeConsumer, make_reader_configuration
@@ -79,7 +80,22 @@ def test_many_new_topics_are_left_to_the_one_request_of_the_client(feed: Feed, c
     assert consumer.requested == []
 
 
-def test_requests_without_an_answer_leave_the_read_to_the_client(
+def test_a_request_without_an_answer_leaves_the_read_to_the_client(
+    feed: Feed, consumer: Requesting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: RangeConsumer, topic: str | None = None, timeout: float = -1) -> None:
+        del topic, timeout
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001  # the name of the client
+
+    monkeypatch.setattr(RangeConsumer, "list_topics", refuse)
+    topics = [feed.create(f"values{number}") for number in range(2)]
+    for topic in topics:
+        feed.send(topic, session(5))
+    assert read(consumer, [Range(topic, 0, 0, 6) for topic in topics]) == {0: 6, 1: 6}
+    assert len(consumer.requested) == 1  # the other topic would wait as long
+
+
+def test_requests_past_their_time_leave_the_read_to_the_client(
     feed: Feed, consumer: Requesting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = [feed.create(f"values{number}") for number in range(2)]

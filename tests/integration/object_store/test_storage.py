@@ -158,7 +158,8 @@ def test_a_refusal_is_an_answer_although_the_request_was_repeated_before_it(capl
 def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> None:
     """Their answers come in the order of the files, and an error in the place of its file."""
     storage = find_storage(prefix)
-    first, last = threading.Barrier(8), threading.Barrier(8)
+    first = threading.Barrier(8)
+    last = threading.Barrier(8)
 
     def read(number: int) -> bytes:
         if number < 8:

@@ -97,8 +97,7 @@ def count_cores(context: SparkContext) -> int:
     try:
         return context.defaultParallelism
     except Py4JError as error:
-        master = str(context.master)
-        raise find_foreign_end(find_message(error), master, stopped=is_stopped(context)) or error from error
+        raise explain_foreign_end(context, error) or error from error
 
 
 def list_busy_executors(context: SparkContext) -> frozenset[str]:
@@ -201,7 +200,12 @@ def find_message(error: Exception) -> str:
     return str(java.getMessage())
 
 
-def is_stopped(context: SparkContext) -> bool:
+def explain_foreign_end(context: SparkContext, error: Exception) -> JobCancelled | SparkStopped | None:
+    """The error of a job that failed because somebody cancelled it or stopped Spark; None for others."""
+    return find_foreign_end(find_message(error), str(context.master), stopped=_is_stopped(context))
+
+
+def _is_stopped(context: SparkContext) -> bool:
     """Whether Spark is stopped or about to be; False without an answer of the JVM."""
     from py4j.protocol import Py4JError  # only runs need it
 

@@ -27,13 +27,12 @@ from lockstep.engine.driver.executors import (
     ExecutorPresence,
     ExecutorsGone,
     count_executors,
+    explain_foreign_end,
     explain_idle,
     find_cause_line,
-    find_foreign_end,
     find_message,
     find_python_problem,
     find_remedy,
-    is_stopped,
     list_busy_executors,
     renew_executor,
 )
@@ -230,10 +229,7 @@ class SparkRunner:
         try:
             outcome = run_cancellable(self._context, self._watch(len(tasks)), run)
         except Exception as error:  # of Spark, which tells causes that are not of a message in its text only
-            message = find_message(error)
-            stopped = is_stopped(self._context)
-            foreign = find_foreign_end(message, str(self._context.master), stopped=stopped)
-            problem = foreign or find_python_problem(message)
+            problem = explain_foreign_end(self._context, error) or find_python_problem(find_message(error))
             if problem is None:
                 raise
             raise problem from error
@@ -358,10 +354,10 @@ def warm_up(context: SparkContext, stream: bytes, seconds_max: float, *, cancell
     except (Py4JError, PySparkException) as error:
         if cancelled():
             return  # the JVM of a run that is stopped may end first
-        message = find_message(error)
-        ended = find_foreign_end(message, str(context.master), stopped=is_stopped(context))
+        ended = explain_foreign_end(context, error)
         if ended is not None:
             raise ended from error
+        message = find_message(error)
         raise EnvironmentProblem(
             f"no executor of {context.master} could load the stream: {find_cause_line(message)}; "
             "nothing was taken over",
