@@ -44,31 +44,31 @@ PROGRESS_SECONDS = 2
 FAILURE_MARKS = ("Exception", "FAILED", "not found", "ERROR", "error")
 
 
-def fetch_jars(coordinates: Sequence[str], folder: Path, *, what: str) -> Path:
+def fetch_jars(jars: Sequence[Jar], folder: Path, *, what: str) -> Path:
     """Fetch jars into `folder`/jars and return that folder, without checks.
 
     Args:
-        coordinates: `organisation:artifact:version` of each jar, with `:classifier` if it has a classifier.
+        jars: The jars; their hashes are not read.
         folder: An existing, empty folder that belongs to the caller.
         what: The words for progress and errors, for example `kafka jars`.
 
     Raises:
         EnvironmentProblem: No Java, or Ivy could not fetch them all.
     """
-    (folder / "ivy.xml").write_text(_module(coordinates))
+    (folder / "ivy.xml").write_text(_module(jars))
     (folder / "settings.xml").write_text(_settings(os.environ.get(MIRROR_VARIABLE)))
     log = folder / "ivy.log"
-    code = _run(_command(folder), log, folder, f"fetching {len(coordinates)} {what}")
-    fetched = sum(1 for _ in (folder / "jars").glob("*.jar"))
+    code = _run(_command(folder), log, folder, f"fetching {len(jars)} {what}")
+    fetched = sum(1 for _ in (folder / "jars").glob("*"))
     if code is None:
-        arrived = f"{_count_arrived(folder)} of {len(coordinates)} {what} arrived"
+        arrived = f"{_count_arrived(folder)} of {len(jars)} {what} arrived"
         raise EnvironmentProblem(
             f"{arrived}, then {describe_silence('the repository of jars', SILENCE_SECONDS_MAX, verb='send another')}",
             next_step=f"{SLOW}: run again, or set {MIRROR_VARIABLE} to the URL of a nearer mirror",
         )
-    if code != 0 or fetched < len(coordinates):
+    if code != 0 or fetched < len(jars):
         raise EnvironmentProblem(
-            f"{what} could not be fetched ({fetched} of {len(coordinates)} arrived): {_reason(log)}",
+            f"{what} could not be fetched ({fetched} of {len(jars)} arrived): {_reason(log)}",
             next_step=f"check the network (or set {MIRROR_VARIABLE} to a mirror's URL), then run again",
         )
     return folder / "jars"
@@ -113,7 +113,9 @@ def _run(command: list[str], log: Path, folder: Path, doing: str) -> int | None:
 
 
 def _count_arrived(folder: Path) -> int:
-    return sum(1 for _ in (folder / "cache").rglob("*.jar"))
+    """Files in Ivy's cache; those of its own end in .xml, .properties or .lck."""
+    files = (path for path in (folder / "cache").rglob("*") if path.is_file())
+    return sum(path.suffix not in {".xml", ".properties", ".lck", ".part"} for path in files)
 
 
 def _reason(log: Path) -> str:
@@ -123,8 +125,8 @@ def _reason(log: Path) -> str:
     return (telling or lines or ["Ivy said nothing"])[0]
 
 
-def _module(coordinates: Sequence[str]) -> str:
-    wanted = "\n".join(_dependency(*of_jar.split(":")) for of_jar in coordinates)
+def _module(jars: Sequence[Jar]) -> str:
+    wanted = "\n".join(map(_dependency, jars))
     return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
 <info organisation="lockstep" module="jars"/>
 <configurations><conf name="default"/></configurations>
@@ -135,9 +137,10 @@ def _module(coordinates: Sequence[str]) -> str:
 """
 
 
-def _dependency(organisation: str, artifact: str, version: str, classifier: str = "") -> str:
-    names = f"org={quoteattr(organisation)} name={quoteattr(artifact)} rev={quoteattr(version)}"
-    file = f"<artifact name={quoteattr(artifact)} m:classifier={quoteattr(classifier)}/>" if classifier else ""
+def _dependency(jar: Jar) -> str:
+    names = f"org={quoteattr(jar.organisation)} name={quoteattr(jar.artifact)} rev={quoteattr(jar.version)}"
+    kind = quoteattr(jar.extension)
+    file = f"<artifact name={quoteattr(jar.artifact)} type={kind} ext={kind} m:classifier={quoteattr(jar.classifier)}/>"
     return f'<dependency {names} transitive="false" conf="default-&gt;default">{file}</dependency>'
 
 
@@ -163,7 +166,8 @@ class Jar:
         organisation: The publisher, for example `io.delta`.
         artifact: The name, for example `delta-storage`.
         version: The exact version.
-        classifier: Which of the artifact's files; empty for the main one.
+        classifier: Which of the artifact's files; empty for the main file.
+        extension: The type of the file, for example `tar.gz`; all but a few are `jar`.
         sha256: The hash of the file, in hexadecimal.
     """
 
@@ -172,17 +176,19 @@ class Jar:
     artifact: str
     version: str
     classifier: str
+    extension: str
     sha256: str
 
     @property
     def file_name(self) -> str:
         """The name of the file in the cache."""
-        return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + ".jar"
+        return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + f".{self.extension}"
 
     @property
     def coordinates(self) -> str:
-        """Organisation, artifact, version and any classifier."""
-        return ":".join(filter(None, (self.organisation, self.artifact, self.version, self.classifier)))
+        """Organisation, artifact, version and any classifier, then `@` and the extension of another file than a jar."""
+        names = ":".join(filter(None, (self.organisation, self.artifact, self.version, self.classifier)))
+        return names if self.extension == "jar" else f"{names}@{self.extension}"
 
 
 def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
@@ -203,7 +209,7 @@ def resolve_jars(group: str, *, lock: Path = LOCK) -> tuple[Path, ...]:
     if not folder.exists():  # 1
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{group}-", dir=folder.parent) as draft:
-            fetched = fetch_jars([jar.coordinates for jar in jars], Path(draft), what=f"{group} jars")  # 2
+            fetched = fetch_jars(jars, Path(draft), what=f"{group} jars")  # 2
             check_jars_lock(jars, fetched)  # 3
             _publish(fetched, folder)  # 4
     return check_jars_lock(jars, folder)  # 5
@@ -265,15 +271,16 @@ def renew_lock(lock: Path = LOCK) -> None:
     head = [line for line in text.splitlines() if line.startswith("#")]
     jars = parse_lock(text)
     with tempfile.TemporaryDirectory() as draft:
-        folder = fetch_jars([jar.coordinates for jar in jars], Path(draft), what="jars")
+        folder = fetch_jars(jars, Path(draft), what="jars")
         hashed = [replace(jar, sha256=compute_sha256(folder / jar.file_name)) for jar in jars]
     lines = [f"{jar.group} {jar.coordinates} {jar.sha256}" for jar in hashed]
     lock.write_text("\n".join([*head, *lines]) + "\n")
 
 
 def _jar(group: str, coordinates: str, sha256: str) -> Jar:
-    organisation, artifact, version, *classifier = coordinates.split(":")
-    return Jar(group, organisation, artifact, version, "".join(classifier), sha256)
+    names, _, extension = coordinates.partition("@")
+    organisation, artifact, version, *classifier = names.split(":")
+    return Jar(group, organisation, artifact, version, "".join(classifier), extension or "jar", sha256)
 
 
 def _publish(fetched: Path, folder: Path) -> None:

@@ -10,20 +10,15 @@ import pytest
 from lockstep.declare.decoders.schema_registry import HttpRegistry
 from lockstep.decoders import Avro
 from lockstep.delivery import RowFormat, RowSource, TargetInterrupted, TargetRefused
-from lockstep.features.delivery.deliver import DeliveryRun
 from lockstep.features.delivery.diagnoses import check_deliveries
 from lockstep.features.delivery.position import DeliveryHalted
-from lockstep.features.delivery.prove import prove_deliveries
-from lockstep.settings import RegistrySettings, Settings
-from lockstep.verify.report import FollowerProof, InvariantStatus
+from lockstep.verify.report import InvariantStatus
+from tests.features.delivery.avro_deliveries import Avros, NotedReading, to_noted
 from tests.features.delivery.delivering import (
     PARTITIONS,
-    assert_delivered,
     create_target,
     declare,
     read_encoded,
-    read_rows,
-    run,
     send,
 )
 from tests.support.adding_stream import Reading
@@ -36,23 +31,9 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 
-class Noted(msgspec.Struct):
-    """A reading with a note, which earlier readings lack."""
-
-    name: str
-    value: int
-    total: int
-    note: str | None = None
-
-
-def to_noted(row: Reading, origin: RowSource) -> Noted:
-    """With a note."""
-    return Noted(row.name, row.value, row.total, origin.session)
-
-
-def to_large_noted(row: Reading, origin: RowSource) -> Noted:
+def to_large_noted(row: Reading, origin: RowSource) -> NotedReading:
     """A value that no long can hold, for a row."""
-    return Noted(row.name, row.value << 64 if origin.offset else row.value, row.total)
+    return NotedReading(row.name, row.value << 64 if origin.offset else row.value, row.total)
 
 
 @pytest.fixture
@@ -76,46 +57,14 @@ def target(feed: Feed, source: str) -> str:
     return create_target(feed)
 
 
-class Avros:
-    """Deliveries in Avro from one stream to one topic."""
-
-    def __init__(self, feed: Feed, runs: LocalRuns, schemas: HttpSchemas, target: str) -> None:
-        self.feed = feed
-        self.runs = runs
-        self.schemas = schemas
-        self.target = target
-
-    @property
-    def settings(self) -> Settings:
-        registry = RegistrySettings(url=self.schemas.url, timeout_seconds=2)
-        return self.runs.settings.model_copy(update={"registry": registry})
-
-    def deliver(self, **options: Any) -> DeliveryRun:
-        declared = declare(self.runs.stream, self.target, **{"format": RowFormat.AVRO, **options})
-        return run(declared, self.settings)
-
-    def prove(self, **options: Any) -> FollowerProof:
-        declared = declare(self.runs.stream, self.target, format=RowFormat.AVRO, **options)
-        (proof,) = prove_deliveries(declared.stream, self.runs.folders, self.settings.kafka)
-        return proof
-
-    def check(self, kind: type[msgspec.Struct] = Reading) -> None:
-        """A consumer reads each row of the table once, as the stream's own decoder does."""
-        decode = Avro().build_with(HttpRegistry(self.schemas.url), kind)
-
-        def read(value: bytes) -> Any:
-            return msgspec.to_builtins(decode(value))
-
-        arrived = read_encoded(self.feed.bootstrap_servers, self.target, PARTITIONS, read)
-        assert_delivered(arrived, read_rows(self.runs.folders))
-
-
 @pytest.fixture
 def avros(feed: Feed, runs: LocalRuns, schemas: HttpSchemas, target: str) -> Avros:
-    return Avros(feed, runs, schemas, target)
+    return Avros(feed, runs, schemas.url, target)
 
 
-def test_rows_are_delivered_with_the_registered_schema_and_proven(avros: Avros, source: str) -> None:
+def test_rows_are_delivered_with_the_registered_schema_and_proven(
+    avros: Avros, schemas: HttpSchemas, source: str
+) -> None:
     assert avros.deliver(transaction_rows=5).rows == 12
     avros.check()
     send(avros.feed, source, "pq", 2, first=5)
@@ -123,8 +72,8 @@ def test_rows_are_delivered_with_the_registered_schema_and_proven(avros: Avros, 
     assert avros.deliver().rows == 8
     avros.check()
     assert (avros.prove().status, avros.prove().reason) == (InvariantStatus.PROVEN, "")
-    assert avros.schemas.register("other", '"string"') == FIRST_ID + 1, "one schema was registered"
-    avros.schemas.forget()
+    assert schemas.register("other", '"string"') == FIRST_ID + 1, "one schema was registered"
+    schemas.forget()
     send(avros.feed, source, "pq", 1, first=7)
     avros.runs.run()
     assert avros.deliver().rows == 4
@@ -136,7 +85,7 @@ def test_a_new_optional_field_is_a_further_schema_that_readers_of_both_can_read(
     send(avros.feed, source, "pq", 2, first=5)
     avros.runs.run()
     assert avros.deliver(select=to_noted).rows == 8
-    decode = Avro().build_with(HttpRegistry(avros.schemas.url), Noted)
+    decode = Avro().build_with(HttpRegistry(avros.url), NotedReading)
 
     def read(value: bytes) -> Any:
         return msgspec.to_builtins(decode(value))
@@ -146,7 +95,7 @@ def test_a_new_optional_field_is_a_further_schema_that_readers_of_both_can_read(
     assert avros.prove(select=to_noted).status is InvariantStatus.NOT_PROVEN
 
 
-def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: Avros) -> None:
+def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: Avros, schemas: HttpSchemas) -> None:
     declared = declare(avros.runs.stream, avros.target, format=RowFormat.AVRO)
 
     def diagnose() -> str:
@@ -155,18 +104,18 @@ def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: 
 
     assert "the first run registers the schema" in diagnose()
     assert "the first run registers the schema" in diagnose(), "the doctor registers nothing"
-    avros.schemas.incompatible = {f"{avros.target}-value"}
+    schemas.incompatible = {f"{avros.target}-value"}
     for is_read_only, words in ((True, "HTTP 403: this account may not"), (False, "READER_FIELD_MISSING")):
-        avros.schemas.is_read_only = is_read_only
+        schemas.is_read_only = is_read_only
         with pytest.raises(TargetRefused, match=words) as refused:
             avros.deliver()
         assert "lockstep delivery schema readings" in refused.value.next_step
-    avros.schemas.refusing = [(503, b"{}")] * 100
+    schemas.refusing = [(503, b"{}")] * 100
     assert "HTTP 503" in diagnose()
     with pytest.raises(TargetInterrupted, match="HTTP 503"):
         avros.deliver()
-    avros.schemas.refusing.clear()
-    avros.schemas.incompatible.clear()
+    schemas.refusing.clear()
+    schemas.incompatible.clear()
     with pytest.raises(DeliveryHalted, match="Avro cannot hold it: Python int too large"):
         avros.deliver(select=to_large_noted)
     assert read_encoded(avros.feed.bootstrap_servers, avros.target, PARTITIONS, len) == []
@@ -175,5 +124,5 @@ def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: 
     assert f"has the schema of its rows, as {avros.target}-value" in diagnose()
     with pytest.raises(TargetRefused, match="has values of the format avro, and json is declared"):
         avros.deliver(format=RowFormat.JSON)
-    avros.schemas.is_write_only = True
+    schemas.is_write_only = True
     assert avros.deliver().rows == 0, "an account that may register and not read delivers"

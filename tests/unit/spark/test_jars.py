@@ -95,6 +95,17 @@ def test_processes_that_fetch_at_once_end_with_one_folder(tmp_path: Path) -> Non
     assert folders_left(lock) == [first[0].parent.name]
 
 
+def test_an_archive_with_a_classifier_is_fetched_as_a_jar_is(mirror: Path, tmp_path: Path) -> None:
+    published = mirror / "org" / "example" / "kit" / "1.0"
+    published.mkdir(parents=True)
+    (published / "kit-1.0-all.tar.gz").write_bytes(CONTENTS)
+    lock = a_lock(tmp_path, SHA256)
+    lock.write_text(f"{lock.read_text()}tools org.example:kit:1.0:all@tar.gz {'0' * 64}\n")
+    renew_lock(lock)
+    assert lock.read_text().splitlines()[2] == f"tools org.example:kit:1.0:all@tar.gz {SHA256}"
+    assert [path.name for path in resolve_jars("tools", lock=lock)] == ["tool-1.0.jar", "kit-1.0-all.tar.gz"]
+
+
 @pytest.mark.usefixtures("mirror")
 def test_the_lock_is_written_anew_with_the_hashes_found(tmp_path: Path) -> None:
     lock = a_lock(tmp_path, "0" * 64)
