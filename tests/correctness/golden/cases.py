@@ -1,4 +1,4 @@
-"""The golden cases: their messages, and what they come to as text."""
+"""The golden cases: their messages, and their results as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS, VERDICTS, STATES = "expected.jsonl", "verdicts.txt", "states.json"
 
 @dataclass(frozen=True)
 class Case:
-    """A folder: input.txt, which names its stream in the first line, and what it comes to."""
+    """A folder with input.txt, whose first line names the stream, and the expected results."""
 
     name: str
 
@@ -55,7 +55,7 @@ CASES = [Case(path.parent.name) for path in sorted(FOLDER.glob("*/input.txt"))]
 
 
 def as_text(ran: RunResult[Tank, Level]) -> dict[str, str]:
-    """All that a case comes to, by file."""
+    """Format the results of a case, by file name."""
     states = {session: msgspec.to_builtins(state) for session, state in sorted(ran.states.items())}
     lines = [_verdict(message) for message in ran.folded]
     lines += [_aside("quarantine", each) for each in ran.quarantine]
@@ -69,7 +69,7 @@ def as_text(ran: RunResult[Tank, Level]) -> dict[str, str]:
 
 
 def row_parts(of: RowWithOrigin[Level]) -> dict[str, object]:
-    """A row with its proof."""
+    """Return a row with its origin, by name."""
     return {
         "topic": of.topic,
         "offset": of.offset,

@@ -1,6 +1,6 @@
-"""Each case comes to its golden rows, verdicts and states: whole, in batches, and with a crash after each batch.
+"""Each case has its golden rows, verdicts and states: as a whole, in batches, and with a crash after each batch.
 
-`pytest tests/correctness/golden --write-golden` writes them anew: read the difference before it is committed.
+`pytest tests/correctness/golden --write-golden` rewrites them: read the difference before you commit it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Each case comes to its golden texts through the whole engine, too: a real broker, real Delta tables.
+"""Each case has its golden texts through the whole engine, too: a real broker and real Delta tables.
 
-A restart is a new run, a crash one whose worker dies after its work; IDLE needs a clock of its own and stays out.
+A restart is a new run. A crash is a run whose worker dies after its work. Cases with IDLE need a simulated clock and
+are left out.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
     from lockstep.engine.protocol import TaskResult
 
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
-"""The broker refuses times of tomorrow itself, where it is not told otherwise."""
+"""By default the broker refuses timestamps of tomorrow."""
 BY_BROKER = [case for case in CASES if not any(isinstance(step, Idle) for step in case.steps)]
 SLOW = {
     *("buffered_covered_gap", "buffered_end", "buffered_gap", "buffered_wrap_around"),
     *("first_counted", "first_linked", "first_none", "first_once", "first_window"),
 }
-"""What others of the same class decide through the broker, too."""
+"""Other cases of the same class cover the same decisions through the broker."""
 
 
 @dataclasses.dataclass
 class Played:
-    """A case on its way through the broker.
+    """A case that is played through the broker.
 
     Attributes:
-        finding: The violation that ended it, as the run's error told it.
+        finding: The violation that ended it, from the error of the run.
     """
 
     case: Case
@@ -99,11 +100,11 @@ class Played:
 
 
 class Died(BaseException):
-    """The whole run is gone at once: nothing of it catches that and tries again."""
+    """The whole run dies: no code of the run catches this and retries."""
 
 
 def dies_after_its_work(runner: Runner) -> Runner:
-    """Bins are worked, their files written, and nobody hears of it."""
+    """Run the bins, which write their files, and die before their results are returned."""
 
     def run_bins(plan: BatchPlan) -> list[TaskResult]:
         runner(plan)
@@ -137,7 +138,7 @@ def aside_in(folder: Path, where: str, prefix: str) -> list[str]:
 
 
 def states_in(played: Played, names: Iterable[str], wanted_states: Mapping[str, object]) -> dict[str, object]:
-    """The states by name; of a topic that was made anew both lives are kept, and one of them is to be the wanted."""
+    """Return the states by name. A re-created topic has the states of two lives: the wanted state is preferred."""
     found: dict[str, object] = {}
     root = played.runs.root / "tables"
     for name in names:
@@ -147,7 +148,7 @@ def states_in(played: Played, names: Iterable[str], wanted_states: Mapping[str, 
             held = [each.state for each in read_states(played.runs.stream, root, wanted).sessions]
         except NoSuchSession:
             continue
-        if not (lives := [state for state in held if state is not None]):  # its snapshot has not come yet
+        if not (lives := [state for state in held if state is not None]):  # its snapshot has not arrived yet
             continue
         found[name] = wanted_states.get(name) if wanted_states.get(name) in lives else lives[-1]
     return found
@@ -175,7 +176,7 @@ def test_a_case_comes_to_its_golden_texts_through_the_broker(case: Case, feed: F
 
 
 def assert_proven(played: Played) -> None:
-    """The second gate of the class comes to the same on every message."""
+    """Assert that the second gate of the class reaches the same verdict on every message."""
     found = verify_stream(played.runs.stream, played.runs.folders, played.runs.settings.kafka)
     assert found.violations == ()
     assert found.status in PROVEN_OR_LOST, found.notes
