@@ -23,7 +23,7 @@ def test_a_table_with_timers_and_held_messages_passes_its_check(
     broker: Broker, spark: SparkSession, topic_family: str, tmp_path: Path, case: Case
 ) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what Great Expectations imports
+        warnings.simplefilter("ignore")  # from the imports of Great Expectations
         from lockstep.features.quality.check import check_table
 
         runs, _ = read(broker, topic_family, tmp_path, case, 5)

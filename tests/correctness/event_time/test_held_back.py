@@ -1,4 +1,4 @@
-"""Messages held back whose session ends, is suspended, or begins anew; watermarks that a transform says."""
+"""Held-back messages whose session ends, is suspended or restarts; watermarks from a transform."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_session_whose_snapshot_is_on_its_way_falls_silent_without_rows() -> N
 
 
 class Unlucky(Meters):
-    """A part of a snapshot at second 13 raises."""
+    """Raises for a part of a snapshot at second 13."""
 
     def on_update(self, state: Meter, message: Message, record: Record) -> Iterable[Total]:
         if isinstance(message, Start) and message.second == 13:
@@ -44,7 +44,7 @@ class Unlucky(Meters):
 
 @pytest.mark.parametrize("refused", [2, 3])
 def test_a_snapshot_of_which_a_message_is_refused_is_kept_whole_where_nobody_is_suspended(refused: int) -> None:
-    """The session is unknown then, as before; what follows begins it."""
+    """The session stays unknown; the next message starts it."""
     once = replace(meters, transform=Unlucky(), integrity=Once(keep_ids=10))
     parts: list[Message] = [Start(n, 13 if n == refused else 10, more=n < 3) for n in (1, 2, 3)]
     ran = run(once, *parts, Start(4, 14), Read(5, 15, 0), key="a").or_raise()
@@ -52,14 +52,14 @@ def test_a_snapshot_of_which_a_message_is_refused_is_kept_whole_where_nobody_is_
 
 
 class Believing(Meters):
-    """Only readings of one move the watermark."""
+    """Only readings of value 1 move the watermark."""
 
     def watermark(self, message: Message, record: Record) -> int | None:
         return message.second * 1_000_000 if isinstance(message, Read) and message.value == 1 else None
 
 
 def test_only_what_the_transform_says_moves_the_watermark() -> None:
-    """However the rows are cut into pieces: the times of messages that are not believed count for nothing."""
+    """Times of other messages never count, in any chunking of the rows."""
     believing: Stream[Message, Meter, Total] = replace(
         meters, transform=Believing(), integrity=FuzzyWindow(lateness=timedelta(seconds=5)), event_time=EventTime()
     )
@@ -69,7 +69,7 @@ def test_only_what_the_transform_says_moves_the_watermark() -> None:
 
 
 def test_what_waited_before_a_snapshot_in_parts_is_freed_with_it() -> None:
-    """A later number waits, a snapshot comes over several messages, and neither comes to its end."""
+    """A later number waits, a snapshot starts in parts, and neither is completed."""
     changed = Read(5, 2, 8)
     ran = run(reordered, Start(1, 0), Read(3, 1, 3), Start(1, 1, more=True), Read(3, 2, 4), changed, key="a")
     assert sorted(each.offset for each in ran.quarantine) == [1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Sequences of ordinary events around timers and silence: the rows are right, and the proof says so."""
+"""Sequences of ordinary events around timers and silence: the rows are correct, and the proof confirms them."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ NEVER, SOON, LATER = (EventTime(session_idle=each) for each in (None, timedelta(
 
 
 class Ending(Totals):
-    """Says that a session ends."""
+    """Emits a row when a session ends."""
 
     def on_end(self, state: State) -> Iterable[Row]:
         yield Row("end", None, state.total)
 
 
 class Late(Ending):
-    """And what came late."""
+    """Also emits a row for each late message."""
 
     def on_late(self, state: State, message: Value, record: Record) -> Iterable[Row]:
         yield Row("late", None, message.v)
 
 
 class Raising(Meters):
-    """Its timers raise, and what completes a snapshot too late in the day."""
+    """Its timers raise, and so does each update from a `Start` message."""
 
     def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
         raise ValueError("a bug")
@@ -65,7 +65,7 @@ class Raising(Meters):
 
 
 class Restarting(Meters):
-    """A reading of 7 says that the numbers begin anew; any message begins a meter."""
+    """A reading of 7 restarts the numbers of a meter."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         again = isinstance(message, Read) and message.value == 7
@@ -96,7 +96,7 @@ def ends(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
 def test_silence_that_is_declared_shorter_counts_from_the_next_message_of_a_session_on(
     feed: Feed, tmp_path: Path, before: EventTime
 ) -> None:
-    """The proof has the agenda as it was stored then, not as it would be with today's declaration."""
+    """The proof uses the agenda stored at that time, not the agenda of today's declaration."""
     stream, topic = totals("values", Once(keep_ids=9), Ending()), feed.create("values")
     old, new = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (before, SOON))
     for key in ("a", "b"):
@@ -115,7 +115,7 @@ def test_silence_that_is_declared_shorter_counts_from_the_next_message_of_a_sess
 
 
 def test_clocks_do_not_run_on_from_before_a_release_without_silence(feed: Feed, tmp_path: Path) -> None:
-    """It added messages to sessions, and ended one: the clocks of before it were taken for those of now."""
+    """Clocks from before that release must not count as current, or a session that received messages in it ends."""
     stream, topic = totals("values", Once(keep_ids=9), Ending()), feed.create("values")
     on, off = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (SOON, NEVER))
     for key in ("a", "b", "b" * 600):
@@ -153,7 +153,7 @@ def test_a_late_message_does_not_end_a_session_from_before_silence_was_declared(
 
 
 def test_a_session_whose_own_clock_is_wrong_does_not_end_while_it_sends(feed: Feed, tmp_path: Path) -> None:
-    """Its times are implausible: it was silent since 1970, ended at once, and its next message halted the stream."""
+    """Implausible times must not count as silence since 1970: the session ended, and its next message halted the run."""
     topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
     now = int(datetime.now(UTC).timestamp())
     for number, second in enumerate((0, 60, 1_000), start=1):
@@ -170,7 +170,7 @@ def test_a_session_whose_own_clock_is_wrong_does_not_end_while_it_sends(feed: Fe
 def test_a_timer_that_raises_where_a_partition_goes_on_by_the_clock_halts_the_stream(
     feed: Feed, tmp_path: Path
 ) -> None:
-    """There is no message at that offset: it ended as a fold that is not deterministic, again and again."""
+    """The partition has no message at that offset; the error must not end as a fold that is not deterministic."""
     topic, silent = feed.create("meters"), EventTime(idle_advance=timedelta(seconds=0.5))
     runs = runs_of(feed, tmp_path, replace(meters, transform=Raising(), event_time=silent))
     send(feed, topic, "a", Start(1, 0), Read(2, 5, 7))
@@ -186,7 +186,7 @@ def test_a_timer_that_raises_where_a_partition_goes_on_by_the_clock_halts_the_st
 
 
 def run_until_silent(runs: LocalRuns) -> None:
-    """A run that reads messages, and then goes on by the clock once."""
+    """Run until messages are read and the partition has advanced by the clock once."""
     stop = threading.Event()
     read: list[BatchPlan] = []
 
@@ -204,7 +204,7 @@ def run_until_silent(runs: LocalRuns) -> None:
 
 
 def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed, tmp_path: Path) -> None:
-    """It was given to `on_update` without a state, and quarantined for what that raises."""
+    """The update must not be passed to `on_update` without a state, which quarantined it."""
     topic = feed.create("meters")
     runs = runs_of(feed, tmp_path, replace(meters, integrity=NoIntegrity(), transform=Restarting()))
     send(feed, topic, "a", Start(1, 0, more=True), Read(1, 5, 7), Read(2, 6, 0))
@@ -218,7 +218,7 @@ def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed,
 def test_a_snapshot_of_which_a_part_is_late_is_not_complete(
     feed: Feed, tmp_path: Path, second: int, *, parts: bool
 ) -> None:
-    """It was applied without the part; where the last one was late, it went on with the next snapshot."""
+    """It must not be applied without the late part, nor continue with the next snapshot if its last part is late."""
     topic, window = feed.create("meters"), FuzzyWindow(lateness=timedelta(seconds=10))
     runs = runs_of(feed, tmp_path, replace(meters, integrity=window))
     send(feed, topic, "a", Start(1, 100, more=True))
@@ -234,7 +234,7 @@ def test_a_snapshot_of_which_a_part_is_late_is_not_complete(
 
 
 def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: Path) -> None:
-    """Under a class that suspends nothing its session is unknown again, and begins with its next message."""
+    """Under a class that suspends nothing, its session becomes unknown and starts with its next message."""
     topic = feed.create("meters")
     runs = runs_of(feed, tmp_path, replace(meters, integrity=Once(keep_ids=9), transform=Raising(), event_time=SOON))
     send(feed, topic, "a", Start(1, 999, more=True), Start(2, 1_000), Start(3, 960))
@@ -248,7 +248,7 @@ def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: 
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_session_that_began_again_and_ended_is_skipped_no_more(feed: Feed, tmp_path: Path, batches: int) -> None:
-    """Within the batch of its snapshot it was: the same messages halted the stream, or not, by where a batch ended."""
+    """The result must not depend on batch boundaries: the session stayed skipped within the batch of its snapshot."""
     topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
     send(feed, topic, "a", Start(1, 0), Read(3, 1, 7))
     with pytest.raises(IntegrityLost, match="gap"):
@@ -282,7 +282,7 @@ ODD = [
 def test_the_proof_refuses_the_messages_of_odd_numbers_and_deadlines_that_the_stream_refused(
     feed: Feed, tmp_path: Path, fold: Totals, name: str
 ) -> None:
-    """It ended with the error of `deadline`; and what was a float to the stream was a number to the proof."""
+    """The proof must not end with the error of `deadline`, nor accept a float that the stream refused."""
     topic = feed.create("values")
     runs = runs_of(feed, tmp_path, totals("values", ODD_CLASSES[name], fold))
     batches = [Value(100, 1, 0), Value(101, 7, 1), Value(102, 1, 2)], [Value(103, 1, 3), Value(300, 1, 4)]

@@ -1,7 +1,7 @@
 """Timers, ends, silence, spread snapshots, reordering, wraps and resets through broker and engine, in any batches.
 
-The rows are those of the pure run, and the ledger adds up. Each case is read in two runs: the second goes on from what
-the first has saved.
+The rows are those of the pure run, and the ledger adds up. Each case is read in two runs: the second continues from the
+saved state of the first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # if many suites run in parallel, a broker alone takes a minute to start
 
 COLUMNS = ("what", "minute", "values")
 Keyed = tuple[str, Message]
@@ -48,9 +48,9 @@ class Case:
 
     Attributes:
         stream: The stream.
-        messages: All of them, in order.
+        messages: All messages, in order.
         expected: The rows.
-        late: Offsets of what goes to the late table.
+        late: Offsets of the late messages.
         held: Whether messages are held back.
         timer_rows: How often a timer, or silence, emits rows.
     """
@@ -162,7 +162,7 @@ CASES = {
 
 
 def read(broker: Broker, family: str, root: Path, case: Case, limit: int) -> tuple[LocalRuns, str]:
-    """Read a case in two runs, in batches of so many messages."""
+    """Read a case in two runs, in batches of at most `limit` messages; return the runs and the topic."""
     feed = Feed(broker.bootstrap_servers, family)
     topic = feed.create("meters")
     stream = replace(case.stream, topics=Topics(pattern=feed.pattern), limits=Limits(batch_messages=limit))
@@ -194,7 +194,7 @@ def test_any_batches_give_the_rows_of_the_pure_run(
 
 
 def assert_accounted(ledger: Several[LedgerRow], case: Case) -> None:
-    """Each message is in one count of each batch; the watermark is the newest time."""
+    """Assert that each batch counts each message once, and that the watermark is the newest time."""
     for row in ledger:
         became = (row.with_rows or 0) + row.accepted_without_row + row.skipped + row.dropped
         assert row.messages + row.released == became + row.quarantined + row.late + row.buffered

@@ -125,7 +125,7 @@ class Refusing(Meters):
 
 @pytest.mark.parametrize("integrity", [NoIntegrity(), Ordered()])
 def test_a_snapshot_whose_last_message_is_refused_is_given_up_as_a_whole(integrity: IntegrityClass) -> None:
-    """Its parts would become part of the next one."""
+    """Otherwise its parts would become part of the next snapshot."""
     sent: list[Message] = [Start(1, 11, more=True), Start(2, 12, more=True), Start(3, 13), Start(4, 14)]
     stream: Stream[Message, Meter, Total] = replace(meters, transform=Refusing(), integrity=integrity)
     ran = run(stream, *sent, key="a").or_raise()
@@ -167,13 +167,13 @@ def test_a_message_held_back_that_raises_is_refused_when_it_is_released() -> Non
 
 
 def test_a_timer_goes_before_what_is_released_at_the_same_watermark() -> None:
-    """Both at 60 s: the message that is released then raises, after the minute has been emitted."""
+    """Both are due at 60 s: the released message raises after the minute has been emitted."""
     sent = [of("a", Start(1, 0)), of("a", Read(2, 10, 5)), of("a", Read(4, 30, -4)), of("b", Start(1, 60))]
     assert [row.minute for row in run(reordered, *sent).or_raise().rows] == [0]
 
 
 def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
-    """Held back until 59 s, its timer is at 60 s: the message raises, and then the session waits for a snapshot."""
+    """The message held back until 59 s raises, and the session waits for a snapshot; its timer was due at 60 s."""
     sent = [of("a", Start(1, 0)), of("a", Read(2, 10, 5)), of("a", Read(4, 29, -4)), of("b", Start(1, 60))]
     ran = run(reordered, *sent).or_raise()
     assert ran.rows == []
@@ -181,7 +181,7 @@ def test_a_session_that_is_suspended_by_what_it_releases_has_no_timer() -> None:
 
 
 def test_a_clock_stands_still_in_no_release_that_declares_none(tmp_path: Path) -> None:
-    """With the next one that does, a session that had sent all the while would end at once, or never again."""
+    """Otherwise an active session would end immediately, or never, in the next release that declares silence."""
     timed = totals("minutes", Ordered(session_start=FIRST))
     runs = Offline(timed, tmp_path)
 

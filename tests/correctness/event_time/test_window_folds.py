@@ -1,4 +1,4 @@
-"""Windows through broker and engine, in small batches and several runs: the rows of the plain definition."""
+"""Windows through broker and engine, in small batches and several runs, have the rows of the plain definition."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_windows_are_those_of_the_definition_and_the_proof_agrees(
 def test_sessions_whose_first_message_waits_are_suspended_and_begin_again(
     feed: Feed, runs: LocalRuns, seed: int
 ) -> None:
-    """Messages that cannot be decoded suspend the partition, others are refused by the fold, and sessions end."""
+    """Undecodable messages suspend the partition, the fold refuses others, and sessions end."""
     stream = a_stream(Picky(), replace(FUZZY, reorder=True, on_violation=Suspend()), pattern=feed.pattern)
     windowed = runs.of(replace(stream, limits=Limits(batch_messages=7)))
     topic, chance = feed.create("values"), random.Random(seed)  # noqa: S311  # reproducible

@@ -1,4 +1,4 @@
-"""Windows of event time, one accumulator a session: a timer sees what lies before it, whatever moves the watermark."""
+"""Event-time windows, one accumulator per session: a timer sees the messages before it, however the watermark moves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_message_at_the_end_of_a_minute_belongs_to_the_next_one() -> None:
 
 
 def test_a_late_message_of_an_unknown_session_is_late() -> None:
-    """Its session may have ended long ago: its minute would be emitted a second time."""
+    """Its session may have ended long ago, and its minute would be emitted a second time."""
     for stream in (ANY_ORDER, IN_ORDER):
         ran = run(stream, of("a", 1, 1), of("b", 1_000, 1), of("c", 5, 9), of("b", 1_015, 1)).or_raise()
         assert [each.judgement for each in ran.verdicts if each.cause == "late"] == [Judgement.LATE]
@@ -39,7 +39,7 @@ def test_a_late_message_of_an_unknown_session_is_late() -> None:
 
 
 def test_a_session_that_a_late_message_changes_has_its_timer_at_once() -> None:
-    """The correction of the first minute comes with the next message, before the later minutes of others."""
+    """The next message emits the correction of the first minute, before the later minutes of other sessions."""
     sent = (of("a", 1, 1), of("b", 100, 1), of("a", 50, 7), of("b", 101, 1), of("b", 300, 1))
     ran = run(ANY_ORDER, *sent).or_raise()
     assert ran.rows == [Window("minute", 60, 1), Window("minute", 60, 7), Window("minute", 120, 2)]
