@@ -1,4 +1,4 @@
-"""A loss as operators meet it: the run names it, `status` alarms, `verify` ends with 4 until it is accepted."""
+"""A loss as operators see it: the run names it, `status` alarms, and `verify` exits with 4 until it is accepted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 TRADES, BAD, A_SECOND = 3_000, 1_500, 60
 LOST = BAD - 3 * A_SECOND
-"""At the bad message the bar up to second 3 is closed; the next ones are open."""
+"""At the bad message the bar up to second 3 is closed; later bars are open."""
 
 
 def send_trades(platform: Platform) -> str:
-    """Trades of one symbol, of which one cannot be decoded; the topic."""
+    """Send trades of one symbol, including an undecodable message; return the topic."""
     topic = platform.feed.create("trades")
     values = [msgspec.json.encode(Value(at // A_SECOND, at)) for at in range(TRADES)]
     values[BAD] = b'{"broken'

@@ -1,4 +1,4 @@
-"""What one bad message costs under each class and policy: the table of docs/integrity.md is what the engine does."""
+"""The cost of a bad message under each class and policy: the table of docs/integrity.md matches the engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ UNDECODABLE, RAISING = b'{"broken', update(3, a=1, b=POISON, c=3)
 
 
 def run_with(integrity: IntegrityClass, bad: bytes) -> RunResult[Panel, Reading]:
-    """Two sessions, a bad message of the first one, and what follows up to their next snapshots."""
+    """Run two sessions with a bad message of the first, until after their next snapshots."""
     log = [
         *(("s", snapshot(1, a=1)), ("t", snapshot(1, a=1)), ("s", update(2, a=1)), ("t", update(2, a=1))),
         ("s", bad),
@@ -66,7 +66,7 @@ def run_with(integrity: IntegrityClass, bad: bytes) -> RunResult[Panel, Reading]
 
 
 def name_cost(ran: RunResult[Panel, Reading]) -> str:
-    """The cost of the bad message, by what the run left out."""
+    """Name the cost of the bad message by the offsets and sessions that the run left out."""
     if ran.finding is not None:
         assert (ran.finding.offset, ran.losses) == (BAD, ())
         return HALT

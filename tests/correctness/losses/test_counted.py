@@ -66,16 +66,16 @@ class Refusing(Tumbling):
 
 
 def log_of(name: str, steps: list[tuple[str, int, str]]) -> list[SentMessage[Value] | Event]:
-    """The messages and events of some steps; in the end each session begins again, and all windows close."""
+    """Return the messages and events of the steps; at the end each session restarts, and all windows close."""
     log: list[SentMessage[Value] | Event] = []
     second = 0
     for session, step, what in steps:
         second += step
         if what == "re-created":
-            log += [RENUMBER] if "once" not in name else []  # a violation there
+            log += [RENUMBER] if "once" not in name else []  # a violation under Once
             continue
         if what in {"end", "snapshot"} and name == "reorder":
-            continue  # they would wait for their order, too
+            continue  # they would be held back, too
         kind = {"end": Kind.END, "snapshot": Kind.SNAPSHOT}.get(what, Kind.UPDATE)
         value = Value(second, REFUSED if what == "refused" else 1, kind)
         log.append(SentMessage(value=b"{" if what == "garbage" else value, key=session))
@@ -83,12 +83,12 @@ def log_of(name: str, steps: list[tuple[str, int, str]]) -> list[SentMessage[Val
 
 
 def closing(session: str) -> SentMessage[Value]:
-    """A message that closes the windows of all active sessions."""
+    """Return a message that closes the windows of all active sessions."""
     return SentMessage(value=Value(LAST, 1), key=session)
 
 
 def count_accepted(ran: RunResult[WindowState[list[int]], Values]) -> int:
-    """The messages that were added to windows, or wait for their order."""
+    """Count the messages that were added to windows or are held back."""
     updates = [each for each in ran.folded if each.envelope is not None and each.envelope.kind is Kind.UPDATE]
     freed = sum(each.found == "a buffered message" for each in ran.quarantine)
     return sum(each.verdict.judgement in {Judgement.ACCEPT, Judgement.BUFFER} for each in updates) - freed
@@ -105,7 +105,7 @@ def test_no_message_that_was_accepted_disappears(name: str, steps: list[tuple[st
     stream, log = a_stream(Refusing(), CLASSES[name]), log_of(name, steps)
     ran = run(stream, *log).or_raise()
     in_rows = sum(row.messages for row in ran.rows)
-    waits = 1  # the message that closed the windows: in a window, or for its order
+    waits = 1  # the closing message, in a window or held back
     assert count_accepted(ran) == in_rows + count_lost(ran) + waits
     accepts = CLASSES[name].accepts_loss
     assert {loss.is_accepted for loss in ran.losses} <= {accepts}

@@ -1,4 +1,4 @@
-"""A message that no decoder or envelope takes costs no more than a gap where the class tolerates a gap."""
+"""A message that the decoder or envelope refuses costs no more than a gap if the class tolerates a gap."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AnySilence(Placing):
 def log_with(
     steps: list[tuple[str, int, int]], places: list[tuple[int, bytes | Value | None]]
 ) -> tuple[list[SentMessage[Value]], list[SentMessage[Value]], list[int]]:
-    """The messages with garbage at some places, the same with skipped messages there, and those offsets."""
+    """Return the messages with garbage, the same with skipped messages in its place, and its offsets."""
     sent = [SentMessage(value=Value(t, v), key=session) for session, t, v in disordered(steps)]
     broken, clean = list(sent), list(sent)
     for place, value in places:

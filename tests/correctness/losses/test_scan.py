@@ -1,4 +1,4 @@
-"""A partition is suspended by one offset: one scan of its states counts what is lost, however many messages are bad."""
+"""One offset suspends a partition: one scan of its states counts the losses, however many messages are bad."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 SESSIONS = "abcdefgh"
 STEPS = some.lists(some.one_of(some.sampled_from(SESSIONS), some.none()), max_size=60)
-"""A message of a session, or one that cannot be decoded."""
+"""A message of a session, or None for an undecodable message."""
 
 
 def count_plainly(steps: list[str | None]) -> tuple[int, int]:
-    """Lost sessions and messages: each bad message ends all sessions that have begun since the one before."""
+    """Count lost sessions and messages: each bad message ends all sessions started since the previous bad message."""
     sessions = messages = 0
     waiting: list[str] = []
     for session in steps:

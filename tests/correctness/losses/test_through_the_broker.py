@@ -1,4 +1,4 @@
-"""Every path that discards a state, through a broker: counted in the ledger and the head, and by the proof alike."""
+"""Every path that discards a state, through a broker: ledger, head and proof count the same losses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Refusing(Tumbling):
 
 
 class Unsure(Refusing):
-    """Cannot tell what a state holds."""
+    """Cannot count the pending messages of a state."""
 
     @override
     def pending(self, state: WindowState[list[int]]) -> int:
@@ -75,7 +75,7 @@ class Case:
         self.runs = runs.of(replace(stream, event_time=EventTime(session_idle=1_000 * SECOND)))
 
     def send(self, *messages: tuple[str, int, int] | bytes, partition: int = 0) -> None:
-        """Send (session, second, value), or bytes as they are."""
+        """Send (session, second, value), or bytes unchanged."""
         records = [
             ProducerRecord("x", each)
             if isinstance(each, bytes)
@@ -85,13 +85,13 @@ class Case:
         self.feed.append(self.topic, records, partition)
 
     def verify(self) -> VerifyReport:
-        """The proof, which finds no violation."""
+        """Return the report of the proof, which finds no violation."""
         report = verify_stream(self.runs.stream, self.runs.folders, self.runs.settings.kafka)
         assert report.violations == ()
         return report
 
     def check(self, sessions: int, messages: int, cause: str, *, accepted: bool = False) -> None:
-        """All places count the same: ledger, head, list and proof, which ends with the loss until it is accepted."""
+        """Check that ledger, head, list and proof count the same; the proof reports the loss until it is accepted."""
         rows = [loss for row in read_ledger(self.runs.folders.ledger) for loss in row.losses]
         assert {loss.cause for loss in rows} == {cause}
         assert (sum(loss.sessions for loss in rows), sum(loss.messages or 0 for loss in rows)) == (sessions, messages)
@@ -134,7 +134,7 @@ def test_a_policy_that_accepts_it(feed: Feed, runs: LocalRuns) -> None:
 
 
 def test_garbage_under_a_strict_class_that_suspends(feed: Feed, runs: LocalRuns) -> None:
-    """The second garbage finds only the session that has begun again."""
+    """The second garbage message affects only the session that has restarted."""
     case = Case(feed, runs, replace(STRICT, on_violation=Suspend()))
     case.send(*BEGUN)
     case.runs.run()
@@ -178,7 +178,7 @@ def test_a_topic_that_is_made_again(feed: Feed, runs: LocalRuns, integrity: Inte
     rows = [loss for row in read_ledger(case.runs.folders.ledger) for loss in row.losses]
     assert [(loss.cause, loss.sessions, loss.messages) for loss in rows] == [("topic re-created", 2, 3)]
     assert case.verify().losses.open_messages == 3
-    rewind_stream(case.runs.handle, before, who="ann", why="a test")  # the topic stays gone, and its states with it
+    rewind_stream(case.runs.handle, before, who="ann", why="a test")  # the topic and its states stay gone
     case.runs.run()
     assert case.runs.handle.require_head().lost.open == LossTotal(2, 3)
     assert case.verify().losses.open_messages == 3
@@ -234,7 +234,7 @@ def test_a_hook_that_raises_is_named_and_stops_nothing(feed: Feed, runs: LocalRu
 
 
 def test_an_idle_session_that_cannot_end_halts_a_strict_stream_until_it_is_skipped(feed: Feed, runs: LocalRuns) -> None:
-    """Each halt names one session; the next run reads on behind it."""
+    """Each halt names a session; the next run continues behind it."""
     case = Case(feed, runs, STRICT, FailingAtCount())
     case.send(*BEGUN, ("end", 5_000, 1), ("end", 5_001, 1))
     halted = []
