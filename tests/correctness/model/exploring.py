@@ -1,4 +1,4 @@
-"""Walks every interleaving of the model of the commit protocol."""
+"""Exploration of every interleaving of the model of the commit protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.correctness.model.protocol import Bounds, Without, World, steps
 
 
 class Found(NamedTuple):
-    """What an exploration came to: how many worlds there are, and the way to the first broken one."""
+    """The result of an exploration: the number of worlds, and the path to the first broken world."""
 
     worlds: int
     broken: str | None = None
@@ -18,7 +18,7 @@ class Found(NamedTuple):
 
 
 def explore(bounds: Bounds, without: Without = frozenset()) -> Found:
-    """Every world within bounds, nearest first; ends at the first broken invariant."""
+    """Explore every world within bounds, nearest first, up to the first broken invariant."""
     begin = bounds.begin()
     before: dict[World, World | None] = {begin: None}
     waiting = deque([begin])

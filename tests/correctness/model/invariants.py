@@ -6,7 +6,7 @@ from tests.correctness.model.protocol import Kind, World, visible
 
 
 def broken(world: World) -> str | None:  # noqa: C901, PLR0911  # the list of the invariants, one after another
-    """The invariant that does not hold; None while all do."""
+    """Return the invariant that does not hold, or None if all hold."""
     batches = [entry for entry in world.log if entry.kind in {Kind.BATCH, Kind.REWIND}]
     epoch = closed = 0
     for entry in world.log:

@@ -1,24 +1,24 @@
-"""The commit protocol as an executable specification: small enough to be explored whole.
+"""The commit protocol as an executable specification, small enough to be explored completely.
 
-Several writers, a compactor, somebody who closes hours and somebody who rewinds share one log. Each may stop anywhere
-for any time (a zombie) or for ever (a crash: it takes no further step, and every world is one in which anybody may be
-dead), or never hear whether its entry landed; a new writer may start at any moment. A commit is
+Several writers, a compactor, a process that closes hours and a process that rewinds share one log. Each may stop
+anywhere for any time (a zombie) or forever (a crash: it takes no further step, and in every world any process may be
+dead). It may never learn whether its entry was written. A new writer may start at any moment. A commit has four steps:
 
-1. `LOOK`: refresh; the head is read on this base, and what the kind demands is checked on it, at every attempt;
-2. `WRITE`: the entry is written at exactly the next version, or not at all;
-3. `ASK`: where no answer came, the token of the entry at that version says who won;
-4. `FORWARD`: side tables follow from what the newest entry names, before anything else is committed.
+1. `LOOK`: refresh, read the head on this base, and check the demands of the kind on it, at every attempt;
+2. `WRITE`: write the entry at exactly the next version, or not at all;
+3. `ASK`: if no answer arrived, the token of the entry at that version names the winner;
+4. `FORWARD`: update the side tables from the newest entry before anything else is committed.
 
-`explore` (exploring.py) walks every interleaving within `Bounds` and gives the shortest way to a broken invariant, if
-there is one (invariants.py):
+`explore` (exploring.py) walks every interleaving within `Bounds` and returns the shortest path to a broken invariant,
+if there is any (invariants.py):
 
-- one writer: an entry of a batch carries the epoch of the newest claim before it, so a fenced one is never visible;
-- no batch is lost or doubled: numbers rise by one, and each begins at the offset where the one before it ended;
-- side tables hold what the commits name, in order, and at most the newest is missing;
-- nothing is committed into an hour that was closed;
-- a rewind undoes the batches after its target and no other, and the next batch begins where the target ended.
+- one writer: an entry of a batch carries the epoch of the newest claim before it, so a fenced entry is never visible;
+- no batch is lost or doubled: numbers rise by one, and each batch starts at the end offset of the previous batch;
+- side tables hold the batches that the commits name, in order, and at most the newest is missing;
+- nothing is committed into a closed hour;
+- a rewind undoes exactly the batches after its target, and the next batch starts at the end of the target.
 
-Each `Simplification` is something that looks as if it would do. Each breaks an invariant.
+Each `Simplification` seems to be sufficient, but breaks an invariant.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Kind(Enum):
 
 
 class Simplification(Enum):
-    """What one might leave out."""
+    """A part of the protocol that seems superfluous."""
 
     CHECK_ONLY_AFTER_CONFLICT = "demands are looked at only after a race was lost"
     RETRY_BLINDLY = "what was not answered, or lost its race, is written again as it is"
@@ -55,7 +55,7 @@ class Simplification(Enum):
 
 
 class Head(NamedTuple):
-    """What every entry of ours carries."""
+    """The head that each entry of ours carries."""
 
     epoch: int = 0
     batch: int = 0
@@ -63,10 +63,11 @@ class Head(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One version of the table.
+    """A version of the table.
 
-    `start`: the offset at which a batch begins; each is one offset long. Of a rewind, the one before its position.
-    `to`: the batch to which a rewind goes back.
+    `start`: the offset at which a batch starts; each batch is one offset long. For a rewind, the offset before its
+    position.
+    `to`: the target batch of a rewind.
     """
 
     kind: Kind
@@ -78,7 +79,7 @@ class Entry(NamedTuple):
 
 
 class At(Enum):
-    """Where a process stands."""
+    """The next step of a process."""
 
     BEGIN = auto()
     LOOK = auto()
@@ -90,21 +91,21 @@ class At(Enum):
 
 
 class Process(NamedTuple):
-    """A process on its way through its commits.
+    """A process with its commits.
 
     Attributes:
         at: Its next step.
         wants: The kind of entry that it commits now.
-        epoch: The epoch that it named, and then holds.
+        epoch: The epoch that it read; after its claim, the epoch that it holds.
         kept: The head that it read first; used by simplifications only.
-        base: The version it looked at.
+        base: The version that it read.
         batch: Number of its batch.
         start: Offset of its batch.
         hour: Hour of its batch.
-        to: The batch to which it goes back.
-        token: Of its commit now; one for all attempts.
+        to: The target batch of its rewind.
+        token: Token of its current commit; the same for all attempts.
         left: Batches that it may still commit.
-        blind: It looks at nothing any more (only with a simplification).
+        blind: Whether it skips all checks (only with a simplification).
     """
 
     at: At = At.BEGIN
@@ -122,12 +123,12 @@ class Process(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything that lasts, and every process.
+    """The durable state, and every process.
 
     Attributes:
         log: Entries of the output table.
         ledger: The side table: number and start of each batch in it.
-        processes: The processes that there may be.
+        processes: All possible processes.
         lost_answers: Answers that may still be lost.
     """
 
@@ -148,7 +149,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much there may be of each."""
+    """The maximum number of processes and events of each kind."""
 
     writers: int = 2
     batches: int = 2
@@ -170,14 +171,14 @@ S = Simplification
 
 
 class Refused(Exception):
-    """The head is not as a commit demands."""
+    """The head does not meet the demands of a commit."""
 
 
 def demanded(kind: Kind, head: Head, *, epoch: int, batch: int = 0, hour: int = 1) -> Head:
-    """The head that a commit leaves, where the head before it is as it demands; the real machine is compared with it.
+    """Return the head after a commit; the real machine is compared with it.
 
     Raises:
-        Refused: It is not.
+        Refused: The head before the commit does not meet its demands.
     """
     match kind:
         case Kind.CLAIM if head.epoch == epoch:
@@ -194,7 +195,7 @@ def demanded(kind: Kind, head: Head, *, epoch: int, batch: int = 0, hour: int = 
 
 
 def steps(world: World, without: Without) -> Iterator[World]:
-    """Every next world: one step of one process."""
+    """Yield every next world: one step of one process."""
     for number, process in enumerate(world.processes):
         if process.at is At.GONE:
             continue
@@ -225,7 +226,7 @@ def _step(world: World, number: int, process: Process, without: Without) -> Iter
 
 
 def visible(log: tuple[Entry, ...]) -> tuple[int, ...]:
-    """The numbers of the batches that count, in order."""
+    """Return the numbers of the batches that no rewind undid, in order."""
     found: tuple[int, ...] = ()
     for entry in log:
         if entry.kind is Kind.BATCH:
@@ -236,7 +237,7 @@ def visible(log: tuple[Entry, ...]) -> tuple[int, ...]:
 
 
 def _plan_rewind(world: World, process: Process) -> Process:
-    """To undo the last batch that counts; the side tables hold it before anything is committed."""
+    """Plan to undo the last visible batch; the side tables hold it before anything is committed."""
     counts = visible(world.log)
     if not counts:
         return Process(at=At.GONE)
@@ -245,7 +246,7 @@ def _plan_rewind(world: World, process: Process) -> Process:
 
 
 def _looked(world: World, process: Process, without: Without) -> Process:
-    """1. The demands are checked on this base."""
+    """1. Check the demands on this base."""
     looked = process._replace(at=At.WRITE, base=len(world.log) - 1)
     first = process.base == 0 or world.log[process.base].token != process.token
     if process.blind or (S.CHECK_ONLY_AFTER_CONFLICT in without and first and process.at is At.LOOK):
@@ -268,7 +269,7 @@ def _demanded_of(process: Process, head: Head, without: Without) -> Head:
 
 
 def _written(world: World, number: int, process: Process, without: Without) -> Iterator[World]:
-    """2. At exactly the next version, or not at all."""
+    """2. Write at exactly the next version, or not at all."""
     if len(world.log) - 1 != process.base and S.WRITE_ANYWHERE not in without:
         blind = process.blind or S.RETRY_BLINDLY in without
         yield world.where(number, process._replace(at=At.LOOK, blind=blind))
@@ -304,7 +305,7 @@ def _landed(world: World, number: int, process: Process, without: Without) -> Wo
 
 
 def _forwarded(world: World, number: int, process: Process) -> World:
-    """4. At most the newest addition may be missing; whoever finds more goes no further."""
+    """4. Add the newest batch to the ledger if it is missing; if more is missing, the process ends."""
     newest = next((entry for entry in reversed(world.log) if entry.kind in {Kind.BATCH, Kind.REWIND}), None)
     held = world.ledger[-1][0] if world.ledger else 0
     work = process._replace(at=At.WORK)
@@ -318,7 +319,7 @@ def _forwarded(world: World, number: int, process: Process) -> World:
 
 
 def _worked(world: World, number: int, process: Process, without: Without) -> Iterator[World]:
-    """The next batch is planned from the ledger, read and folded."""
+    """Plan the next batch from the ledger, read it and fold it."""
     if not process.left:
         yield world.where(number, Process(at=At.GONE))
         return
@@ -335,5 +336,5 @@ def _worked(world: World, number: int, process: Process, without: Without) -> It
 
 
 def _token(number: int, batch: int) -> int:
-    """One for each commit that a process wants, whatever its attempts."""
+    """Return the token of a commit, the same for all its attempts."""
     return 100 * (number + 1) + batch

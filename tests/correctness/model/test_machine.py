@@ -1,7 +1,7 @@
-"""The real commit code on a real Delta table, driven at random beside the model's own demands.
+"""The real commit code on a real Delta table, driven at random and compared with the model.
 
-Runs begin, claim, commit and bring side tables forward in any order, over stores that lose answers or die before or
-after they have written; a run that is gone never comes back. Whatever was done, the log holds what the model expects.
+Runs start, claim, commit and bring side tables forward in any order. Their stores lose answers, or die before or after
+a write; a dead run never returns. After every step the log matches the model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STORES = st.sampled_from(["answers"] * 4 + ["loses the answer", "dies before", "
 
 
 class Died(BaseException):
-    """The process is gone: nothing in it catches that."""
+    """The process dies: no code in it catches this."""
 
 
 class Store:
-    """A store that does, once, what it is told."""
+    """A store whose next write does as `does` states."""
 
     does = "answers"
 
@@ -51,7 +51,7 @@ class Store:
 
 @dataclass
 class Actor:
-    """A run, and what it believes."""
+    """A run, with the epoch and batch that it assumes."""
 
     run: ProtocolRun
     store: Store
@@ -63,7 +63,7 @@ class Actor:
 
 @dataclass
 class Expected:
-    """What the log and the ledger hold, by the model."""
+    """The contents of log and ledger, by the model."""
 
     head: Head = field(default_factory=Head)
     batches: int = 0
@@ -72,7 +72,7 @@ class Expected:
     visible: list[tuple[int, int]] = field(default_factory=list)
     """Number and rows of the batches that no rewind undid."""
     hour: int = 0
-    """Of the newest batch: hours of batches never go back. The explored model has one hour at a time."""
+    """The hour of the newest batch: hours of batches never decrease. The explored model has one hour at a time."""
     actors: dict[int, Actor] = field(default_factory=dict)
 
 
@@ -91,7 +91,7 @@ class CommitProtocol(RuleBasedStateMachine):
 
     @rule(number=RUNS)
     def begins(self, number: int) -> None:
-        """A process starts, where there is none; it sees the epoch of now."""
+        """Start a process if it does not run; it reads the current epoch."""
         if number in self.expected.actors:
             return
         store = Store()
@@ -111,7 +111,7 @@ class CommitProtocol(RuleBasedStateMachine):
 
     @rule(number=RUNS)
     def takes_over(self, number: int) -> None:
-        """What every start does."""
+        """Start, claim and bring side tables forward, as every start does."""
         self.begins(number)
         self.claims(number, "answers")
         self.brings_side_tables_forward(number)
@@ -131,7 +131,7 @@ class CommitProtocol(RuleBasedStateMachine):
 
     @rule(number=RUNS)
     def brings_side_tables_forward(self, number: int) -> None:
-        """A zombie may do so late: what it knows is there already, or it is told that it is not the newest."""
+        """A zombie may do so late: its batch is in the ledger already, or it is refused as not the newest."""
         actor = self.expected.actors.get(number)
         if actor is None or not actor.waits_for_side:
             return
@@ -160,7 +160,7 @@ class CommitProtocol(RuleBasedStateMachine):
     @precondition(lambda self: self.expected.visible and self.expected.in_ledger == self.expected.batches)
     @rule(back=st.integers(1, 3))
     def somebody_rewinds(self, back: int) -> None:
-        """By some batches that count; who wrote is fenced."""
+        """Undo up to `back` visible batches; the writers are fenced."""
         expected, run = self.expected, ProtocolRun(self.folders)
         expected.visible = expected.visible[:-back]
         expected.hour = max(expected.hour, 1 + expected.head.closed)
@@ -187,7 +187,7 @@ class CommitProtocol(RuleBasedStateMachine):
         check_log(entries(self.folders))
 
     def _commits(self, actor: Actor, number: int, proposal: Proposal, store: str, kind: Kind, hour: int = 1) -> bool:
-        """Commit as the store lets it; whether the run knows that it landed. The model says whether it may."""
+        """Commit through `store`, and compare with the model; return whether the run knows that it committed."""
         actor.store.does = store
         before = self.expected
         try:

@@ -1,4 +1,4 @@
-"""The protocol keeps its invariants in every interleaving; what looks simpler breaks one."""
+"""The protocol keeps its invariants in every interleaving; each simplification breaks an invariant."""
 
 from __future__ import annotations
 
