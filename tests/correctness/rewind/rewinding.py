@@ -1,7 +1,7 @@
-"""A stream that is run, compacted, cleaned up and rewound at random, beside a model that only remembers.
+"""A stream that is run, compacted, cleaned up and rewound at random, compared with a model that only remembers.
 
-The model remembers the rows and the states as they were after each batch, read with a reader of its own. After a rewind
-the table holds what it remembered of that batch; at the end `lockstep verify` proves all of it from Kafka.
+The model remembers the rows and states after each batch, read with its own reader. After a rewind the table holds the
+remembered rows of that batch; at the end `lockstep verify` proves all of it from Kafka.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Rows = list[tuple[object, ...]]
 
 @dataclass
 class Remembered:
-    """What a stream was after a batch."""
+    """The content of a stream after a batch."""
 
     rows: Rows
     states: object
@@ -53,15 +53,15 @@ class Remembered:
 
 @dataclass
 class Rewinding:
-    """A stream on its way.
+    """A stream with a random history.
 
     Attributes:
         feed: Its producer.
         runs: Its runs.
-        seed: Of all choices.
+        seed: Seed of all choices.
         sent: The messages of each topic.
-        after: What it was after each batch.
-        written: When each log entry and data file was, by the time that passes.
+        after: Its content after each batch.
+        written: Simulated write time of each log entry and data file, in seconds since 1970.
     """
 
     feed: Feed
@@ -89,7 +89,7 @@ class Rewinding:
         return self.runs.stream.archive is not None
 
     def step(self) -> None:
-        """One random step, and what must be true after it."""
+        """Take a random step, and check the table after it."""
         often, seldom = (self.read_more, self.rewind, self.clean_up), (self.compact, self.keep, self.drop)
         others = [self.read_more, self.checkpoint, *([self.start_over, self.expire] if self.is_archived else [])]
         action = self.choose.choice([*often * 3, *seldom, *others])
@@ -98,12 +98,12 @@ class Rewinding:
         assert self.now() == self.after[self.head.batch], self.steps
 
     def read_more(self) -> None:
-        """Messages, and a run that reads them."""
+        """Send messages, and run to read them."""
         self.send()
         self.run()
 
     def send(self) -> None:
-        """Some messages; a new topic now and then."""
+        """Send some messages; create a new topic now and then."""
         if not self.sent or self.choose.random() < 0.25:
             topic = self.feed.create(f"t{len(self.sent)}")
             self.sent[topic] = []
@@ -116,12 +116,12 @@ class Rewinding:
                 sent.extend(more)
 
     def run(self) -> None:
-        """Read all, in a batch."""
+        """Read all messages, in a batch."""
         self.runs.run()
         self.after[self.head.batch] = self.now()
 
     def rewind(self) -> None:
-        """Go to any batch that is not refused: an earlier one, or one that was undone."""
+        """Go to any batch that is not refused: an earlier batch, or a batch that was undone."""
         head = self.head
         batch = self.choose.choice(sorted(self.after))
         if self.choose.random() < 0.5 and head.savepoints:
@@ -134,7 +134,7 @@ class Rewinding:
         self.rewind_to(START)
 
     def expire(self) -> None:
-        """Kafka deletes the messages of a topic that were read; a rewind reads them from the archive."""
+        """Delete read messages of a topic from Kafka; a rewind reads them from the archive."""
         topic = self.choose.choice(list(self.sent))
         if count := self.after[self.head.batch].read.get(topic, 0):
             self.feed.expire(topic, count)
@@ -150,24 +150,24 @@ class Rewinding:
         self.after[done.batch] = self.after[batch]
 
     def compact(self) -> None:
-        """The open hour too."""
+        """Compact the tables, the open hour too."""
         close_hour(self.runs.folders)
         compact_stream(self.runs.folders)
         compact_ledger(self.runs.folders, self.head)
 
     def checkpoint(self) -> None:
-        """Of the log."""
+        """Write a checkpoint of the log."""
         write_checkpoint(self.runs.folders.table)
 
     def keep(self) -> None:
-        """A savepoint of a batch to which a rewind may go."""
+        """Make a savepoint of a batch to which a rewind may go."""
         head = self.head
         batches = [batch for batch in self.after if head.may_rewind_to(batch)]
         batch = self.choose.choice(batches)
         make_savepoint(self.runs.folders, f"s{len(self.steps)}", who="a test", why="at random", at=str(batch))
 
     def drop(self) -> None:
-        """A savepoint less."""
+        """Drop a savepoint."""
         if savepoints := self.head.savepoints:
             name = self.choose.choice(savepoints).name
             drop_named_savepoint(self.runs.folders, name, who="a test", why="at random")
@@ -182,7 +182,7 @@ class Rewinding:
         self.check_what_is_kept()
 
     def let_time_pass(self) -> None:
-        """From each commit to the next more time than a file may wait for its commit; the first was long ago."""
+        """Set file times: commits are further apart than a file may wait for its commit, and the first was long ago."""
         table, began = self.runs.folders.table, time.time() - FOREVER
         for version in delta_log.list_versions(table):
             entry = delta_log.make_entry_path(table, version)
@@ -194,7 +194,7 @@ class Rewinding:
                 os.utime(path, (self.written.get(path, began),) * 2)
 
     def check_what_is_kept(self) -> None:
-        """Each batch to which a rewind may go has its rows and its states."""
+        """Check that each batch to which a rewind may go has its rows and its states."""
         head = self.head
         for batch, remembered in self.after.items():
             if head.may_rewind_to(batch):
@@ -206,12 +206,12 @@ class Rewinding:
             assert _rows(self.runs, each.version) == self.after[each.batch].rows
 
     def now(self) -> Remembered:
-        """What the stream is."""
+        """Return the current content of the stream."""
         read = {row.topic: row.until for row in self.runs.handle.positions.values() if row.until}
         return Remembered(_rows(self.runs, None), self.states(self.head.batch), read)
 
     def states(self, batch: int) -> object:
-        """The states as of a batch."""
+        """Return the states as of a batch."""
         try:
             found = read_states(self.runs.stream, self.runs.folders.root, StateFilter(session="s"), batch).sessions
         except NoSuchSession:  # before the first batch
@@ -219,7 +219,7 @@ class Rewinding:
         return sorted((each.topic, each.position, str(each.state)) for each in found)
 
     def finish(self) -> None:
-        """Read to the end: every row is there once, and is proven."""
+        """Read to the end, and check that every row is there once and is proven."""
         self.send()
         self.run()
         table = DeltaTable(self.runs.folders.table).to_pyarrow_table()
@@ -231,6 +231,6 @@ class Rewinding:
 
 
 def _rows(runs: LocalRuns, version: int | None) -> Rows:
-    """The rows of a version, sorted."""
+    """Return the rows of a version, sorted."""
     found = DeltaTable(runs.folders.table, version=version).to_pyarrow_table().to_pylist()
     return sorted(tuple((name, str(value)) for name, value in sorted(row.items())) for row in found)

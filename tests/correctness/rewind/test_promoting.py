@@ -47,7 +47,7 @@ class Old(Adding):
     """The same fold with a fault in all rows."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """Rows."""
+        """Yield the rows with the fault."""
         for row in super().on_update(state, message, record):
             row.value += WRONG_BY
             yield row
@@ -59,7 +59,7 @@ def prove(runs: LocalRuns, steps: object) -> None:
 
 
 def tend(shadow: LocalRuns, stream: Rewinding) -> None:
-    """Something that happens to a shadow."""
+    """Compact, clean up, rewind or run a shadow, at random."""
     head = OutputLog(shadow.folders.table).base().head
     match stream.choose.randint(0, 4):
         case 0:
@@ -78,7 +78,7 @@ def tend(shadow: LocalRuns, stream: Rewinding) -> None:
 
 
 def check(runs: LocalRuns, stream: Rewinding, base: dict[str, int]) -> None:
-    """Rows before the base are the old fold's, those from there on the new one's, each once."""
+    """Check that rows before the base are from the old fold and later rows from the new fold, each once."""
     table = DeltaTable(runs.folders.table).to_pyarrow_table()
     read = {row.topic: row.until for row in runs.handle.positions.values()}
     for topic, sent in stream.sent.items():
@@ -128,7 +128,7 @@ def test_after_a_promotion_each_row_is_of_the_fold_that_owned_its_offset(
 
 
 class LiveWriter:
-    """A run of the old code that never ends, and messages that never stop; both on threads of their own."""
+    """A run of the old code that never ends, and messages that never stop, each on its own thread."""
 
     def __init__(self, stream: Rewinding) -> None:
         self._stream, self._over = stream, threading.Event()
@@ -161,7 +161,7 @@ class LiveWriter:
             self.outcome = RunOutcome.FENCED
 
     def _send(self) -> None:
-        """A message to each topic, again and again."""
+        """Send a message to each topic, in a loop."""
         while not self._over.wait(self._stream.choose.uniform(0, self.pause_seconds)):
             for topic, sent in self._stream.sent.items():
                 message = update(len(sent) + 1, a=1)
@@ -173,7 +173,7 @@ class LiveWriter:
 def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_lost(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer that begins after the look for one is not seen: there the commit alone decides."""
+    """A writer that starts after the check for a writer is not seen: the commit alone decides."""
     stream = Rewinding(feed, runs.of(adding(feed.pattern, transform=Old())), 1)
     batch, base, refusals = stream.head.batch, stream.after[stream.head.batch].read, 0
     begin_shadow(runs.handle, NAME, str(batch), code="", who="a test", why="a race")
@@ -183,7 +183,7 @@ def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_
         assert RewindReason.WRITER in {each.kind for each in refused.value.obstacles}
 
         def look(_: Path, __: int) -> bool:
-            if not refusals:  # a batch comes between plan and commit
+            if not refusals:  # a batch is committed between plan and commit
                 seen = stream.head.batch
                 writer.wait_until(lambda: stream.head.batch > seen)
             return False
@@ -195,7 +195,7 @@ def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_
                 break
             except NotRewindable:
                 refusals += 1
-                writer.pause_seconds *= 1.5  # so that one wins, however slow the machine is
+                writer.pause_seconds *= 1.5  # so that a promotion succeeds, however slow the machine is
         writer.wait_until(lambda: writer.outcome is not None)
     assert refusals >= 1
     assert writer.outcome is RunOutcome.FENCED
