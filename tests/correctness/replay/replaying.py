@@ -1,4 +1,4 @@
-"""What the rows of a table say of its sessions, in the plainest words, and streams to try it on."""
+"""A plain replay of the rows of a table to its sessions, and streams to test it with."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Key = tuple[str, Decimal]
 
 
 class Sent(msgspec.Struct):
-    """A message of a book: levels as (side, price, size, note); without a size the level goes."""
+    """A message of a book: levels as (side, price, size, note); a level without a size is removed."""
 
     kind: Kind
     n: int
@@ -49,7 +49,7 @@ class Sent(msgspec.Struct):
 
 
 class Level(msgspec.Struct, frozen=True):
-    """The value of a level; never None in `size`."""
+    """The value of a level; `size` is never None."""
 
     size: float
     note: str | None = None
@@ -102,7 +102,7 @@ class UnnumberedBook(Book):
 
 
 class OverridingBook(Book):
-    """A snapshot of its own code, which changes the table before in place."""
+    """Overrides the snapshot, and changes the previous table in place."""
 
     def on_snapshot(self, message: Sent, record: Record, previous: dict[Key, Level] | None) -> dict[Key, Level]:
         table = {} if previous is None else previous
@@ -130,7 +130,7 @@ CLASSES = {
 
 
 def make_book(integrity: str, transform: Book | None = None) -> AnyStream:
-    """The stream of books under a class."""
+    """Return the stream of books under a class."""
     return Stream(
         name="books",
         topics=Topics(pattern=r"books\..+"),
@@ -141,7 +141,7 @@ def make_book(integrity: str, transform: Book | None = None) -> AnyStream:
 
 
 def replay(rows: Iterable[RowWithOrigin[Any]], columns: tuple[str, ...], removed: str) -> dict[str, dict[Any, Any]]:
-    """The newest row of each key of each session that is not removed."""
+    """Return the newest row of each key of each session, without removed keys."""
     newest: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
     for each in sorted(rows, key=lambda row: (row.emit_offset, row.number)):
         newest[each.session][tuple(getattr(each.row, name) for name in columns)] = each.row

@@ -39,7 +39,7 @@ Tables = dict[str, dict[str, bytes]]
 
 
 def run_batches(compiled: CompiledStream, log: list[InLog], folder: Path, size: int) -> Iterator[tuple[Tables, Tables]]:
-    """Rows replayed and states as stored, behind each batch."""
+    """Yield the replayed rows and the stored states after each batch."""
     position = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0)
     job = JobSpec(
         stream=b"",
@@ -105,7 +105,7 @@ def test_rows_replay_to_the_state_behind_each_batch(
 
 @pytest.mark.parametrize("native", BOTH_WAYS)
 def test_chunks_between_snapshots_and_ends_replay(*, native: bool, tmp_path: Path) -> None:
-    """Most of the chunks are plain, and each is behind a table that was replaced."""
+    """Most of the chunks are plain, and each follows a table that was replaced."""
     updates = [("a", [{"name": name, "level": level}]) for level in (2.5, 3.5) for name in "xyz"]
     log = make_log(updates * 12, [(12, "snapshot"), (24, "new row"), (25, "snapshot"), (40, "end"), (40, "snapshot")])
     compiled, _ = compile_both("changes", native=native)

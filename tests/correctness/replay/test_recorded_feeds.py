@@ -1,4 +1,4 @@
-"""Recorded feeds whose snapshots come again: the rows replay to the books and markets at each place."""
+"""Recorded feeds whose snapshots are sent again: the rows replay to the books and markets at each place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLACES = (1, 2, 60, 61, 62, 119, 120, 121, 150)
 
 
 def check_recorded(stream: AnyStream, feed: Sequence[SentMessage[Any]], values: str) -> int:
-    """The rows at each place, and how many rows of the last one are of snapshots."""
+    """Check the rows at each place; return the number of snapshot rows at the last place."""
     replayed_by = stream.replay_key
     assert replayed_by is not None
     columns, removed = replayed_by.columns, replayed_by.removed
@@ -54,7 +54,7 @@ def list_rows(state: Any) -> Any:
 
 @cache
 def read_book() -> tuple[bytes, ...]:
-    """The differences of a book, behind its snapshot."""
+    """Return a snapshot of a book, followed by its differences."""
     days = read_recorded_days(RECORDINGS / "binance_l2", "spot_ethusdt")
     return tuple(message.value for message in to_sent(days).messages)
 
@@ -65,7 +65,7 @@ def sent(key: str, values: Sequence[bytes]) -> list[SentMessage[Any]]:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_an_order_book_whose_snapshot_comes_again(seed: int) -> None:
-    """Of the levels some are gone, some changed, some new; in any order."""
+    """The new snapshot removes some levels, changes some and adds some, in any order."""
     random, feed = Random(seed), list(read_book()[:60])  # noqa: S311  # a test
     differences = len(feed)
     for _ in range(3):

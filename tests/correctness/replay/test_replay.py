@@ -1,4 +1,4 @@
-"""Replaying the rows of a session gives exactly its state, at every batch, for any feed and any split."""
+"""The rows of a session replay to exactly its state, at every batch, for any feed and any split."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ MESSAGES = st.lists(
     max_size=14,
 )
 REFUSED: list[tuple[str, Decimal, float | None, str | None]] = [("ask", Decimal("1e30"), 1.0, None)]
-"""A level that no row holds: the session is suspended under a class that suspends."""
+"""A level that no row can hold: the session is suspended under a class that suspends."""
 _BITS = msgspec.msgpack.Encoder()
 
 
 def make_feed(drawn: list[Any]) -> list[Any]:
-    """The messages of a test: of two sessions, with numbers that nearly always follow one another."""
+    """Return the messages of a test: two sessions, with mostly consecutive numbers."""
     numbers, seconds, feed = {"a": 0, "b": 0}, 100, list[Any]()
     for each in drawn:
         if each == "garbage":
@@ -67,7 +67,7 @@ def make_feed(drawn: list[Any]) -> list[Any]:
 
 
 def check_replay(ran: RunResult[Any, Any]) -> int:
-    """The rows that are compared: those of all states, to the last bit."""
+    """Compare the rows with all states, to the last bit; return the number of compared rows."""
     states = {
         session: {key: (level.size, level.note) for key, level in state.items()}
         for session, state in ran.states.items()
@@ -80,12 +80,12 @@ def check_replay(ran: RunResult[Any, Any]) -> int:
     assert rows == held
     for session, table in held.items():
         for key, value in table.items():
-            assert _BITS.encode(value) == _BITS.encode(rows[session][key])  # -0.0 is no 0.0
+            assert _BITS.encode(value) == _BITS.encode(rows[session][key])  # -0.0 is not 0.0
     return sum(map(len, held.values()))
 
 
 def check_feed(stream: AnyStream, feed: list[Any], split: int) -> None:
-    """As if each batch ended behind each message; and the whole in batches, with a crash behind each."""
+    """Check the replay after each message, and in batches with a crash after each."""
     for length in range(1, len(feed) + 1):
         check_replay(run(stream, *feed[:length]))
     check_replay(run(stream, *feed, split=split))
@@ -119,7 +119,7 @@ def test_rows_replay_if_messages_are_put_in_order_by_time(integrity: str, drawn:
 
 
 def put(session: str, kind: Kind, *levels: tuple[str, str, float | None], later: int = 1) -> Any:
-    """A message of a feed."""
+    """Return a message of a feed."""
     return session, kind, [(side, Decimal(price), size, None) for side, price, size in levels], "next", later
 
 

@@ -1,4 +1,4 @@
-"""Keys are numbers: in whatever way a producer spells one, it has one row, in the state and in the table."""
+"""Keys are numbers: each has one row in the state and in the table, however a producer spells it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PRICE = DecimalType(28, 10)
 Price = Annotated[Decimal, PRICE]
 NUMBERS = [Decimal(each) for each in ("0", "1", "-1", "100", "8442.65", "1.7E-7", "-2.5E+3", "99999999.12345678")]
-"""Few, so that each comes often; as floats they differ, too."""
+"""Few, so that each occurs often; they differ as floats, too."""
 
 
 class Line(msgspec.Struct):
@@ -52,7 +52,7 @@ class Line(msgspec.Struct):
 
 
 class Lines(msgspec.Struct):
-    """Levels that change; of a snapshot all of them."""
+    """Changed levels; in a snapshot, all levels."""
 
     rows: list[Line]
     snapshot: bool
@@ -69,7 +69,7 @@ class LevelRow(msgspec.Struct, frozen=True):
 
 
 class ByText(TableFold[Lines, Decimal, int, LevelRow]):
-    """Reads the texts."""
+    """Reads prices from their texts."""
 
     key = ("price",)
     removed = "size"
@@ -89,7 +89,7 @@ class ByText(TableFold[Lines, Decimal, int, LevelRow]):
 
 
 class ByReader(ByText):
-    """Reads the texts, and remembers them."""
+    """Reads prices from their texts, and remembers them."""
 
     reader = staticmethod(PRICE.make_reader())
 
@@ -112,7 +112,7 @@ class TextRow(msgspec.Struct, frozen=True):
 
 
 class ByRows(Transform[Lines, MapState[str, int], TextRow]):
-    """A table that is stored row by row: its keys are texts, so the text of the canonical number."""
+    """A table that is stored row by row: its keys are the texts of the canonical numbers."""
 
     key = ("price",)
     removed = "size"
@@ -182,13 +182,13 @@ class FloatRow(msgspec.Struct, frozen=True):
 
 
 class ByDecimalColumn(ColumnFold[WholeDecimals | Decimals, Decimal, Size, LevelRow]):
-    """Typed columns by a Decimal."""
+    """Typed columns with a Decimal as key."""
 
     fields = TableFields(snapshot=WholeDecimals, rows="rows", key="price")
 
 
 class ByFloatColumn(ColumnFold[WholeFloats | Floats, float, Size, FloatRow]):
-    """Typed columns by a float."""
+    """Typed columns with a float as key."""
 
     fields = TableFields(snapshot=WholeFloats, rows="rows", key="price")
 
@@ -208,7 +208,7 @@ def changes(draw: st.DrawFn, sizes: st.SearchStrategy[int | None]) -> list[Chang
 
 
 def expect(messages: list[list[Change]]) -> dict[Decimal, int]:
-    """The table behind all messages, by value; the first message is a snapshot, as each fourth one."""
+    """Return the table after all messages, by value; the first message is a snapshot, and each fourth after it."""
     table: dict[Decimal, int] = {}
     for number, message in enumerate(messages):
         if number % 4 == 0:
@@ -221,7 +221,7 @@ def expect(messages: list[list[Change]]) -> dict[Decimal, int]:
 
 
 def check(stream: AnyStream, sent: list[bytes], expected: dict[Decimal, int], *, is_exact: bool = True) -> None:
-    """State, rows that replay, and batches of one message each, against the table by value."""
+    """Compare the state, the replayed rows and batches of one message with the table by value."""
     messages = [SentMessage[Any](value=value, key="s") for value in sent]
     ran = run(stream, *messages).or_raise()
     table = {str(key): getattr(size, "size", size) for key, size in ran.states.get("s", {}).items()}
@@ -249,7 +249,7 @@ def test_a_number_has_one_row_in_whatever_way_it_is_spelled(fold: Any, messages:
 
 
 def spell_in_json(text: str) -> str:
-    """The text as JSON allows it: no plus, a digit on both sides of the point, no zeros before others."""
+    """Return the text in JSON syntax: no plus, a digit on both sides of the point, no leading zeros."""
     sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text.removeprefix("+"))
     mantissa, _, exponent = digits.lower().partition("e")
     whole, point, rest = mantissa.partition(".")
