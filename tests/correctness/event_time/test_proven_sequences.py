@@ -153,7 +153,7 @@ def test_a_late_message_does_not_end_a_session_from_before_silence_was_declared(
 
 
 def test_a_session_whose_own_clock_is_wrong_does_not_end_while_it_sends(feed: Feed, tmp_path: Path) -> None:
-    """Implausible times must not count as silence since 1970: the session ended, and its next message halted the run."""
+    """Implausible times must not count as silence since 1970, which ended the session and halted the stream."""
     topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
     now = int(datetime.now(UTC).timestamp())
     for number, second in enumerate((0, 60, 1_000), start=1):
