@@ -1,4 +1,4 @@
-"""Random messages of several producers, with everything that goes wrong on the way."""
+"""Random messages of several producers, with all kinds of faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSIONS = ("a", "b", "c")
 
 Feed = list[Message[Sent] | Event]
 Step = tuple[str, str, str, int, int]
-"""Session, kind of message, what goes wrong with it, seconds passed, value."""
+"""Session, kind of message, its fault, seconds passed, value."""
 
 _KINDS = st.sampled_from(["update"] * 6 + ["snapshot"] * 3 + ["end", "part", "skip"])
 _FAULTS = st.sampled_from(
@@ -63,7 +63,7 @@ class _Producers:
 
 
 def feed(steps: list[Step]) -> list[Message[Sent]]:
-    """The messages of some steps, in the order in which they reach the log."""
+    """Return the messages of some steps, in the order in which they reach the log."""
     producers, sent = _Producers(), []
     for step in steps:
         sent.append(producers.message(step))
@@ -76,7 +76,7 @@ CUTS = st.lists(st.tuples(st.integers(0, 24), st.sampled_from([CRASH, RESTART]))
 
 
 def cut(messages: list[Message[Sent]], cuts: list[tuple[int, Event]]) -> Feed:
-    """The messages with events between them."""
+    """Return the messages with events between them."""
     between: Feed = []
     for at, message in enumerate(messages):
         between += [event for where, event in cuts if where == at]
@@ -85,5 +85,5 @@ def cut(messages: list[Message[Sent]], cuts: list[tuple[int, Event]]) -> Feed:
 
 
 def idle(seconds: list[tuple[int, int]], messages: list[Message[Sent]]) -> Feed:
-    """The messages with times when nothing came between them."""
+    """Return the messages with silent times between them."""
     return cut(messages, [(at, Idle(second * 1_000_000)) for at, second in seconds])

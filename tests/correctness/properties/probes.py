@@ -1,4 +1,4 @@
-"""A small stream with every hook, under every class: what random messages are tried on."""
+"""A small stream with every hook, under every class, for tests with random messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lockstep.integrity.base import Suspend
 from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats
 
 REFUSED, PLACELESS, WRONG_ROW = -1, -2, -3
-"""Values that the fold does not bear: it raises, `envelope` raises, it gives a row that no column holds."""
+"""Values that the fold refuses: it raises, `envelope` raises, or it emits a row that no column can hold."""
 WINDOW_S = 10
 
 
@@ -44,14 +44,14 @@ class Sent(msgspec.Struct):
 
 
 class Held(msgspec.Struct):
-    """What a session has seen, and since when."""
+    """The values of a session, and the time at which they are due."""
 
     values: list[int]
     due_s: int | None = None
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What was done, and all values after it."""
+    """An action, and all values after it."""
 
     what: str
     values: list[int]
@@ -59,7 +59,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Probe(Transform[Sent, Held, Seen]):
-    """Gathers values; refuses negative ones half-way."""
+    """Collects values; raises for refused values after it has changed the state."""
 
     numbered = True
 
@@ -115,7 +115,7 @@ class Timed(Probe):
 
 
 class Late(Timed):
-    """And with one for what comes late."""
+    """And with a hook for late messages."""
 
     def on_late(self, state: Held, message: Sent, record: Record) -> Iterable[Seen]:
         yield Seen(f"late {message.v}", list(state.values))

@@ -1,7 +1,7 @@
-"""Generated state types and values, as Python source: another process makes the same of them.
+"""Generated state types and values, as Python source, so that another process can create the same.
 
-A value is exact, or odd: of another number kind, zone, class or spelling than its type says. `form` is all that a fold
-can see of a value, in text: classes, order, zone, sign of zero and bits of NaN included.
+A value is exact, or odd: its number kind, zone, class or spelling differs from its type. `form` is the text of all that
+a fold can see of a value, including classes, order, zone, sign of zero and bits of NaN.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class Kind:
 
     Attributes:
         source: The type.
-        exact: Values that are exactly of it.
-        odd: Values that are not, or that no state can hold.
+        exact: Values of exactly this type.
+        odd: Values of other types, or values that no state can hold.
         is_key: Whether it can be a key.
         is_frozen: Whether its values cannot be changed in place.
     """
@@ -134,7 +134,7 @@ class Kind:
 
     @property
     def values(self) -> st.SearchStrategy[str]:
-        """Exact ones mostly."""
+        """Mostly exact values."""
         return st.integers(0, 11).flatmap(lambda number: self.exact if number else self.odd)
 
 
@@ -158,7 +158,7 @@ def _moment(value: datetime, zone: str, name: str = "datetime") -> str:
 INTS = st.one_of(st.integers(-(2**63), 2**64 - 1), st.integers(-130, 130)).map(repr)
 FLOATS = st.one_of(st.floats(), st.sampled_from([0.0, -0.0, 1e300, 2.0**60, nan])).map(_float)
 TEXTS = st.one_of(st.text(max_size=6).map(repr), _mixed("'a'", "'2020-01-01'", "'1.50'", "'P1D'"))
-MOMENTS = st.one_of(st.datetimes(), st.sampled_from([datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)]))  # noqa: DTZ001  # the zone is drawn apart
+MOMENTS = st.one_of(st.datetimes(), st.sampled_from([datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)]))  # noqa: DTZ001  # the zone is drawn separately
 DECIMALS = st.one_of(
     st.decimals().map(repr), _mixed("Decimal('1.50')", "Decimal('1E+5')", "Decimal('-0')", "Decimal('1E-400')")
 )
@@ -288,7 +288,7 @@ KINDS: st.SearchStrategy[Kind] = st.recursive(
 
 
 def make_module(name: str, source: str) -> ModuleType:
-    """A module of generated source, as an import would make it."""
+    """Create a module from generated source, as an import would."""
     module = ModuleType(name)
     module.__dict__.update(float_of=float_of, usable=usable)
     sys.modules[name] = module
@@ -297,12 +297,12 @@ def make_module(name: str, source: str) -> ModuleType:
 
 
 def make_makers(values: Iterable[str]) -> str:
-    """Source of functions that make values; without values that Python cannot make, as a list for a key."""
+    """Return the source of a list of functions that make values, without values that raise TypeError."""
     return f"usable({', '.join(f'lambda: {value}' for value in values)})"
 
 
 def usable(*makers: Callable[[], object]) -> list[Callable[[], object]]:
-    """The functions that raise no TypeError; at least one."""
+    """Return the functions that raise no TypeError, or else a function that returns None."""
     found = []
     for make in makers:
         with suppress(TypeError):
@@ -312,7 +312,7 @@ def usable(*makers: Callable[[], object]) -> list[Callable[[], object]]:
 
 
 def grow(old: Any, new: Any) -> object:
-    """A value changed by another one, in place if that is possible."""
+    """Return a value changed by another value, in place if possible."""
     if type(old) is type(new) is list:
         old.extend(new)
     elif type(old) is type(new) is dict:
@@ -330,12 +330,12 @@ def grow(old: Any, new: Any) -> object:
 
 
 def float_of(bits: str) -> float:
-    """A float by its bits."""
+    """Return the float with these bits."""
     return cast("float", struct.unpack(">d", bytes.fromhex(bits))[0])
 
 
 def form(value: object) -> str:
-    """All that a fold can see of a value, but the identity of its objects."""
+    """Return all that a fold can see of a value, except the identity of its objects."""
     return f"{type(value).__qualname__}{_FORMS.get(type(value), _form_of_other)(value)}"
 
 

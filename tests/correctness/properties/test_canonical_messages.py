@@ -1,4 +1,4 @@
-"""A decoded message has values that a state can take, whatever zones, number kinds and spellings were sent."""
+"""A decoded message has values that a state can hold, in any zone, number kind or spelling that was sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLES = scale_examples(200)
 ENCODE = {"json": msgspec.json.encode, "msgpack": msgspec.msgpack.encode}
 DECODERS: dict[str, Decoder] = {"json": Json(), "msgpack": MessagePack()}
 UNSENT = (TypeError, ValueError, OverflowError)
-"""Raised on a value that no producer can send."""
+"""Raised for a value that no producer can send."""
 MESSAGE = """
 class Message(msgspec.Struct):
     value: STATE
@@ -31,7 +31,7 @@ class Message(msgspec.Struct):
 
 
 def sent(name: str, makers: list[Any]) -> list[bytes]:
-    """Messages as a producer with other classes sends them."""
+    """Return messages as encoded by a producer with other classes."""
     found = []
     for make in makers:
         try:

@@ -1,4 +1,4 @@
-"""Whatever comes: messages folded in chunks, and the same ones by one, give the same rows, verdicts and states."""
+"""The same messages, folded in chunks and one by one, have the same rows, verdicts and states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def compile_any(stream: AnyStream) -> CompiledStream:
 
 
 def find_columns(compiled: CompiledStream, *, native: bool, **limits: int) -> ColumnProgram:
-    """The program of a stream, with the extension or without it."""
+    """Return the column program of a stream, with or without the extension."""
     columns = compiled.columns
     assert columns is not None
     assert columns.make_table is not None or not native
@@ -62,7 +62,7 @@ def find_columns(compiled: CompiledStream, *, native: bool, **limits: int) -> Co
 
 
 def compile_both(name: str, *, native: bool) -> tuple[CompiledStream, CompiledStream]:
-    """The stream in chunks, however small, and by message."""
+    """Return the stream in chunks of any size, and by message."""
     compiled = compile_any(GAUGES[name])
     columns = find_columns(compiled, native=native, messages_min=1, pause_max=0)
     return replace(compiled, columns=columns), replace(compiled, columns=None)
@@ -73,7 +73,7 @@ EXAMPLES, EXAMPLES_DEEP = max(12, settings().max_examples // 8), max(200, settin
 
 def both_come_to_the_same(
     name: str,
-    native: bool,  # noqa: FBT001  # handed on
+    native: bool,  # noqa: FBT001  # passed on
     steps: list[tuple[str, list[dict[str, object]]]],
     faults: list[tuple[int, str]],
     sizes: list[int],
@@ -119,7 +119,7 @@ def test_each_fault_in_the_middle_of_a_chunk_comes_to_the_same(fault: str, *, na
 
 @pytest.mark.parametrize("native", BOTH_WAYS)
 def test_a_chunk_of_updates_without_rows_comes_to_the_same(*, native: bool, tmp_path: Path) -> None:
-    """Producers send them to show that they live."""
+    """Producers send them as heartbeats."""
     log = make_log([("a", [])] * 9 + PLAIN, [])
     source, (chunks, singles) = Source(log, [3, 9]), compile_both("changes", native=native)
     came = process(chunks, source, tmp_path / "chunks", [])
@@ -127,13 +127,13 @@ def test_a_chunk_of_updates_without_rows_comes_to_the_same(*, native: bool, tmp_
 
 
 class Panicking:
-    """A table of the extension that panics at a call, and leaves what it was about to do undone."""
+    """A table of the extension that panics at a call, instead of running it."""
 
     def __init__(self, table: ColumnTable, method: str, at: int) -> None:
         self._table, self._method, self._left = table, method, at
 
     def __getattr__(self, name: str) -> object:
-        """The table's own method, or a panic."""
+        """Return the attribute of the table, or panic."""
         if name == self._method:
             self._left -= 1
             if self._left == 0:
@@ -201,7 +201,7 @@ def test_rows_that_were_changed_at_once_are_in_the_states_before_anybody_reads_t
 ) -> None:
     chunks, _ = compile_both("changes", native=native)
     folded = fold(chunks, make_log(PLAIN, []), tmp_path, [3, 27])
-    state = folded._state  # noqa: SLF001  # the entries are what the store reads
+    state = folded._state  # noqa: SLF001  # the store reads these entries
     assert folded.chunks is not None
     assert folded.chunks.folded == 1
     before = cast("dict[str, Gauge]", state.entries["a"].state)["x"].level
@@ -221,7 +221,7 @@ def test_a_stream_that_suspends_or_overrides_a_hook_has_no_chunks(tmp_path: Path
 
 
 class CheckedChange(GaugeChange, frozen=True):
-    """An emitted row that looks at its values."""
+    """An emitted row that checks its values."""
 
     def __post_init__(self) -> None:
         if self.level is not None and self.level < 0:
@@ -242,7 +242,7 @@ class NearGauge(Gauge, frozen=True):
 
 
 class PartOrNan(Part):
-    """A change without a level is one to NaN."""
+    """A change without a level is a change to NaN."""
 
     level: float | UnsetType = math.nan
 
@@ -279,7 +279,7 @@ class Word(Enum):
 
 
 class WordChange(msgspec.Struct, frozen=True):
-    """An emitted row, for whose column a text is of the wrong type."""
+    """An emitted row in whose column a text has the wrong type."""
 
     name: str
     text: Word | None

@@ -1,4 +1,4 @@
-"""Rows are encoded, or refused in the same words, alike with and without `lockstep-native`."""
+"""Rows are encoded, or refused with the same message, with and without `lockstep-native`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Side(enum.Enum):
 
 
 class Text(str):
-    """A text of a class of its own."""
+    """A text of another class."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ def build(builder: RowsBuilder, rows: list[msgspec.Struct]) -> str:
 
 @pytest.fixture(scope="module")
 def builders() -> tuple[RowsBuilder, RowsBuilder]:
-    """With the extension, and without it."""
+    """Return the builder with the extension, and the builder without it."""
     native = RowsBuilder(Row)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_encoder, "extension", None)

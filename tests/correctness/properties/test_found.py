@@ -1,4 +1,4 @@
-"""What random messages have found: snapshots that do not come to their end, ends with messages held back."""
+"""Cases that random messages have found: incomplete snapshots, and ends while messages are held back."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_snapshot_that_resets_goes_behind_what_waits_even_an_end() -> None:
 @pytest.mark.parametrize("name", ["strict-suspends", "ordered", "checksum"])
 @pytest.mark.parametrize("breaks", ["garbage", "-"])
 def test_the_rest_of_a_snapshot_that_was_interrupted_is_no_snapshot(name: str, breaks: str) -> None:
-    """Half a state would be seen: garbage, or a message without a place, may have been a part of it."""
+    """The state would be incomplete: garbage, or a message without a session, may have been a part of the snapshot."""
     came = ran(
         name,
         ("a", "part", "-", 1, 1),
@@ -136,7 +136,7 @@ def test_a_snapshot_whose_last_message_is_refused_is_given_up() -> None:
 def test_what_waits_in_many_sessions_and_is_refused_when_one_message_releases_it_all(
     value: int, cause: str, messages: int, *, is_idle: bool
 ) -> None:
-    """Each of them costs a fold of that message; the stream goes on behind it."""
+    """Each refused message costs a fold of the releasing message; the stream continues after it."""
     sessions = [f"s{n}" for n in range(2 * REFUSED_MAX)]
     opened = [SentMessage(value=Sent(Kind.SNAPSHOT, 1, 0, 1), key=session) for session in sessions]
     waiting = [SentMessage(value=Sent(Kind.UPDATE, 3, 1, value), key=session) for session in sessions]

@@ -1,7 +1,7 @@
-"""What a fold sees of a state depends on no batch, crash or restart, for each accepted type and its values.
+"""The state that a fold sees depends on no batch, crash or restart, for each accepted type and its values.
 
 A fold writes all that it can see of its state into a row, before and after it changes the state. The values are of any
-kind, also such that a state of this type cannot have: their messages are refused, wherever the batches end.
+kind, including values that the type does not allow: their messages are refused, in any division into batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockstep.testing import SentMessage, Split, run
 from tests.correctness.properties.state_types import KINDS, make_makers, make_module
 
 EXAMPLES, EXAMPLES_DEEP = max(8, settings().max_examples // 8), max(100, settings().max_examples)
-"""Each example compiles a module and a stream of its own, some 0.3 s."""
+"""Each example compiles its own module and stream, which takes about 0.3 s."""
 FOLD = '''
 from collections.abc import Iterable
 
@@ -80,7 +80,7 @@ MESSAGES = st.lists(st.tuples(st.sampled_from("pq"), HOW), min_size=3, max_size=
 
 @st.composite
 def sources(draw: st.DrawFn) -> str:
-    """The source of a fold whose state has a field of each of some types."""
+    """Draw the source of a fold whose state has a field of each drawn type."""
     kinds = draw(st.lists(KINDS, min_size=1, max_size=6))
     fields = "".join(f"    f{number}: {kind.source}\n" for number, kind in enumerate(kinds))
     makers = ", ".join(make_makers(draw(st.lists(kind.values, min_size=1, max_size=5))) for kind in kinds)
@@ -110,7 +110,7 @@ def test_any_split_of_many_more_shows_a_fold_the_same_state(
 
 
 def check_splits(name: str, made: ModuleType, sent: list[tuple[str, str]]) -> None:
-    """Batches of one message with crashes, and of two without, against one batch."""
+    """Compare batches of one message with crashes, and batches of two without, with a single batch."""
     stream = made.make_stream(CLASSES[name])
     messages = [SentMessage[Any](value=made.Sent(at, how), key=key) for at, (key, how) in enumerate(sent)]
     whole = run(stream, *messages)

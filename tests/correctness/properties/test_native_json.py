@@ -1,4 +1,4 @@
-"""Whatever `lockstep-native` reads, msgspec reads alike; what msgspec refuses, it does not read."""
+"""`lockstep-native` reads a message as msgspec does, or not at all; it reads no message that msgspec refuses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Snapshot(msgspec.Struct, tag="snapshot"):
 
 
 class Update(msgspec.Struct, tag="update"):
-    """Changes rows; has a field for nobody of each type."""
+    """Changes rows; has an unused field of each type."""
 
     session: str
     number: int
@@ -64,7 +64,7 @@ Read = tuple[str, int, int, list[tuple[object, ...]]]
 
 
 def read(value: bytes) -> Read | None:
-    """A message by the extension; None where it does not read it."""
+    """Read a message by the extension; return None if the extension refuses it."""
     assert PROGRAM is not None
     assert PROGRAM.make_table is not None
     table = PROGRAM.make_table()
@@ -81,7 +81,7 @@ def read(value: bytes) -> Read | None:
 
 
 def expect(value: bytes) -> Read | None:
-    """A message by msgspec; None where it is no update."""
+    """Read a message by msgspec; return None if it is not an update."""
     try:
         message = DECODE(value)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -113,7 +113,7 @@ ODD_PIECES = [r"\ud83d", r"\ude00", r"\u12", r"\x", "\t", "\x00", '"']
 
 
 def texts(pieces: list[str]) -> st.SearchStrategy[str]:
-    """Strings of some pieces."""
+    """Return strings of some pieces."""
     return st.lists(st.sampled_from(pieces), max_size=4).map(lambda made: f'"{"".join(made)}"')
 
 
@@ -126,7 +126,7 @@ ANYTHING = st.one_of(FLOATS, INTEGERS, ODD_NUMBERS, TEXTS, texts(ODD_PIECES), WO
 def objects(
     required: dict[str, st.SearchStrategy[str]], optional: dict[str, st.SearchStrategy[str]]
 ) -> st.SearchStrategy[str]:
-    """Objects with these members, and some more, in any order and with any space between."""
+    """Return objects with these members and some more, in any order and with any space between them."""
     pairs = {name: st.tuples(st.just(name), value) for name, value in (required | optional).items()}
     more = st.lists(st.one_of(*(pairs[name] for name in optional)), max_size=3, unique_by=lambda pair: pair[0])
     odd = st.lists(st.tuples(st.sampled_from([*pairs, "other", r"r\u0061tio"]), ANYTHING), max_size=1)

@@ -1,7 +1,7 @@
-"""The proof in another process, with another order of hashes, agrees with the tables of the run.
+"""The proof in another process, with another hash order, agrees with the tables of the run.
 
-Objects of this process, the order of its sets and the identity of its constants are not those of a state that was
-loaded; the types and values are generated.
+Objects of this process, the order of its sets and the identity of its constants differ from those of a loaded state.
+The types and values are generated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 TOPIC = "kept"
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
-"""Each smaller example would take a process of its own."""
+"""Each smaller example would need another process."""
 LOADED = "from tests.correctness.properties.state_types import float_of, usable\n"
 PROVE = "from tests.correctness.properties.test_new_process import main; main()"
 STEPS = st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 2), live.HOW), min_size=4, max_size=9)
@@ -46,7 +46,7 @@ Case = tuple[str, str, list[tuple[str, int, str]]]
 
 
 def load_stream(folder: Path, module: str, name: str) -> tuple[ModuleType, AnyStream]:
-    """A generated module of the folder, and its stream."""
+    """Return a generated module of the folder, and its stream."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
@@ -55,14 +55,14 @@ def load_stream(folder: Path, module: str, name: str) -> tuple[ModuleType, AnySt
 
 
 def list_messages(name: str, made: ModuleType, steps: list[tuple[str, int, str]]) -> list[tuple[str, Any]]:
-    """The messages of a case with their keys."""
+    """Return the messages of a case with their keys."""
     if name == "live":
         return [(key, made.Sent(at, how)) for at, (key, _, how) in enumerate(steps)]
     return ready.list_sent(name, made, steps)
 
 
 def write_table(root: Path, name: str, made: ModuleType, stream: AnyStream, steps: list[tuple[str, int, str]]) -> bool:
-    """Run the stream in batches of three messages; False if its type cannot hold a state."""
+    """Run the stream in batches of three messages; return False if its type cannot hold a state."""
     encode = msgspec.msgpack.encode if name == "columns" else msgspec.json.encode
     sent: list[Sent] = [(key, encode(value)) for key, value in list_messages(name, made, steps)]
     offline = Offline(stream, root)
@@ -75,7 +75,7 @@ def write_table(root: Path, name: str, made: ModuleType, stream: AnyStream, step
 
 
 def main() -> None:
-    """Prove the tables of the folders named as arguments; the other process."""
+    """Prove the tables of the folders named as arguments, in the other process."""
     for each in sys.argv[1:]:
         root = Path(each)
         name, log = pickle.loads((root / "log").read_bytes())  # noqa: S301  # written by this test
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def check_proofs(folder: Path, cases: list[Case], seed: int) -> None:
-    """Write a table for each case, and prove them all in one other process."""
+    """Write a table for each case, and prove them all in a single other process."""
     written: list[str] = []
     for case, (name, source, steps) in enumerate(cases):
         number = f"{folder.name}_{case}"

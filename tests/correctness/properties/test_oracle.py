@@ -1,4 +1,4 @@
-"""The class Ordered beside a model of a few lines: the same rows and states of random messages, in any split."""
+"""`Ordered` compared with a small model: the same rows and states of random messages, in any split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rows = list[tuple[str, list[int]]]
 
 
 def plain(messages: list[Message[Sent]]) -> tuple[Rows, dict[str, list[int]]]:
-    """Rows and values by session; `waits` are the sessions that wait for a snapshot."""
+    """Return rows and values by session; `waits` are the sessions that wait for a snapshot."""
     rows: Rows = []
     values: dict[str, list[int]] = {}
     last: dict[str, int] = {}

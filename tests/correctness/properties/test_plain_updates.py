@@ -31,7 +31,7 @@ UPDATES: list[tuple[str, list[dict[str, object]]]] = [
 
 
 def compile_both(name: str) -> tuple[CompiledStream, CompiledStream]:
-    """The stream with plain updates, and without any."""
+    """Return the stream with plain updates, and without them."""
     compiled = compile_stream(BY_HAND[name])
     assert compiled.plain_updates is not None
     return compiled, compiled.without_extension()
@@ -42,7 +42,7 @@ def require_the_same(name: str, made: dict[str, Any]) -> None:
     native, python = compile_both(name)
     updates = native.plain_updates
     assert updates is not None
-    native = replace(native, plain_updates=replace(updates, rows_max=made["rows_max"]))  # ends within a message, too
+    native = replace(native, plain_updates=replace(updates, rows_max=made["rows_max"]))  # also ends within a message
     with tempfile.TemporaryDirectory(prefix="lockstep-updates-") as root:
         found = process(native, source, Path(root) / "native", made["splits"])
         assert process(python, source, Path(root) / "python", made["splits"]) == found

@@ -1,4 +1,4 @@
-"""A value that a reader of the table could not return is refused under every class, with one cause; no other is."""
+"""A value that a reader of the table could not return, and no other, is refused under every class with one cause."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Inner(msgspec.Struct):
 
 
 class Row(msgspec.Struct):
-    """Times wherever a row can have some."""
+    """Times in each place of a row."""
 
     number: int
     at: datetime
@@ -79,10 +79,10 @@ class Reading(msgspec.Struct):
     Attributes:
         number: Number in its session, of which it is the only message.
         time_us: Event time.
-        local: Time of the clock on the wall.
-        offset_minutes: Its distance from UTC.
-        place: Where the row has this time.
-        rows: How many rows it gives.
+        local: Local time.
+        offset_minutes: Offset of the local time from UTC.
+        place: The place of this time in the row.
+        rows: Number of rows that the message emits.
     """
 
     number: int
@@ -94,19 +94,19 @@ class Reading(msgspec.Struct):
 
     @property
     def at(self) -> datetime:
-        """The time with its zone."""
+        """Return the time with its zone."""
         return self.local.replace(tzinfo=timezone(timedelta(minutes=self.offset_minutes)))
 
     @property
     def utc_us(self) -> int:
-        """The time in microseconds since 1970, by plain arithmetic."""
-        since = self.local - datetime(1, 1, 1)  # noqa: DTZ001  # no zone is the point
+        """Compute the time in microseconds since 1970 by plain arithmetic."""
+        since = self.local - datetime(1, 1, 1)  # noqa: DTZ001  # a time without a zone is intended
         local_us = (since.days * 86_400 + since.seconds) * SECOND_US + since.microseconds - 62_135_596_800 * SECOND_US
         return local_us - self.offset_minutes * 60 * SECOND_US
 
     @property
     def is_readable(self) -> bool:
-        """Whether every reader can return what is written of it."""
+        """Whether every reader can return the written values."""
         return is_readable(self.time_us) and (self.place == "none" or not self.rows or is_readable(self.utc_us))
 
 
@@ -115,7 +115,7 @@ def is_readable(time_us: int | None) -> bool:
     return time_us is None or FIRST_US <= time_us <= LAST_US
 
 
-PLAIN = datetime(2026, 1, 1, tzinfo=timezone.utc)  # noqa: UP017  # beside other zones of this kind
+PLAIN = datetime(2026, 1, 1, tzinfo=timezone.utc)  # noqa: UP017  # compared with other zones of this kind
 
 
 def make_row(reading: Reading) -> Row:
@@ -139,7 +139,7 @@ def make_row(reading: Reading) -> Row:
 
 
 class Readings(Transform[Reading, int, Row]):
-    """A session a message."""
+    """Each message is a session."""
 
     def envelope(self, message: Reading, record: Record) -> Envelope:
         return Envelope(str(record.offset), sequence=message.number, event_time_us=message.time_us)
@@ -220,7 +220,7 @@ def test_rows_are_refused_alike_without_the_extension(message: Reading) -> None:
 
 
 def build(builder: RowsBuilder, rows: list[Row]) -> object:
-    """The rows as stored, or the refusal."""
+    """Return the rows as stored, or the refusal."""
     try:
         return builder.build(rows, proof_of(len(rows)))
     except RowRejected as refused:

@@ -1,6 +1,6 @@
-"""The ready folds with every type of value that they take: rows and states depend on no batch, crash or restart.
+"""The ready folds with every type of value that they accept: rows and states depend on no batch, crash or restart.
 
-A value is made anew for each message, or once for all of them, as a constant of a module is.
+A value is created for each message, or once for all of them, like a constant of a module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.correctness.properties.state_types import FROZEN, KINDS, PLAIN, Kind,
 from tests.support.tiers import first_usual
 
 EXAMPLES, EXAMPLES_DEEP = max(8, settings().max_examples // 8), max(100, settings().max_examples)
-"""Each example compiles a module and a stream of its own, some 0.3 s."""
+"""Each example compiles its own module and stream, which takes about 0.3 s."""
 FOLDS = """
 from collections.abc import Iterable
 
@@ -193,7 +193,7 @@ COLUMNS = st.sampled_from(
 
 @st.composite
 def sources(draw: st.DrawFn) -> str:
-    """The source of ready folds over values of one type."""
+    """Draw the source of ready folds over values of one type."""
     shared = draw(st.booleans())
     kind: Kind = draw(FROZEN if shared else KINDS)
     key: Kind = draw(KEYS)
@@ -212,7 +212,7 @@ def _few(values: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
 def write_source(
     value: str, values: list[str], key: str, keys: list[str], column: str, columns: list[str], *, shared: bool
 ) -> str:
-    """The source of ready folds over a type of values, of keys and of columns."""
+    """Return the source of ready folds over a type of values, of keys and of columns."""
     return f"""
 VALUE, KEY, COLUMN, SHARED = {value}, {key}, {column}, {shared}
 MAKERS, KEYS, COLUMNS = {make_makers(values)}, {make_makers(keys)}, {make_makers(columns)}
@@ -223,13 +223,13 @@ make_folds = partial(make_module, "generated_ready_folds")
 
 
 def list_sent(name: str, made: ModuleType, steps: list[tuple[str, int, str]]) -> list[tuple[str, Any]]:
-    """The messages of the steps with their keys, behind a snapshot of each session."""
+    """Return the messages of the steps with their keys, after a snapshot of each session."""
     steps = [("p", 0, "snapshot"), ("q", 1, "snapshot"), *steps]
     return [(key, made.make_message(name, at, place, how)) for at, (key, place, how) in enumerate(steps)]
 
 
 def check_splits(name: str, made: ModuleType, steps: list[tuple[str, int, str]]) -> None:
-    """Batches of one message with crashes, and of two without, against one batch."""
+    """Compare batches of one message with crashes, and batches of two without, with a single batch."""
     stream = made.make_stream(name)
     sent = [SentMessage[Any](value=value, key=key) for key, value in list_sent(name, made, steps)]
     whole = run(stream, *sent)

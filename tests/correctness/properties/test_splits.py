@@ -1,6 +1,6 @@
-"""Metamorphic: whatever the split, the crashes and the restarts, random messages come to the same.
+"""Metamorphic: random messages have the same result with any split, crashes and restarts.
 
-And every message is accounted for: applied, or in one of the places where it may be.
+The compared results cover every message, whether it is applied or not.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ EXAMPLES = scale_examples(400)
 
 
 def refusal(schema: StateSchema[Any], value: object) -> str:
-    """Why a value is refused when it is stored; empty where it is not."""
+    """Return why a value is refused when it is stored; empty if it is accepted."""
     try:
         schema.encode("s", 1, value)
     except StateNotOfItsType as refused:
@@ -26,7 +26,7 @@ def refusal(schema: StateSchema[Any], value: object) -> str:
 
 
 def loaded_as(schema: StateSchema[Any], value: object) -> str:
-    """The form of a value once it is stored and loaded; empty where that fails."""
+    """Return the form of a value after it is stored and loaded; empty if that fails."""
     try:
         return form(schema.decode("s", msgspec.msgpack.encode((1, value)))[1])
     except (StateNotOfItsType, TypeError, ValueError, OverflowError):
