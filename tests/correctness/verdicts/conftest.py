@@ -1,4 +1,4 @@
-"""One topic a fault, filled once; each class reads all of them in one run of its own."""
+"""A topic for each fault, filled once; each class reads all topics in a separate run."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FAMILY = "verdicts_of_messages"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one class left of all topics.
+    """The result of a class for all topics.
 
     Attributes:
         table: The rows.
-        ledger: By topic; one row each, because all was read in one batch.
-        head: Of the last commit.
-        findings: What halted the stream.
+        ledger: By topic; one row each, because a single batch reads all.
+        head: Head of the last commit.
+        findings: The findings that halted the stream.
         quarantine: Rows of the quarantine.
         late: Rows of the late table.
     """
@@ -53,18 +53,18 @@ class Outcome:
 
 
 def topic_of(fault: Fault | None) -> str:
-    """The topic of a fault, or of the log without one."""
+    """Return the topic of a fault, or of the log without a fault."""
     return f"{FAMILY}.{'clean' if fault is None else fault.name.lower()}"
 
 
 def log_of(fault: Fault | None) -> Faulty:
-    """The log in it."""
+    """Return the log in the topic of a fault."""
     return clean_log() if fault is None else faulty(fault)
 
 
 @pytest.fixture(scope="session")
 def read_by(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
-    """What a class makes of all topics; each class once."""
+    """Return a function that returns the outcome of a class for all topics, and runs each class once."""
     for fault in (None, *Fault):
         produce(broker.bootstrap_servers, topic_of(fault), log_of(fault).messages)
 

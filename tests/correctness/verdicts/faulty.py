@@ -1,7 +1,7 @@
-"""Real messages with one fault each, put in by position, and a new snapshot near the end.
+"""Real messages with one fault each, inserted by position, and a new snapshot near the end.
 
-The recording is taken as a good producer sends it: in the order of its numbers. What surrounds a fault keeps its bytes,
-but for the numbers where a message was put in or begins anew. Nothing here knows the product.
+The recording is sorted by its numbers, as a correct producer sends it. The messages around a fault keep their bytes,
+except for the numbers after an inserted message or a restart. Nothing here uses the product.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 MAIN, TAIL = 300, 20
 """Messages before the new snapshot, and after it."""
 EARLIEST, LATEST = 60, 100
-"""Where faults are put: after all books are whole."""
+"""Bounds for the position of a fault: after the first snapshots of all books."""
 NEAR, FAR = 10, 150
-"""How far messages are moved: inside the bound of lateness, and beyond it."""
+"""Distances by which messages are moved: inside the bound of lateness, and beyond it."""
 STARTS_AT, BEGINS_ANEW_AT = 5_000, 100
-"""Numbers of a session that starts at any number, and to which it then goes back."""
+"""The first number of a session, and the number to which it then goes back."""
 
 
 class Fault(Enum):
-    """What is wrong with a log; or, of snapshots, what is not."""
+    """The fault of a log; for snapshots, a variant that is not a fault."""
 
     REPEATED = "same number again, same content, at once"
     REPEATED_LATER = "same number again, same content, later"
@@ -55,7 +55,7 @@ class Faulty:
 
     Attributes:
         messages: All messages, at offsets from 0.
-        at: Offset of the message that is wrong, or stands where one is missing.
+        at: Offset of the wrong message, or of the successor of a missing message.
         first: Offset of the first message that is not as it should be.
         tail: Offset of the new snapshot.
     """
@@ -66,17 +66,17 @@ class Faulty:
     tail: int
 
     def folded(self, offsets: Sequence[int]) -> Folded:
-        """What the plain fold makes of some of the messages, in this order."""
+        """Fold some of the messages plainly, in this order."""
         return fold((self.messages[offset].value for offset in offsets), newest=False)
 
     def numbered(self) -> list[int]:
-        """All offsets in the order of the producer's numbers."""
+        """Return all offsets in the order of the producer's numbers."""
         return sorted(range(len(self.messages)), key=lambda offset: self.messages[offset].number)
 
 
 @cache
 def faulty(fault: Fault) -> Faulty:
-    """The log with this fault, at the first place where the plain fold ends different before the new snapshot."""
+    """Return the log with this fault, at the first position that changes the plain fold before the new snapshot."""
     inject = _INJECTED[fault]
     clean = _ended(clean_log())
     made = (_whole(*inject(list(as_numbered()[:MAIN]), at)) for at in range(EARLIEST, LATEST))
@@ -85,12 +85,12 @@ def faulty(fault: Fault) -> Faulty:
 
 @cache
 def clean_log() -> Faulty:
-    """The log without a fault."""
+    """Return the log without a fault."""
     return _whole(list(as_numbered()[:MAIN]), 0, 0)
 
 
 def _whole(main: list[Message], at: int, first: int) -> Faulty:
-    """The log with a new snapshot and what follows it; its numbers go on."""
+    """Append a new snapshot and the messages after it; its numbers continue."""
     last = main[-1]
     snapshot = _changed(as_numbered()[0], number=last.number + 1, timestamp_ms=last.timestamp_ms)
     follow = _shifted(as_numbered()[MAIN : MAIN + TAIL], snapshot.number + 1 - MAIN)
@@ -98,7 +98,7 @@ def _whole(main: list[Message], at: int, first: int) -> Faulty:
 
 
 def _ended(log: Faulty) -> tuple[object, ...]:
-    """What a fold without a gate, which passes over what it cannot read, has of rows and books before the tail."""
+    """Return the row count and the books before the tail, by a fold without a gate that skips unreadable values."""
     values = [message.value for message in log.messages[: log.tail] if _is_readable(message.value)]
     folded = fold(values, newest=False)
     return len(folded.rows), tuple(sorted(folded.levels.items()))
@@ -115,7 +115,7 @@ def _is_readable(value: bytes) -> bool:
 def _changed(
     message: Message, *, number: int | None = None, timestamp_ms: int | None = None, **parts: object
 ) -> Message:
-    """The message with another number, time, or other parts of its body."""
+    """Return the message with another number, time, or other parts of its body."""
     body = json.loads(message.value)
     body |= {**parts, "message_id": message.number if number is None else number}
     value = json.dumps(body, separators=(",", ":")).encode()
@@ -124,7 +124,7 @@ def _changed(
 
 
 def with_number(message: Message, number: int, timestamp_ms: int) -> Message:
-    """The message with another number and time."""
+    """Return the message with another number and time."""
     return _changed(message, number=number, timestamp_ms=timestamp_ms)
 
 
@@ -177,7 +177,7 @@ def _snapshot_same(sent: list[Message], at: int) -> Injected:
 
 
 def _on_recreated(sent: list[Message], at: int, **parts: object) -> Injected:
-    """A session that starts at any number, and whose numbers then begin anew at a lower one."""
+    """A session that starts at any number, and whose numbers then restart at a lower number."""
     snapshot = _changed(sent[0], number=BEGINS_ANEW_AT, timestamp_ms=sent[at].timestamp_ms, **parts)
     anew = _shifted(sent[at:], BEGINS_ANEW_AT + 1 - sent[at].number)
     return [*_shifted(sent[:at], STARTS_AT), snapshot, *anew], at, at
@@ -218,8 +218,8 @@ _INJECTED: dict[Fault, Callable[[list[Message], int], Injected]] = {
     Fault.NANOSECONDS: _timed(1_700_000_000_000_000_000),
 }
 NOT_WRONG = (Fault.SNAPSHOT_NEXT, Fault.SNAPSHOT_SAME, Fault.SNAPSHOT_BACK, Fault.SNAPSHOT_DECLARED)
-"""A second snapshot is the truth: what follows depends on it."""
+"""A second snapshot is correct: the following messages depend on it."""
 ODD_TIMES = (Fault.BEFORE_1970, Fault.YEAR_9999)
-"""What is wrong is only the clock: the content is right."""
+"""Only the clock is wrong: the content is correct."""
 MATTERING = tuple(fault for fault in Fault if fault not in {*NOT_WRONG, *ODD_TIMES, Fault.NANOSECONDS})
-"""A fold without a gate ends different. A tuple: each worker of a parallel run must see the tests in one order."""
+"""Faults that change the result of a fold without a gate. A tuple: each parallel worker must see one order of tests."""

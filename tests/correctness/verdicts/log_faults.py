@@ -1,4 +1,4 @@
-"""Faults of the log, not of messages: what each class does about them, as data."""
+"""Faults of the log, not of messages: the effect of each on each class, as data."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LOG_CLASSES: Mapping[str, IntegrityClass] = {
 }
 
 READ, LOST_UNTIL, SNAPSHOT, UNTIL = 60, 70, 90, 101
-"""Offsets: read before the fault; first after what may be lost; the new snapshot; the end."""
+"""Offsets: end of the first read; end of the possible loss; the new snapshot; the end."""
 LATER_MS = 1_000
-"""The new snapshot comes so much later: beyond the bound of lateness."""
+"""Delay of the new snapshot: beyond the bound of lateness."""
 
 
 class LogFault(Enum):
-    """What is wrong with a log."""
+    """The fault of a log."""
 
     ABORTED = "explained hole: an aborted transaction"
     EXPIRED = "expired unread"
@@ -45,7 +45,7 @@ class LogFault(Enum):
 
 
 class Effect(Enum):
-    """What comes of it."""
+    """The effect of a fault."""
 
     GOES_ON = "all that is there is applied; what is missing is in the ledger"
     SUSPENDS = "sessions wait for their next snapshot"
@@ -83,7 +83,7 @@ LOG_TABLE: Mapping[LogFault, Mapping[str, Effect]] = {
 
 @cache
 def log() -> tuple[Message, ...]:
-    """The messages at their offsets, with a new snapshot; a session may begin anew there."""
+    """Return the messages at their offsets, with a new snapshot; a session may restart there."""
     numbered = as_numbered()
     later_ms = numbered[SNAPSHOT].timestamp_ms + LATER_MS
     snapshot = with_number(numbered[0], SNAPSHOT, later_ms)
@@ -92,11 +92,11 @@ def log() -> tuple[Message, ...]:
 
 
 def other_session(messages: Iterable[Message]) -> list[Message]:
-    """The same messages of another connection."""
+    """Return the same messages of another connection."""
     own = log()[0].key
     return [replace(each, key=b"another", value=each.value.replace(own, b"another")) for each in messages]
 
 
 def rows_of_offsets(*offsets: Iterable[int]) -> list[Row]:
-    """The rows that the plain fold makes of the messages at these offsets."""
+    """Return the rows that the plain fold makes of the messages at these offsets."""
     return fold((log()[offset].value for some in offsets for offset in some), newest=False).rows

@@ -1,4 +1,4 @@
-"""What a class leaves of the topics of one family, compared with the plain fold and the table of verdicts."""
+"""The result of a class for the topics of one family, compared with the plain fold and the table of verdicts."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ def send(feed: Feed, topic: str, messages: Iterable[Message], partition: int = 0
 
 @dataclass(frozen=True)
 class Log:
-    """What a class left of the topics of one family.
+    """The result of a class for the topics of one family.
 
     Attributes:
         runs: Its runs.
-        findings: What halted it.
+        findings: The findings that halted it.
     """
 
     runs: LocalRuns
     findings: tuple[Finding, ...]
 
     def rows(self, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
-        """The rows of a partition, in the order of the table."""
+        """Return the rows of a partition, in the order of the table."""
         table = read_table(self.runs.folders.table)
         return rows_of(table.filter([held == partition for held in table["_partition"].to_pylist()]), topic, COLUMNS)
 
     def ledger(self, topic: str, partition: int = 0) -> list[LedgerRow]:
-        """Its rows of a partition."""
+        """Return the ledger rows of a partition."""
         rows = read_ledger(self.runs.folders.ledger)
         return [row for row in rows if (row.topic, row.partition) == (topic, partition)]
 
     def holes(self, topic: str) -> list[tuple[int, int, str]]:
-        """Offsets without messages, each with its cause."""
+        """Return the ranges of offsets without messages, each with its cause."""
         return [(hole.start, hole.until, hole.cause) for row in self.ledger(topic) for hole in row.holes]
 
 
@@ -72,7 +72,7 @@ def runs_of(family: str, name: str, broker: Broker, root: Path) -> LocalRuns:
 
 
 def halted_by(runs: LocalRuns) -> tuple[Finding, ...]:
-    """Run; what halted the stream, where something did."""
+    """Run the stream; return the findings that halted it, if any."""
     try:
         runs.run()
     except IntegrityLost as lost:
@@ -81,7 +81,7 @@ def halted_by(runs: LocalRuns) -> tuple[Finding, ...]:
 
 
 def assert_rows(found: Log, topic: str, effect: Effect, goes_on: list[range]) -> None:
-    """What is in the table; a halt for another topic stops this one too, where it stands."""
+    """Assert the rows of the table; a halt for another topic also stops this topic at its position."""
     expected = {
         Effect.GOES_ON: goes_on,
         Effect.SUSPENDS: [range(READ), range(SNAPSHOT, UNTIL)],
@@ -91,7 +91,7 @@ def assert_rows(found: Log, topic: str, effect: Effect, goes_on: list[range]) ->
 
 
 def assert_halted(found: Log, topic: str, fault: LogFault, offsets: tuple[int, int]) -> None:
-    """Whether the class halts for this fault, and with which evidence."""
+    """Assert whether the class halts for this fault, and with which evidence."""
     told = {(each.cause, each.offset, each.until) for each in found.findings if each.topic == topic}
     halts = LOG_TABLE[fault][found.runs.stream.name.replace("_", " ")] is Effect.HALTS
     assert told == ({(fault.value, *offsets)} if halts else set())

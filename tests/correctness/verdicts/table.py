@@ -1,4 +1,4 @@
-"""The verdict table as data: what each class says of each fault, and what is in the table then."""
+"""The verdict table as data: the verdict of each class on each fault, and the resulting table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLASSES: Mapping[str, IntegrityClass] = {
 
 
 class Applied(Enum):
-    """Which messages are applied, in which order."""
+    """The messages that are applied, and their order."""
 
     ALL = "all, as they come"
     WITHOUT = "all but the one that is wrong"
@@ -40,7 +40,7 @@ class Applied(Enum):
     NOT_AFTER = "those before the fault; what follows is set aside one by one"
 
     def offsets(self, log: Faulty, at: int) -> list[int]:
-        """The offsets of these messages."""
+        """Return the offsets of these messages."""
         every = list(range(len(log.messages)))
         return {
             Applied.ALL: every,
@@ -57,17 +57,17 @@ ALL, WITHOUT, IN_ORDER, BEFORE, RESUMED, NOT_AFTER = Applied
 
 @dataclass(frozen=True)
 class Cell:
-    """One verdict and its effect.
+    """A verdict and its effect.
 
     Attributes:
         verdict: The judgement.
-        cause: Why; "" where nothing is remarked.
-        applied: What the table holds.
-        gaps: How often a gap is counted.
-        repeats: How often a repeat, or a number that goes back, is counted.
+        cause: The cause; "" if nothing is remarked.
+        applied: The messages whose rows the table holds.
+        gaps: Number of gaps counted.
+        repeats: Number of repeats, or of numbers that go back, counted.
         dropped: Messages that are neither applied nor kept.
         late: Messages in the late table.
-        at_first: The verdict is on the first message that is not as it should be, before the one that is wrong.
+        at_first: Whether the verdict is on the first message that is not as it should be, before the wrong message.
     """
 
     verdict: str
@@ -80,27 +80,27 @@ class Cell:
     at_first: bool = False
 
     def at(self, log: Faulty) -> int:
-        """Offset of the message that the verdict is on."""
+        """Return the offset of the message that the verdict is on."""
         return log.first if self.at_first else log.at
 
 
 def accept(cause: str = "", applied: Applied = ALL, *, gaps: int = 0, repeats: int = 0) -> Cell:
-    """Applied; what is remarked is counted."""
+    """The message is applied; remarks are counted."""
     return Cell("accept", cause, applied, gaps, repeats)
 
 
 def drop(verdict: str, cause: str, *, gaps: int = 0) -> Cell:
-    """Neither applied nor kept."""
+    """The message is neither applied nor kept."""
     return Cell(verdict, cause, WITHOUT, gaps, repeats=int(verdict != "gap"), dropped=1)
 
 
 def late(gaps: int = 0) -> Cell:
-    """In the late table."""
+    """The message is in the late table."""
     return Cell("late", "late", WITHOUT, gaps, late=1)
 
 
 def quarantine(cause: str, gaps: int = 0) -> Cell:
-    """In quarantine, alone."""
+    """The message alone is in quarantine."""
     return Cell("quarantine", cause, WITHOUT, gaps)
 
 
@@ -115,13 +115,13 @@ def suspends(cause: str, *, at_first: bool = False) -> Cell:
 
 
 def broken(cause: str, *, at_first: bool = False, **others: Cell) -> dict[str, Cell]:
-    """What the strict class does with what breaks its promise, by policy."""
+    """Return the cells of a violation by policy of the strict class, with those of other classes."""
     refused = {name: halts(cause, at_first=at_first) for name in ("strict", "drop")}
     return {**refused, "suspend": suspends(cause, at_first=at_first), **others}
 
 
 def of_all(cell: Cell, **others: Cell) -> dict[str, Cell]:
-    """The same for each class, but for some."""
+    """Return the same cell for each class, with exceptions."""
     return {**dict.fromkeys(CLASSES, cell), **others}
 
 

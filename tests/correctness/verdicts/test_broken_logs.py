@@ -1,4 +1,4 @@
-"""The verdict table, its faults that need a broker of their own: a log that was compacted, and one that was cut."""
+"""The verdict table: faults that need a separate broker, with a compacted log and with a truncated log."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ COMPACTING = {
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One that compacts at once, and that may lose a folder."""
+    """A broker that compacts immediately, and that may lose a folder."""
     with Broker.start(tmp_path_factory.mktemp("kafka"), settings={"log.cleaner.backoff.ms": "200"}) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def compacted(own_broker: Broker) -> Feed:
-    """A topic in which a later message of the same key has removed the one at offset `READ`."""
+    """A topic in which a later message of the same key has removed the message at offset `READ`."""
     feed = Feed(own_broker.bootstrap_servers, "compacted")
     topic = feed.create("unproven", config=COMPACTING)
     keyed = [replace(each, key=str(at).encode()) for at, each in enumerate(log())]
@@ -56,7 +56,7 @@ def compacted(own_broker: Broker) -> Feed:
 
 
 def offsets_of(feed: Feed, topic: str) -> set[int]:
-    """The offsets that hold a message."""
+    """Return the offsets that hold a message."""
     reader = Consumer({"bootstrap.servers": feed.bootstrap_servers, "group.id": "looking", "log_level": 2})
     reader.assign([TopicPartition(topic, 0, 0)])
     found: set[int] = set()
@@ -68,7 +68,7 @@ def offsets_of(feed: Feed, topic: str) -> set[int]:
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_a_compacted_topic(own_broker: Broker, compacted: Feed, tmp_path: Path, name: str) -> None:
-    """Its hole is counted where the class bears it; a class that needs every message does not start on it."""
+    """Its hole is counted if the class tolerates it; a class that needs every message does not start on it."""
     topic, effect = f"{compacted.family}.unproven", LOG_TABLE[LogFault.UNPROVEN][name]
     runs = runs_of(compacted.family, name, own_broker, tmp_path)
     if effect is Effect.REFUSED:
@@ -82,8 +82,8 @@ def test_a_compacted_topic(own_broker: Broker, compacted: Feed, tmp_path: Path, 
 
 @pytest.fixture(scope="module")
 def cut(own_broker: Broker, compacted: Feed, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Log]:
-    """What a class makes of a log that it read up to `READ`, that was lost, and that is written again."""
-    del compacted  # reads nothing of it, but the restart would come in between
+    """Return the result of a class for a log that it read up to `READ`, and that was then lost and written again."""
+    del compacted  # not read, but the restart would interrupt its tests
     feed, root = Feed(own_broker.bootstrap_servers, "cut"), tmp_path_factory.mktemp("cut")
     topic = feed.create("truncated")
     send(feed, topic, log()[:READ])
@@ -101,7 +101,7 @@ def cut(own_broker: Broker, compacted: Feed, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_a_log_that_was_cut(cut: Callable[[str], Log], name: str) -> None:
-    """What is appended at offsets already read is passed over; what follows them is new."""
+    """Messages appended at offsets already read are skipped; later messages are new."""
     found = cut(name)
     assert_rows(found, "cut.truncated", LOG_TABLE[LogFault.TRUNCATED][name], goes_on=[range(UNTIL)])
     assert_halted(found, "cut.truncated", LogFault.TRUNCATED, (READ, READ))

@@ -1,4 +1,4 @@
-"""The verdict table, its faults of the log: each class reads the same topics, before and after what happens to them."""
+"""The verdict table: faults of the log. Each class reads the same topics before and after the fault."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # if many suites run in parallel, a broker alone takes a minute to start
 
 TOGETHER = (LogFault.ABORTED, LogFault.EXPIRED, LogFault.RECREATED, LogFault.GREW)
 ABORTED = range(READ, READ + 5)
@@ -40,7 +40,7 @@ ABORTED = range(READ, READ + 5)
 
 @pytest.fixture(scope="module")
 def read_by(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Log]:
-    """What a class makes of four topics: read by all classes, then hit, then read by all again."""
+    """Return the result of a class for four topics: read by all classes, damaged, and read by all classes again."""
     feed = Feed(broker.bootstrap_servers, "verdicts_of_logs")
     topics = {fault: feed.create(fault.name.lower()) for fault in TOGETHER}
     for topic in topics.values():
@@ -56,7 +56,7 @@ def read_by(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 
 def abort(feed: Feed, topic: str) -> None:
-    """Five messages that were never sent, and the control record that says so."""
+    """Write five messages that are aborted, and the control record that marks them."""
     producer = feed.transactional()
     producer.begin_transaction()
     for _ in ABORTED:
@@ -66,7 +66,7 @@ def abort(feed: Feed, topic: str) -> None:
 
 
 def hit(feed: Feed, topics: dict[LogFault, str]) -> None:
-    """What happens to the topics; and what is sent after it."""
+    """Damage the topics, and send more messages."""
     send(feed, topics[LogFault.EXPIRED], log()[READ:])
     feed.expire(topics[LogFault.EXPIRED], LOST_UNTIL)
     feed.grow(topics[LogFault.GREW], partitions=2)
@@ -84,7 +84,7 @@ def test_no_cell_of_the_table_is_missing() -> None:
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_the_answer_of_a_class_to_a_session_in_two_partitions_is_that_of_the_table(name: str) -> None:
-    """Of all classes without a broker; three of them below through one."""
+    """All classes are tested without a broker; three of them also run through a broker below."""
     halts = LOG_CLASSES[name].judge(Fault.SESSION_SPLIT) is Judgement.VIOLATION
     assert (Effect.HALTS if halts else Effect.GOES_ON) is LOG_TABLE[LogFault.MOVED][name]
 

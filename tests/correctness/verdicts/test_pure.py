@@ -1,4 +1,4 @@
-"""The verdict table, each cell in the engine's own fold: the verdict on the message, and the rows after all."""
+"""The verdict table, each cell in the engine's own fold: the verdict on the message, and the final rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELLS = [
     pytest.param(fault, name, id=f"{fault.value}: {name}")
     for fault, cells in TABLE.items()
     for name in cells
-    if fault is not Fault.YEAR_9999  # absurd is what lies ahead of a batch's plan: there is none here
+    if fault is not Fault.YEAR_9999  # absurd is a time ahead of the plan of a batch, which the pure run does not have
 ]
 
 
@@ -56,7 +56,7 @@ def test_without_a_fault_nothing_is_remarked(name: str) -> None:
 
 @pytest.mark.parametrize("fault", MATTERING)
 def test_what_each_fault_does_to_a_fold_without_a_gate(fault: Fault) -> None:
-    """And where a class drops a message that was sent twice, the rows are those of the log without the fault."""
+    """If a class drops a message that was sent twice, the rows are those of the log without the fault."""
     log, clean = faulty(fault), clean_log()
     unread = {log.at} if fault in {Fault.GARBAGE, Fault.RAISES} else set[int]()
     ended = log.folded([offset for offset in range(log.tail) if offset not in unread])

@@ -1,4 +1,4 @@
-"""The stored states of gates: written by the engine, decoded by type, and read by the proof with its own code."""
+"""The stored states of gates: written by the engine, decoded by type, and read by the proof with separate code."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.correctness.verdicts.conftest import Outcome
     from tests.correctness.verdicts.faulty import Faulty
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # if many suites run in parallel, a broker alone takes a minute to start
 
 CELLS = [pytest.param(fault, name, id=f"{fault.value}: {name}") for fault, cells in TABLE.items() for name in cells]
 CLEAN = Cell("accept", "", Applied.ALL)
@@ -37,7 +37,7 @@ def test_without_a_fault_all_is_applied(read_by: Callable[[str], Outcome], name:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_stream_halts_by_exactly_what_the_table_says(read_by: Callable[[str], Outcome], name: str) -> None:
-    """One commit is the halt; it names each fault that the class cannot bear."""
+    """A single commit halts the stream; it names each fault that the class does not tolerate."""
     halting = {fault: cells[name] for fault, cells in TABLE.items() if cells[name].applied is Applied.BEFORE}
     outcome = read_by(name)
     expected = {(topic_of(fault), cell.at(log_of(fault)), cell.cause) for fault, cell in halting.items()}
@@ -68,7 +68,7 @@ def assert_told(outcome: Outcome, fault: Fault | None, cell: Cell) -> None:
 
 
 def assert_counted(row: LedgerRow, cell: Cell, log: Faulty, applied: int) -> None:
-    """Each message is in one count, and remarks are those of the cell."""
+    """Assert that each message is in one count, and that the remarks are those of the cell."""
     late = len(log.messages) - cell.at(log) if cell.applied is Applied.NOT_AFTER else cell.late
     quarantined = row.messages - applied - cell.dropped - late
     counts = (row.gaps, row.repeats, row.dropped, row.late, row.quarantined)
@@ -80,9 +80,9 @@ def assert_counted(row: LedgerRow, cell: Cell, log: Faulty, applied: int) -> Non
 
 
 def assert_loss_accepted(row: LedgerRow, fault: Fault | None, cell: Cell) -> None:
-    """Where the declaration accepts a loss, the ledger has its offsets, once the new snapshot has come."""
+    """Assert that the ledger has the offsets of an accepted loss once the new snapshot has arrived."""
     log = log_of(fault)
     accepts = cell is not CLEAN and cell is TABLE[fault]["suspend"] and cell.verdict == "suspend"  # type: ignore[index]
     told = [(each.kind, each.start, each.until, each.session) for each in row.accepted]
-    lost_from = cell.at(log) + (fault is Fault.GARBAGE)  # whose message it was that nobody can read is not known
+    lost_from = cell.at(log) + (fault is Fault.GARBAGE)  # the session of garbage is unknown
     assert told == ([("accept-loss", lost_from, log.tail, None)] if accepts else [])
