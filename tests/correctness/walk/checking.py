@@ -1,4 +1,4 @@
-"""What must be true of a walk after each step: by the plain fold at once, by the proof and by repair now and then."""
+"""Checks of a walk after each step: by the plain fold always, by the proof and by repair every few steps."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 COLUMNS = ("_offset", "_row", "_session", "_sequence", "name", "value", "total", "unit")
 ALL_EVERY = 4
-"""Each so many steps all is looked at, which costs as much as some steps."""
+"""The full check runs every so many steps, as it costs as much as some steps."""
 Rows = list[tuple[object, ...]]
 
 
 def check(walk: Walk, head: Head) -> None:
-    """After a step."""
+    """Check the tables after a step."""
     expected = {place: _fold(walk, place) for place in walk.model.segments}
     rows = DeltaTable(walk.folders.table).to_pyarrow_table().to_pylist()
     dropped = head.retention.batch if head.retention is not None else 0
@@ -74,9 +74,9 @@ def _by_place(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> dict[Plac
 
 
 def check_aside(walk: Walk, head: Head, expected: dict[Place, Folded]) -> None:
-    """Each message that was not applied is there once, without its key where its session was erased."""
+    """Check that each message that was not applied is there once, without its key if its session was erased."""
     quarantined = {place: each.quarantined for place, each in expected.items()}
-    if not walk.model.release.reorders:  # else messages that waited are there as well: the proof knows them
+    if not walk.model.release.reorders:  # else messages that were held back are there as well: the proof knows them
         _check_side(walk.folders.quarantine, head, head.quarantine, quarantined)
     if walk.model.release.has_windows:
         _check_side(walk.folders.late, head, head.late, {place: each.late for place, each in expected.items()})
@@ -85,7 +85,7 @@ def check_aside(walk: Walk, head: Head, expected: dict[Place, Folded]) -> None:
 def _check_side(folder: Path, head: Head, newest: SideBatch | None, expected: dict[Place, dict[int, str]]) -> None:
     rows = DeltaTable(folder).to_pyarrow_table().to_pylist() if delta_log.has_log(folder) else []
     if newest is not None and newest.batch not in {row["batch"] for row in rows}:
-        return  # a kill left the newest ones out, which the next start adds
+        return  # a kill left the newest rows out, which the next start adds
     found = Counter(
         (row["topic_id"], row["partition"], row["offset"], (row["key"] or b"").decode())
         for row in rows
@@ -96,7 +96,7 @@ def _check_side(folder: Path, head: Head, newest: SideBatch | None, expected: di
 
 
 def check_states(walk: Walk, expected: dict[Place, Folded]) -> None:
-    """Each session that goes on has its values."""
+    """Check that each active session has its values."""
     for session in {session for each in expected.values() for session in each.states}:
         shown = read_states(walk.runs.stream, walk.folders.root, StateFilter(session=session)).sessions
         held = [(each.topic, each.partition, _show(each.state)) for each in shown]
@@ -107,13 +107,13 @@ def check_states(walk: Walk, expected: dict[Place, Folded]) -> None:
 
 
 def _show(state: Any) -> str:
-    """The values, whatever the release calls them."""
+    """Return the values, under the name of any release."""
     names = ("values", "held", "rows", "open")
     return json.dumps(next((state[name] for name in names if name in (state or ())), None), sort_keys=True)
 
 
 def check_export(walk: Walk, head: Head, rows: list[dict[str, Any]]) -> None:
-    """Each exported hour is what it was, and what the table has, unless the export says that it differs."""
+    """Check that each exported hour is unchanged and matches the table, unless the export reports a difference."""
     try:
         plan_export(walk.runs.stream, walk.folders)
     except ExportMismatch:
@@ -126,7 +126,7 @@ def check_export(walk: Walk, head: Head, rows: list[dict[str, Any]]) -> None:
 
 
 def read_exported(folder: Path, hour: str) -> Rows:
-    """The rows of an exported hour."""
+    """Return the rows of an exported hour."""
     paths = sorted((folder / f"commit_hour={hour}").rglob("*.parquet"))
     return _make_comparable([row for path in paths for row in pq.ParquetFile(path).read().to_pylist()])
 
@@ -138,9 +138,9 @@ def _make_comparable(rows: list[dict[str, Any]]) -> Rows:
 
 
 def check_files(walk: Walk, head: Head) -> None:
-    """All that a start, a savepoint or a rewind to any batch needs is there."""
+    """Check that all files are there that a start, a savepoint or a rewind to any batch needs."""
     found = {each.condition for each in repair_stream(walk.folders, apply=False).checks}
-    assert found <= {"ok", "repairable"} or head.desired is Desired.HALTED, found  # a start repairs what a kill left
+    assert found <= {"ok", "repairable"} or head.desired is Desired.HALTED, found  # a start repairs a kill's remains
     for each in head.savepoints:
         DeltaTable(walk.folders.table, version=each.version).to_pyarrow_table()
     tables = (walk.folders.table, walk.folders.ledger, walk.folders.quarantine, walk.folders.late)
@@ -153,9 +153,9 @@ def check_files(walk: Walk, head: Head) -> None:
 
 
 def prove(walk: Walk, head: Head) -> None:
-    """By `lockstep verify`, as far as Kafka, a promotion and the table that is looked up let it.
+    """Run `lockstep verify`, as far as Kafka, a promotion and the lookup table allow it.
 
-    It judges all messages by the class of today: where that has changed, it may find violations.
+    It judges all messages by today's class: if the class has changed, it may find violations.
     """
     if len({each.is_ordered for each in walk.model.released.values()}) > 1:
         return

@@ -1,7 +1,7 @@
-"""Whatever is done ends at some write to the table root: by an exception, or with its process by SIGKILL.
+"""Kills of operations at some write to the table root: by an exception, or of the process by SIGKILL.
 
-An exception costs nothing and always hits a write; a process that is killed runs no `finally`, and dies in the middle
-of what Parquet, Delta and LMDB write as well.
+An exception is cheap and always hits a write. A killed process runs no `finally`, and also dies in the middle of writes
+of Parquet, Delta and LMDB.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ WRITES = ("create", "create_whole", "replace", "delete", "move", "point", "sync"
 
 
 class Killed(BaseException):
-    """The process ends at once."""
+    """The process dies immediately."""
 
 
 class Moment(NamedTuple):
-    """When a process is killed: after so many writes, or so many seconds, whatever it does then."""
+    """When a process is killed: after a number of writes or of seconds."""
 
     writes: int
     seconds: float | None
 
 
 def do_in_process(walk: Walk, action: str, moment: Moment) -> tuple[str | None, dict[str, Any]] | None:
-    """What an action of a walk said and left of the walk, done in a process of its own; None where that was killed."""
+    """Run an action of a walk in another process; return its note and the attributes of the walk, or None if killed."""
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(["tests.correctness.walk.walking"])
     here, there = forking.Pipe(duplex=False)
@@ -70,7 +70,7 @@ def _raise() -> None:
 
 @contextmanager
 def kill_after(writes: int, kill: Callable[[], None] = _raise) -> Iterator[list[str]]:
-    """Let so many writes pass, none of those after them; gives where it was killed, once it was."""
+    """Let so many writes pass, and kill at each later write; yield the list of killed writes."""
     before = {name: getattr(LocalStorage, name) for name in WRITES}
     left, killed = [writes], list[str]()
 

@@ -1,4 +1,4 @@
-"""The table that a walked stream looks up: it changes, is compacted and vacuumed, and made anew."""
+"""The lookup table of a walked stream, which is changed, compacted, vacuumed and re-created."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Version = tuple[str, int]
 
 
 class LookedUp:
-    """The table, and what each of its versions said.
+    """The table, and the rows of each of its versions.
 
     Attributes:
         known: The rows of each version.
         newest: The newest version.
-        is_lost: A version may be gone.
+        is_lost: Whether a version may be gone.
     """
 
     def __init__(self, path: Path, choose: random.Random) -> None:
@@ -33,7 +33,7 @@ class LookedUp:
         self.write()
 
     def write(self) -> str:
-        """Other rows: all, or some more."""
+        """Write other rows: replace all, or append some."""
         some = {name: self.choose.randint(10, 99) for name in self.choose.sample("xyz", self.choose.randint(0, 3))}
         held = self.known[self.newest] if self.known else {}
         rows = pa.table({"name": pa.array(some, pa.string()), "more": pa.array(some.values(), pa.int64())})
@@ -44,18 +44,18 @@ class LookedUp:
         return self._note({**held, **some})
 
     def compact(self) -> str:
-        """Another version with the same rows."""
+        """Compact to another version with the same rows."""
         DeltaTable(self.path).optimize.compact()
         return self._note(self.known[self.newest])
 
     def vacuum(self) -> str:
-        """Only the newest version is left."""
+        """Delete all versions but the newest."""
         self.is_lost = True
         DeltaTable(self.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
         return self._note(self.known[self.newest])
 
     def make_again(self) -> str:
-        """Another table in the same folder, whose versions begin again."""
+        """Create another table in the same folder, whose versions restart."""
         self.is_lost = True
         shutil.rmtree(self.path)
         return self.write()

@@ -1,4 +1,4 @@
-"""The Kafka side of a walk: topics that come, grow, expire and go, and messages that are mostly right."""
+"""The Kafka side of a walk: topics that are created, grow, expire and are deleted, and mostly correct messages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TOPICS_MAX, PARTITIONS_MAX = 3, 3
 
 @dataclass
 class Log:
-    """What was sent to a partition in one life of its topic.
+    """The messages of a partition in one life of its topic.
 
     Attributes:
         topic: Name of the topic.
         partition: Partition number.
         sent: All messages, by offset.
         numbers: The last number of each session.
-        is_gone: The topic was deleted.
+        is_gone: Whether the topic was deleted.
         expired: Kafka has nothing before this offset.
     """
 
@@ -53,7 +53,7 @@ class Producing:
 
     @property
     def living(self) -> list[str]:
-        """The topics that are there."""
+        """Return the topics that exist."""
         return sorted({log.topic for log in self.logs.values() if not log.is_gone})
 
     @property
@@ -62,7 +62,7 @@ class Producing:
         return any(log.is_gone or log.expired for log in self.logs.values())
 
     def create(self) -> str | None:
-        """One topic more."""
+        """Create a topic."""
         number = len({log.topic for log in self.logs.values()})
         if number >= TOPICS_MAX:
             return None
@@ -70,7 +70,7 @@ class Producing:
         return f"t{number}"
 
     def grow(self) -> str | None:
-        """One partition more."""
+        """Add a partition."""
         topic = self.choose.choice(self.living)
         count = sum(log.topic == topic and not log.is_gone for log in self.logs.values())
         if count >= PARTITIONS_MAX:
@@ -80,7 +80,7 @@ class Producing:
         return topic
 
     def remove(self) -> str | None:
-        """A topic is deleted; one at least stays."""
+        """Delete a topic, unless it is the last."""
         if len(self.living) == 1:
             return None
         topic = self.choose.choice(self.living)
@@ -90,7 +90,7 @@ class Producing:
         return topic
 
     def make_again(self) -> str | None:
-        """A deleted topic comes back, with another id."""
+        """Create a deleted topic again, with another id."""
         gone = sorted({log.topic for log in self.logs.values()} - set(self.living))
         if not gone:
             return None
@@ -98,7 +98,7 @@ class Producing:
         return gone[0]
 
     def expire(self, place: Place, reached: int) -> str:
-        """Retention of Kafka takes some of what was read."""
+        """Let Kafka's retention delete some of the messages that were read."""
         log, until = self.logs[place], self.choose.randint(0, reached)
         if until > log.expired:
             self.feed.expire(log.topic, until, log.partition)
@@ -106,7 +106,7 @@ class Producing:
         return f"{log.topic}/{log.partition} before {log.expired}"
 
     def send(self) -> None:
-        """Some messages to most partitions."""
+        """Send some messages to most partitions."""
         for log in self.logs.values():
             if not log.is_gone and self.choose.random() < 0.8:
                 some = [self._make_message(log) for _ in range(self.choose.randint(1, 12))]
@@ -120,14 +120,14 @@ class Producing:
             try:
                 found = admin.describe_topics(TopicCollection([topic]))[topic].result(ANSWER_SECONDS)
                 break
-            except KafkaException:  # not every listener knows it yet
+            except KafkaException:  # some listeners do not know it yet
                 assert time.monotonic() < deadline, topic
                 time.sleep(0.1)
         for partition in range(len(found.partitions)):
             self.logs.setdefault((str(found.topic_id), partition), Log(topic, partition))
 
     def _make_message(self, log: Log) -> tuple[str, bytes]:
-        """Mostly the next update of a session; else a snapshot, an end, or one of the faults."""
+        """Return mostly the next update of a session, else a snapshot, an end, or a fault."""
         if self.release.has_windows:
             return make_timed(log, self.choose, ends=not self.release.reorders)
         key = f"{self.choose.choice('abcd')}{log.partition}"

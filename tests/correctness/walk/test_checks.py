@@ -1,4 +1,4 @@
-"""Checks during a walk: increments add up to what a check of the whole table finds, and a right table passes."""
+"""Checks during a walk: increments add up to the result of a check of the whole table, and a correct table passes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 STEPS, STEPS_MANY = 10, 40
 OF_INCREMENT = {"violations", "new_messages"}
 LASTING = {"topic", "offsets_read", "messages", "holes", "reached", "gap_offsets", "overlap_offsets"}
-"""What a check of the whole table still finds after retention has dropped rows."""
+"""Measurements that a check of the whole table still finds after retention has dropped rows."""
 
 
 def take_walk(feed: Feed, spark: SparkSession, root: Path, seed: int, steps: int) -> list[bool]:
-    """Check at times, twice; gives which of the checks read an increment."""
+    """Check at random steps, twice; return for each check whether it read an increment."""
     choose, read = random.Random(seed), list[bool]()  # noqa: S311  # choices of a test
     walk = Walk(feed, root, seed, has_windows=seed % 2 == 0)
     for _ in range(steps):
@@ -53,7 +53,7 @@ def is_wrong(outcome: RuleOutcome) -> bool:
 
 
 def find_measured(checked: Checked, whole: Checked) -> Mapping[tuple[str, int], Mapping[str, object]]:
-    """The measurements of each partition that a check of the whole table has as well."""
+    """Return the measurements of each partition that a check of the whole table also has."""
     kept = LASTING if whole.versions.retired else set(msgspec.structs.asdict(whole.partitions[0])) - OF_INCREMENT
     return {
         (each.topic_id, each.partition): {name: getattr(each, name) for name in kept} for each in checked.partitions
@@ -62,7 +62,7 @@ def find_measured(checked: Checked, whole: Checked) -> Mapping[tuple[str, int], 
 
 @pytest.fixture(autouse=True)
 def _only_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fold is compared elsewhere; Great Expectations imports what warns."""
+    """Skip the check of the fold, which other tests do, and the warnings of imports of Great Expectations."""
     monkeypatch.setattr(walking, "check", lambda *_: None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

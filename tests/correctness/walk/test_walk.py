@@ -1,6 +1,6 @@
-"""A stream meets every operation at random: rewinds, shadows, erasures, backups, releases, kills, topics that go.
+"""A stream undergoes all operations at random: rewinds, shadows, erasures, backups, releases, kills, deleted topics.
 
-It adds values, by tables that it looks up at times, or it fills windows.
+It adds values, at times with a lookup table, or it fills windows.
 """
 
 from __future__ import annotations

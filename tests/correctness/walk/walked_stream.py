@@ -1,4 +1,4 @@
-"""One stream in several releases, importable by name, and what it must hold by plain Python."""
+"""A stream in several releases, importable by name, and its expected content by plain Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Summed(msgspec.Struct):
 
 
 class Rowwise(msgspec.Struct):
-    """The state of a release that keeps its values row by row."""
+    """The state of a release that stores its values row by row."""
 
     rows: MapState[str, int]
 
@@ -70,7 +70,7 @@ class Reading(msgspec.Struct):
 
 
 class WiderReading(msgspec.Struct):
-    """The row of later releases: a column more."""
+    """The row of later releases, with another column."""
 
     name: str
     value: int
@@ -79,7 +79,7 @@ class WiderReading(msgspec.Struct):
 
 
 class Extra(msgspec.Struct, frozen=True):
-    """What each value of a name counts more."""
+    """The amount added to each value of a name."""
 
     name: str
     more: int
@@ -89,12 +89,12 @@ EXTRAS = Lookup("extras", "extras", key="name", row=Extra)
 
 
 class Walked(Transform[Sent, S, R], Generic[S, R]):
-    """What all releases share: values are added up by name."""
+    """The common part of all releases: values are added up by name."""
 
     unit, bias = "", 0
 
     def __init__(self, *, looks_up: bool = False) -> None:
-        """Look up what each value counts more, or not."""
+        """Use the lookup table, or not."""
         self.looks_up = looks_up
 
     def envelope(self, message: Sent, record: Record) -> Envelope:
@@ -106,7 +106,7 @@ class Walked(Transform[Sent, S, R], Generic[S, R]):
         return ()
 
     def add(self, held: Any, message: Sent) -> Iterable[Any]:
-        """Add, and give a row a value."""
+        """Add the values, and yield a row for each."""
         for name, more in message.values.items():
             extra = EXTRAS.get(name) if self.looks_up else None
             held[name] = held.get(name, 0) + more + (0 if extra is None else extra.more)
@@ -120,15 +120,15 @@ class InPanel(Walked[Panel, R], Generic[R]):
     """State of the first kind."""
 
     def on_snapshot(self, message: Sent, record: Record, previous: Panel | None) -> Panel:
-        """All values."""
+        """Keep all values."""
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Sent, record: Record) -> Iterable[R]:
-        """One row a value."""
+        """Yield a row for each value."""
         return self.add(state.values, message)
 
     def migrate(self, old: Mapping[str, Any]) -> Panel:
-        """From any other release."""
+        """Accept the state of any other release."""
         return Panel(_held(old))
 
 
@@ -136,17 +136,17 @@ class InSum(Walked[Summed, WiderReading]):
     """State of the second kind."""
 
     def on_snapshot(self, message: Sent, record: Record, previous: Summed | None) -> Summed:
-        """All values."""
+        """Keep all values."""
         return Summed(dict(message.values), sum(message.values.values()))
 
     def on_update(self, state: Summed, message: Sent, record: Record) -> Iterable[WiderReading]:
-        """One row a value."""
+        """Return a row for each value."""
         rows = list(self.add(state.held, message))
         state.total = sum(state.held.values())
         return rows
 
     def migrate(self, old: Mapping[str, Any]) -> Summed:
-        """From any other release."""
+        """Accept the state of any other release."""
         return Summed(_held(old), sum(_held(old).values()))
 
 
@@ -154,15 +154,15 @@ class InRows(Walked[Rowwise, WiderReading]):
     """State of the third kind."""
 
     def on_snapshot(self, message: Sent, record: Record, previous: Rowwise | None) -> Rowwise:
-        """All values."""
+        """Keep all values."""
         return Rowwise(MapState(message.values))
 
     def on_update(self, state: Rowwise, message: Sent, record: Record) -> Iterable[WiderReading]:
-        """One row a value."""
+        """Yield a row for each value."""
         return self.add(state.rows, message)
 
     def migrate(self, old: Mapping[str, Any]) -> Rowwise:
-        """From any other release."""
+        """Accept the state of any other release."""
         return Rowwise(MapState(_held(old)))
 
 
@@ -175,19 +175,19 @@ class First(InPanel[Reading]):
 
 
 class Wide(InPanel[WiderReading]):
-    """Rows with a column more."""
+    """Rows with another column."""
 
     unit = "V"
 
 
 class WideSum(InSum):
-    """Another state too."""
+    """Also another state."""
 
     unit = "V"
 
 
 class WideRows(InRows):
-    """And another one."""
+    """Also a state row by row."""
 
     unit = "V"
 
@@ -217,9 +217,9 @@ class RowsBiased(WideRows):
 
 
 class Release(NamedTuple):
-    """A release: which state and rows, whether biased, whether it halts, looks up, and may skip numbers.
+    """A release: its state and rows, whether it is biased, halts, uses the lookup table, and may skip numbers.
 
-    One of windows has them in place of all that, in order where it reorders.
+    A release of windows has windows in place of all that, and reorders if `reorders` is set.
     """
 
     number: int = 0
@@ -232,11 +232,11 @@ class Release(NamedTuple):
 
     @property
     def unit(self) -> str | None:
-        """What its rows say."""
+        """Return the unit of its rows."""
         return "V" if self.number else None
 
     def declare(self, pattern: str, name: str = "walked") -> Stream[Any, Any, Any]:
-        """The declaration."""
+        """Return the declaration."""
         plain, biased = (First, Wide, WideSum, WideRows), (FirstBiased, WideBiased, SumBiased, RowsBiased)
         policy = Halt() if self.halts else Suspend()
         strict = Strict(evidence=Sequence(), on_violation=policy)
@@ -251,7 +251,7 @@ class Release(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Offsets of a partition up to `until`, read by a batch of a release with what each name counts more."""
+    """Offsets of a partition up to `until`, read by a batch of a release, with the lookup rows of the batch."""
 
     until: int
     batch: int
@@ -263,7 +263,7 @@ EXPIRED, FROM_SNAPSHOT, LOSS, GROWN = "expired", "from-snapshot", "accept-loss",
 
 
 class GivenUp(NamedTuple):
-    """Offsets of a partition at which something else happened than a message."""
+    """Offsets of a partition at which no message was judged."""
 
     start: int
     until: int
@@ -271,7 +271,7 @@ class GivenUp(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What a partition must hold: rows by batch, states by session, offsets in quarantine and in the late table."""
+    """The expected content of a partition: rows by batch, states by session, offsets in quarantine and late table."""
 
     rows: list[tuple[int, tuple[Any, ...]]]
     states: dict[str, Any]
@@ -280,7 +280,7 @@ class Folded(NamedTuple):
 
 
 class Fold:
-    """A plain fold of one partition: what is wrong in a session suspends it until its next snapshot."""
+    """A plain fold of one partition: an error in a session suspends it until its next snapshot."""
 
     def __init__(self) -> None:
         self.states: dict[str, Any] = {}
@@ -288,7 +288,7 @@ class Fold:
         self.out = Folded([], self.states, {}, {})
 
     def arrive(self, offset: int, erased: Collection[tuple[str, int]], given_up: Collection[GivenUp]) -> None:
-        """What happens before a message: erasures, and sessions that wait since their topic has grown."""
+        """Apply the events before a message: erasures, and the suspension of sessions when their topic has grown."""
         for session, position in erased:
             if position == offset:
                 self.forget(session)
@@ -296,7 +296,7 @@ class Fold:
             self.suspend_all()
 
     def take(self, offset: int, key: str, value: bytes, segment: Segment, given_up: set[str]) -> None:
-        """A message, or what an operator gave up of it."""
+        """Apply a message, or the operator's acceptance of its loss."""
         if EXPIRED in given_up:
             self.suspend_all()
         elif FROM_SNAPSHOT in given_up:
@@ -305,14 +305,14 @@ class Fold:
             self.apply(offset, key, value, segment)
 
     def forget(self, session: str) -> None:
-        """An erasure: its rows, its state; what is in quarantine has no key any more."""
+        """Erase a session: its rows, its state, and its keys in quarantine."""
         self.states.pop(session, None)
         self.numbers.pop(session, None)
         self.out.rows[:] = [row for row in self.out.rows if row[1][2] != session]
         self.out.quarantined.update({at: "" for at, key in self.out.quarantined.items() if key == session})
 
     def apply(self, offset: int, key: str, value: bytes, segment: Segment) -> None:
-        """One message."""
+        """Apply a message."""
         try:
             message = json.loads(value)
         except ValueError:
@@ -335,23 +335,23 @@ class Fold:
             self.update(offset, key, message, segment)
 
     def suspend_all(self) -> None:
-        """All wait for their next snapshots."""
+        """Suspend all sessions until their next snapshots."""
         self.states.clear()
         self.numbers.clear()
 
     def pass_over(self, offset: int, key: str) -> None:
-        """Keep a message aside whose session is not known; all wait for their next snapshots."""
+        """Quarantine a message whose session is unknown; all sessions wait for their next snapshots."""
         self.suspend_all()
         self.out.quarantined[offset] = key
 
     def suspend(self, offset: int, key: str) -> None:
-        """Keep the message aside, and all that follow until the next snapshot."""
+        """Quarantine the message, and all that follow until the next snapshot."""
         self.states.pop(key, None)
         self.numbers.pop(key, None)
         self.out.quarantined[offset] = key
 
     def update(self, offset: int, key: str, message: dict[str, Any], segment: Segment) -> None:
-        """A row a value."""
+        """Append a row for each value."""
         state, release = self.states[key], segment.release
         for row, (name, more) in enumerate(message["values"].items()):
             state[name] = state.get(name, 0) + more + (segment.extras or {}).get(name, 0)
@@ -367,7 +367,7 @@ def fold(
     erased: Collection[tuple[str, int]],
     given_up: Collection[GivenUp],
 ) -> Folded:
-    """What a partition holds: of a log, what was read of it, which sessions were erased where, what was given up."""
+    """Fold the read segments of the log of a partition, with its erasures and accepted losses."""
     at = 0
     for segment in segments:
         while at < segment.until:

@@ -1,4 +1,4 @@
-"""A stream of windows that may be walked in place of the plain one, and what it must hold by plain Python."""
+"""A stream of windows that can replace the plain stream in a walk, and its expected content by plain Python."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ class Filling(WindowFold[Timed, list[int], Filled]):
         return Envelope(record.key_text, message.kind, event_time_us=message.t * 1_000_000)
 
     def create(self) -> list[int]:
-        """No value."""
+        """Start without values."""
         return []
 
     def add(self, value: list[int], message: Timed) -> list[int]:
-        """One more."""
+        """Add a value."""
         value.append(message.v)
         if message.v == POISON:
             raise ZeroDivisionError("poison")
         return value
 
     def emit(self, window: Window, value: list[int]) -> Filled:
-        """All of them."""
+        """Emit all values."""
         return Filled(window.start_us // 1_000_000, window.messages, value)
 
 
 class FillingLonger(Filling):
-    """Windows of another size, which the open ones do not take."""
+    """Windows of another size; open windows keep their size."""
 
     windows = TumblingWindows(timedelta(seconds=SIZES[1]), lateness=timedelta(seconds=LATENESS))
 
 
 def declare_windows(release: Release, pattern: str, name: str) -> Stream[Any, Any, Any]:
-    """The declaration."""
+    """Return the declaration."""
     integrity = FuzzyWindow(
         lateness=timedelta(seconds=LATENESS),
         reorder=release.reorders,
@@ -92,7 +92,7 @@ def declare_windows(release: Release, pattern: str, name: str) -> Stream[Any, An
 
 
 def make_timed(log: Log, choose: random.Random, *, ends: bool) -> tuple[str, bytes]:
-    """Mostly a value within the bound; else silence before it, or a late one, an end, or one of the faults."""
+    """Return mostly a value within the bound, else a value after silence, a late value, an end, or a fault."""
     key, chance = f"{choose.choice('abcd')}{log.partition}", choose.random()
     now = log.numbers.get("now", 1_000_000)
     if chance < 0.02:
@@ -108,7 +108,7 @@ def make_timed(log: Log, choose: random.Random, *, ends: bool) -> tuple[str, byt
 
 @dataclass
 class Filler:
-    """A session: its windows by (start, end), once a value was added, and what waits for its turn."""
+    """A session: its windows by (start, end), whether a value was added, and its held-back values."""
 
     open: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     waiting: list[tuple[int, int, int]] = field(default_factory=list)
@@ -124,7 +124,7 @@ class FoldWindows(Fold):
         self.fillers, self.seen, self.suspended = dict[str, Filler](), dict[str, int](), set[str]()
 
     def apply(self, offset: int, key: str, value: bytes, segment: Segment) -> None:
-        """One message: before it what its time lets expire; one that is refused has no time."""
+        """Apply a message after all that expires by its time; a refused message has no time."""
         try:
             message = json.loads(value)
         except ValueError:
@@ -151,7 +151,7 @@ class FoldWindows(Fold):
         self.show()
 
     def take_in(self, key: str, timed: tuple[int, int, int], size: int) -> None:
-        """A value in its window, or with those that wait."""
+        """Add a value to its window, or to the values that are held back."""
         self.suspended.discard(key)
         filler, self.seen[key] = self.fillers.setdefault(key, Filler()), max(self.seen.get(key, 0), timed[0])
         if self.reorders:
@@ -160,12 +160,12 @@ class FoldWindows(Fold):
             self.add(filler, timed, size)
 
     def add(self, filler: Filler, timed: tuple[int, int, int], size: int) -> None:
-        """One more."""
+        """Add a value to its window."""
         start, filler.has_begun = timed[0] // size * size, True
         filler.open.setdefault((start, start + size), []).append(timed[2])
 
     def expire(self, size: int, emit: Callable[[str, tuple[int, int], list[int]], None]) -> None:
-        """In the order of their times: values that have waited, windows that close, sessions that end."""
+        """In the order of their times, release held-back values, close windows and end sessions."""
         while due := sorted((self.find_due(key), key) for key in self.fillers):
             at, key = due[0]
             if at > self.now:
@@ -183,19 +183,19 @@ class FoldWindows(Fold):
                 self.end(key, emit)
 
     def find_due(self, key: str) -> int:
-        """When the next thing happens to a session."""
+        """Return the next time at which something happens to a session, in seconds."""
         filler = self.fillers[key]
         ends = [end + LATENESS for _, end in filler.open]
         return min([self.seen[key] + IDLE, *ends, *(each[0] + LATENESS for each in filler.waiting)])
 
     def end(self, key: str, emit: Callable[[str, tuple[int, int], list[int]], None]) -> None:
-        """The windows of a session, full or not."""
+        """Emit the windows of a session, full or not."""
         for span, values in self.fillers.pop(key, Filler()).open.items():
             emit(key, span, values)
         self.seen.pop(key, None)
 
     def forget(self, session: str) -> None:
-        """An erasure."""
+        """Erase a session."""
         super().forget(session)
         self.fillers.pop(session, None)
         self.seen.pop(session, None)
@@ -205,20 +205,20 @@ class FoldWindows(Fold):
         self.show()
 
     def suspend_all(self) -> None:
-        """Open windows are lost; each session begins again with its next message."""
+        """Drop all open windows; each session restarts with its next message."""
         self.suspended |= self.fillers.keys()
         self.fillers.clear()
         self.show()
 
     def suspend(self, offset: int, key: str) -> None:
-        """The same of one session."""
+        """Quarantine the message, and drop the open windows of its session."""
         if self.fillers.pop(key, None) is not None:
             self.suspended.add(key)
         self.states.pop(key, None)
         self.out.quarantined[offset] = key
 
     def show(self) -> None:
-        """The states as they are stored."""
+        """Set the states as they are stored."""
         self.states.clear()
         for key, filler in ((key, each) for key, each in self.fillers.items() if each.has_begun):
             spans = sorted((end, start) for start, end in filler.open)
@@ -226,6 +226,6 @@ class FoldWindows(Fold):
 
 
 def make_open(start: int, end: int, values: list[int]) -> dict[str, Any]:
-    """An open window as it is stored."""
+    """Return an open window as it is stored."""
     window = {"start_us": start * 1_000_000, "end_us": end * 1_000_000, "messages": len(values)}
     return {"window": window, "value": values}

@@ -1,7 +1,7 @@
-"""A stream that meets every operation at random, beside a plain fold of what was produced.
+"""A stream that undergoes all operations at random, compared with a plain fold of the produced messages.
 
-What was read, and in which batch, is taken from the ledger, which must have no gap and no overlap; what a rewind, a
-promotion or a restore leaves must be what was known of that batch. All else is the plain fold.
+The ledger names the offsets and the batch of each read, and must have no gap and no overlap. A rewind, a promotion or a
+restore must leave the known content of its batch. All else is compared with the plain fold.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ RESUMPTIONS_MAX = 60
 WRITES_MAX = 1_000_000
 Segments = dict[Place, list[Segment]]
 Note = str | None
-"""What a step did, for the message of a walk that fails; None where there was nothing to do."""
+"""The result of a step, for the message of a walk that fails; None if the step had nothing to do."""
 
 
 @dataclass
 class Known:
-    """What a stream is after a batch."""
+    """The content of a stream after a batch."""
 
     segments: Segments
     release: Release
@@ -101,15 +101,15 @@ class Known:
 
 @dataclass
 class Model:
-    """What a stream must be by what was done to it; a backup has a copy of it.
+    """The expected content of a stream; a backup has a copy of it.
 
     Attributes:
         release: The deployed code.
         released: The code that wrote each batch.
         erased: Sessions, with the positions at their erasures.
-        after: What it was after each batch.
-        segments: What was read.
-        given_up: What was read otherwise.
+        after: The content after each batch.
+        segments: The offsets that were read.
+        given_up: The offsets at which no message was judged.
         exported: The rows of each exported hour.
     """
 
@@ -123,13 +123,13 @@ class Model:
 
     @property
     def positions(self) -> dict[Place, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         return {place: listed[-1].until for place, listed in self.segments.items()}
 
 
 @dataclass
 class Shadow:
-    """A shadow that has begun."""
+    """A shadow that has started."""
 
     release: Release
     base: int
@@ -157,48 +157,48 @@ class Walk:
 
     @property
     def runs(self) -> LocalRuns:
-        """Runs of the deployed code."""
+        """Return runs of the deployed code."""
         limits = Limits(batch_messages=self.choose.choice((5, 20, 1000)), quarantine_burst=10_000)
         stream = declare(self.model.release, self.feed.pattern)
         return LocalRuns(stream, self.feed.bootstrap_servers, self.place).with_limits(limits)
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the tables lie now."""
+        """Return the current folders of the tables."""
         return StreamFolders("walked", self.place / "tables")
 
     @property
     def head(self) -> Head:
-        """The head of the table."""
+        """Return the head of the table."""
         return OutputLog(self.folders.table).base().head
 
     @property
     def export(self) -> Export:
-        """The export that the stream declares."""
+        """Return the export that the stream declares."""
         return cast("Export", self.runs.stream.export)
 
     @property
     def export_folder(self) -> Path:
-        """Where the exported hours lie."""
+        """Return the folder of the exported hours."""
         return find_folder(self.export, self.folders)
 
     def step(self) -> None:
-        """One random step that does something, and what must be true after it."""
+        """Take a random step that does something, and check the tables after it."""
         often = [self.send, self.run, self.read_more, self.read_more] * 4
         while not self.do(self.choose.choice([*often, *self._list_seldom(), *[self.kill] * 4])):
             pass
 
     def _link_extras(self, place: Path) -> None:
-        """The table that is looked up lies beside the others, in each root."""
+        """Link the lookup table next to the other tables, in each root."""
         (place / "tables").mkdir(parents=True, exist_ok=True)
         (place / "tables" / EXTRAS.path).symlink_to(self.looked_up.path)
 
     def find_hour(self) -> str:
-        """By the clock of the walk."""
+        """Return the current hour by the clock of the walk."""
         return self.clock.strftime("%Y-%m-%dT%H")
 
     def send(self) -> Note:
-        """Messages that nobody reads yet."""
+        """Send messages that no run reads yet."""
         self.kafka.send()
         return "sent"
 
@@ -217,14 +217,14 @@ class Walk:
 
     @contextmanager
     def clocked(self) -> Iterator[None]:
-        """Hours are those of the walk."""
+        """Take the hours from the clock of the walk."""
         with ExitStack() as stack:
             for module in (planner, retain, compacting):
                 stack.enter_context(patch.object(module, "find_current_hour", self.find_hour))
             yield
 
     def do(self, action: Callable[[], Note]) -> bool:
-        """A step, unless it finds nothing to do."""
+        """Take a step; return False if it has nothing to do."""
         with self.clocked():
             note = action()
         if note is None:
@@ -237,7 +237,7 @@ class Walk:
         return True
 
     def expire(self) -> Note:
-        """Retention of Kafka takes some of what was read."""
+        """Let Kafka's retention delete some of the messages that were read."""
         places = [place for place in self.model.segments if not self.kafka.logs[place].is_gone]
         if not places or self.choose.random() < 0.5:
             return None
@@ -245,12 +245,12 @@ class Walk:
         return self.kafka.expire(place, self.model.positions[place])
 
     def read_more(self) -> Note:
-        """Messages, and a run that reads them."""
+        """Send messages, and run to read them."""
         self.kafka.send()
         return self.run()
 
     def run(self) -> Note:
-        """Read all, with the newest rows of the table that is looked up; a halt is mostly resumed as it suggests."""
+        """Read all, with the newest rows of the lookup table; a halt is mostly resumed as it suggests."""
         told, before = list[str](), max(self.model.after, default=0)
         for _ in range(RESUMPTIONS_MAX):
             try:
@@ -273,7 +273,7 @@ class Walk:
         raise AssertionError(f"it halts again and again: {told}")
 
     def look(self) -> None:
-        """Note what was committed by the deployed code."""
+        """Note the commits of the deployed code."""
         head, model = self.head, self.model
         for batch in range(1, head.batch + 1):
             model.released.setdefault(batch, model.release)
@@ -285,7 +285,7 @@ class Walk:
             model.after.setdefault(batch, known)
 
     def read_segments(self, head: Head) -> Segments:
-        """What was read, by the ledger: each partition from its first offset on, without a gap or an overlap."""
+        """Return the segments in the ledger: each partition from its first offset, without a gap or an overlap."""
         found, grown = Segments(), set[tuple[str, int]]()
         self.model.given_up = {}
         for row in self._read_ledger(head):
@@ -305,7 +305,7 @@ class Walk:
         return found
 
     def _read_ledger(self, head: Head) -> list[LedgerRow]:
-        """The rows that count; a kill may have left the newest ones out of the table, which the next start adds."""
+        """Return the valid rows; a kill may have left the newest rows out of the table, which the next start adds."""
         rows = read_ledger(self.folders.ledger, last_batch=head.batch)
         if head.ledger is not None and max((row.batch for row in rows), default=0) < head.batch:
             rows += read_ledger_file(self.folders.ledger, head.ledger.path)
@@ -314,7 +314,7 @@ class Walk:
     # Back and forth
 
     def rewind(self) -> Note:
-        """To any batch that is not refused: an earlier one, or one that was undone."""
+        """Go to any batch that is not refused: an earlier batch, or a batch that was undone."""
         head = self.head
         choices = [
             batch for batch in sorted({0, *self.model.after}) if head.may_rewind_to(batch) and batch != head.batch
@@ -330,7 +330,7 @@ class Walk:
         return f"to {batch}: {kinds}"
 
     def _is_expired(self, batch: int) -> bool:
-        """Whether Kafka has lost what would have to be read again."""
+        """Whether Kafka has lost messages that would have to be read again."""
         held = self.model.after[batch].segments if batch in self.model.after else {}
         back = {place: listed[-1].until for place, listed in held.items()}
         again = [
@@ -339,7 +339,7 @@ class Walk:
         return any(log.expired > begin or log.is_gone for log, begin in again)
 
     def _be_rewound(self, known: Known | None) -> None:
-        """It must be what it was; another policy than that of now would not have gone past what it suspended."""
+        """Check that the content is that of the batch. A halting policy is not restored over a suspending policy."""
         head, model = self.head, self.model
         found = self.read_segments(head)
         assert found == (known.segments if known is not None else {})
@@ -349,7 +349,7 @@ class Walk:
         model.released[head.batch], model.after[head.batch] = model.release, Known(found, model.release)
 
     def make_savepoint(self) -> Note:
-        """Of any batch to which a rewind may go."""
+        """Make a savepoint of any batch to which a rewind may go."""
         head = self.head
         batches = [batch for batch in self.model.after if head.may_rewind_to(batch)]
         if not batches or len(head.savepoints) > 4:
@@ -359,7 +359,7 @@ class Walk:
         return f"of {batch}"
 
     def drop_savepoint(self) -> Note:
-        """One less."""
+        """Drop a savepoint."""
         named = [each.name for each in self.head.savepoints if each.name != make_pin(SHADOW)]
         if not named:
             return None
@@ -368,9 +368,9 @@ class Walk:
         return name
 
     def deploy(self) -> Note:
-        """Another release: state and rows of another type, another class, a table that is looked up from now on.
+        """Deploy another release: state and rows of another type, another class, or a lookup table.
 
-        After a policy that suspends none halts again.
+        After a policy that suspends, no release halts again.
         """
         old = self.model.release
         if old.has_windows:
@@ -382,14 +382,14 @@ class Walk:
         return str(self.model.release)
 
     def change_extras(self) -> Note:
-        """The table that is looked up."""
+        """Change the lookup table."""
         if not self.model.release.looks_up:
             return None
         table = self.looked_up
         return self.choose.choice((table.write, table.write, table.compact, table.vacuum, table.make_again))()
 
     def lose_state(self) -> Note:
-        """Files of the state are lost, and made again by folding their batches; or put back where that is refused."""
+        """Delete state files, and rebuild them by folding their batches; put them back if that is refused."""
         files = sorted(self.folders.state.rglob("*.state"))
         if not files:
             return None
@@ -410,29 +410,29 @@ class Walk:
     # Housekeeping
 
     def compact(self) -> Note:
-        """Closed hours of all tables."""
+        """Compact the closed hours of all tables."""
         return str(compacting.compact(self.folders).table.files_before)
 
     def compact_open_hour(self) -> Note:
-        """However few files it has."""
+        """Compact the open hour, even if it has few files."""
         return str(compact_stream(self.folders, open_files_max=1).files_before)
 
     def write_checkpoint(self) -> Note:
-        """Of the log."""
+        """Write a checkpoint of the log."""
         write_checkpoint(self.folders.table)
         return "written"
 
     def close_hour(self) -> Note:
-        """The open one."""
+        """Close the open hour."""
         return close_hour(self.folders)
 
     def move_clock(self) -> Note:
-        """On, and at times back."""
+        """Move the clock forward, at times back."""
         self.clock += timedelta(hours=self.choose.choice((1, 1, 2, 5, 24, -1)))
         return str(self.clock)
 
     def keep_house(self) -> Note:
-        """Mostly with a higher floor, and long after everything in the folders was written."""
+        """Run housekeeping, mostly with a higher floor, and long after everything in the folders was written."""
         head = self.head
         floors = [batch for batch in self.model.after if head.rewind_floor <= batch <= head.batch]
         floor = self.choose.choice(floors) if floors and self.choose.random() < 0.7 else None
@@ -444,7 +444,7 @@ class Walk:
         return f"floor {floor}, later {is_later}"
 
     def _let_time_pass(self) -> None:
-        """From each commit to the next more time than a file may wait for its commit; the first was long ago."""
+        """Set file times: commits are further apart than a file may wait for its commit, and the first was long ago."""
         table, began = self.folders.table, time.time() - FOREVER
         for version in delta_log.list_versions(table):
             entry = delta_log.make_entry_path(table, version)
@@ -456,7 +456,7 @@ class Walk:
                 os.utime(path, (self.written.get(path, began),) * 2)
 
     def drop_old_rows(self) -> Note:
-        """Retention of the table, mostly of exported hours only."""
+        """Run the retention of the table, mostly of exported hours only."""
         keep = timedelta(hours=self.choose.choice((0, 1, 5, 30)))
         find_exported = partial(list_proven_hours, self.export, self.folders) if self.choose.random() < 0.6 else None
         try:
@@ -466,7 +466,7 @@ class Walk:
         return str(done.plan.rows)
 
     def write_export(self) -> Note:
-        """Closed hours; a dataset of batches that were rewound is moved away at times."""
+        """Export closed hours; at times a dataset of batches that were rewound is removed."""
         try:
             done = export_stream(self.runs.stream, self.folders)
         except ExportMismatch as mismatch:
@@ -478,7 +478,7 @@ class Walk:
         return f"{done.rows} rows"
 
     def _remove(self, folder: Path) -> None:
-        """At once, however a kill comes."""
+        """Remove a folder atomically, even if a kill follows."""
         gone = folder.rename(self.root / f"gone{time.monotonic_ns()}")
         shutil.rmtree(gone)
 
@@ -490,7 +490,7 @@ class Walk:
             self.model.exported.setdefault(hour, read_exported(self.export_folder, hour))
 
     def erase(self) -> Note:
-        """A session, in all topics or one, with whatever refuses it put out of the way."""
+        """Erase a session, in all topics or one, after removing the obstacles."""
         log = self.choose.choice(list(self.kafka.logs.values()))
         session, topic = f"{self.choose.choice('abcd')}{log.partition}", self.choose.choice(("", log.topic))
         request = EraseRequest(session=session, topic=topic, drop_state=True, drop_savepoints=True)
@@ -526,7 +526,7 @@ class Walk:
     # Shadows
 
     def begin_shadow(self) -> Note:
-        """With other rows, and at times another state, from any batch."""
+        """Start a shadow with other rows, and at times another state, from any batch."""
         head = self.head
         batches = [batch for batch in self.model.after if head.may_rewind_to(batch)]
         if self.shadow is not None or not batches:
@@ -548,7 +548,7 @@ class Walk:
         return f"from {batch} with {release}"
 
     def run_shadow(self) -> Note:
-        """Up to the ends; its halts are resumed as they suggest."""
+        """Run the shadow to the ends; its halts are resumed as they suggest."""
         if self.shadow is None:
             return None
         for resumed in range(RESUMPTIONS_MAX):
@@ -561,7 +561,7 @@ class Walk:
         raise AssertionError("the shadow halts again and again")
 
     def promote(self) -> Note:
-        """However far the shadow has come."""
+        """Promote the shadow, however far it is behind."""
         if self.shadow is None:
             return None
         before, deployed = self.head, self.runs.of(declare(self.shadow.release, self.feed.pattern))
@@ -573,7 +573,7 @@ class Walk:
         return f"from {self.shadow.base} on"
 
     def _be_promoted(self, shadow: Shadow, before: Head) -> None:
-        """What was read up to its beginning stays, all later batches are those of the shadow."""
+        """Check that segments before the base of the shadow stay, and that all later batches are of the shadow."""
         head, model = self.head, self.model
         model.released |= dict.fromkeys(range(before.batch + 1, head.batch + 1), shadow.release)
         model.release = shadow.release._replace(halts=shadow.release.halts and model.release.halts)
@@ -584,7 +584,7 @@ class Walk:
         model.segments, model.after[head.batch] = found, Known(found, shadow.release)
 
     def drop_shadow(self) -> Note:
-        """Delete it."""
+        """Delete the shadow."""
         if self.shadow is None:
             return None
         drop_shadow("walked", SHADOW, self.runs.settings, who="ann")
@@ -594,13 +594,13 @@ class Walk:
     # Copies
 
     def back_up(self) -> Note:
-        """Into the one folder."""
+        """Write a backup into the single backup folder."""
         make_backup(self.folders, self.root / "backup")
         self.backup = copy.deepcopy(self.model)
         return f"of {self.head.batch}"
 
     def restore(self) -> Note:
-        """The tables are lost: into the same root, beside the local stores of what was lost, or into another one."""
+        """Restore lost tables: into the same root with the local stores of the lost tables, or into another root."""
         if self.backup is None or self.choose.random() < 0.5:
             return None
         if self.choose.random() < 0.5:
@@ -613,14 +613,14 @@ class Walk:
         return self.place.name
 
     def _be_restored(self) -> None:
-        """What the backup had; the shadow of then is lost."""
+        """Check that the content is that of the backup; the shadow of that time is lost."""
         self.model, self.shadow = copy.deepcopy(cast("Model", self.backup)), None
         self.model.exported.clear()
         release_pin(self.folders, SHADOW, "ann")
         assert self.read_segments(self.head) == self.model.segments
 
     def relocate(self) -> Note:
-        """Begin elsewhere with a savepoint, and prove what is there; this root goes on."""
+        """Start elsewhere with a savepoint, and prove the result; this root continues."""
         named = [each for each in self.head.savepoints if each.name != make_pin(SHADOW) and each.batch]
         if not named or self.choose.random() < 0.5:
             return None
@@ -645,14 +645,14 @@ class Walk:
         return f"batch {chosen.batch}"
 
     def lose_local_stores(self) -> Note:
-        """All hot copies of state."""
+        """Delete all hot copies of state."""
         shutil.rmtree(self.place / "local", ignore_errors=True)
         return "lost"
 
     # Kills
 
     def kill(self) -> Note:
-        """Kill an operation at some write; what it had committed counts, and the next one finds what it left."""
+        """Kill an operation at some write; its commits count, and the next operation finds the rest."""
         after: dict[Callable[[], Note], Callable[[Model, Head], None]] = {
             **dict.fromkeys((self.run, self.read_more), lambda *_: self.look()),
             **dict.fromkeys((self.compact, self.compact_open_hour, self.keep_house), lambda *_: None),
@@ -675,13 +675,13 @@ class Walk:
         return f"{action.__name__} at {killed}"
 
     def _do_killed(self, action: Callable[[], Note]) -> tuple[Note, str]:
-        """What an action says, and where it was killed, here or with a process of its own."""
+        """Return the note of an action and the place of its kill, in this process or in another."""
         writes, note = int(self.choose.expovariate(1 / 12)), cast("Note", None)
         if action == self.restore or self.choose.random() < 0.5:
             with kill_after(writes) as killed:
                 note = action()
             return note, "".join(killed)
-        if action == self.read_more:  # what is sent must be known here
+        if action == self.read_more:  # the messages sent must be known here
             action = self.run
             self.kafka.send()
         seconds = self.choose.choice((None, self.choose.expovariate(1 / 0.2)))
@@ -722,7 +722,7 @@ class Walk:
         self._be_erased(session, erasure.topic, model.positions)
 
     def _after_killed_shadow(self, _: Model, __: Head) -> None:
-        """Whatever there is of it goes."""
+        """Drop all that exists of the shadow."""
         if self.shadow is None:
             self._after_killed_drop()
 
@@ -734,23 +734,23 @@ class Walk:
         self.shadow = None
 
     def _after_killed_backup(self) -> None:
-        """The next one succeeds."""
+        """The next backup succeeds."""
         self.back_up()
 
     def _after_killed_restore(self) -> None:
-        """The next one succeeds, unless this one had."""
+        """The next restore succeeds, unless the killed restore did."""
         if not delta_log.has_log(self.folders.table):
             restore_backup(self.folders, self.root / "backup")
         self._be_restored()
 
 
 def declare(release: Release, pattern: str, name: str = "walked") -> AnyStream:
-    """The stream of a release."""
+    """Return the stream of a release."""
     return declare_windows(release, pattern, name) if release.has_windows else release.declare(pattern, name)
 
 
 def list_given_up(row: LedgerRow) -> list[GivenUp]:
-    """What a row says of offsets at which no message was judged."""
+    """Return the offsets of a ledger row at which no message was judged."""
     accepted = [each for each in row.accepted if each.kind in {FROM_SNAPSHOT, LOSS}]
     lost = [GivenUp(hole.start, hole.until, EXPIRED) for hole in row.holes if hole.cause == EXPIRED]
     return [*(GivenUp(each.start, each.until, each.kind) for each in accepted), *lost]
