@@ -50,7 +50,7 @@ BORNE: Mapping[str, tuple[str, ...]] = {
     "strict": (),
     "window, halting": ("garbage", "keyless", "again", "poison", "unknown"),
 }
-"""Faults that are borne, where not all of them are; `Once` stops at numbers that come again."""
+"""The tolerated faults of kinds that do not tolerate all; `Once` stops at repeated numbers."""
 
 
 class CleanMeters:
@@ -59,7 +59,7 @@ class CleanMeters:
     def __init__(
         self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, rules: tuple[Rule, ...] = ()
     ) -> None:
-        self._rng = rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+        self._rng = rng = random.Random(seed)  # noqa: S311  # reproducible
         self._feed = Feed(bootstrap_servers, f"meters_{root.name}_{seed}")
         self._expires = expires
         kinds = [kind for kind, (integrity, *_) in KINDS.items() if not rules or may_leave_out(integrity)]
@@ -74,7 +74,7 @@ class CleanMeters:
         self._metering: dict[tuple[str, int], Metering] = {}
 
     def make(self) -> Made:
-        """Topics, then runs with messages between them."""
+        """Create topics, then run up to three times with new messages before each run."""
         self.create_topics()
         for _ in range(self._rng.choice((1, 2, 3))):
             self._send()
@@ -88,7 +88,7 @@ class CleanMeters:
         return self._made
 
     def create_topics(self) -> None:
-        """One or two topics with one or two partitions."""
+        """Create one or two topics with one or two partitions."""
         for number in range(self._rng.randrange(1, 3)):
             partitions = self._rng.randrange(1, 3)
             topic = self._feed.create(f"t{number}", partitions=partitions)
@@ -121,12 +121,12 @@ def may_leave_out(integrity: IntegrityClass) -> bool:
 def clean_meters(
     seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, rules: tuple[Rule, ...] = ()
 ) -> Made:
-    """A table of meters from a seed.
+    """Make a table of meters from a seed.
 
     Args:
         seed: Decides everything.
         bootstrap_servers: The broker.
-        root: Where the table is to lie; its name becomes part of the topics'.
+        root: Folder of the table; its name becomes part of the topic names.
         expires: Whether Kafka may lose messages after they were read.
         rules: Rules of the stream.
     """

@@ -1,6 +1,6 @@
-"""Makes tables by the real engine on a real Kafka, each from a seed: classes, splits, restarts, faults that are borne.
+"""Tables made by the real engine on a real Kafka, each from a seed: classes, splits, restarts, tolerated faults.
 
-What the engine makes here is right by its own tests; a proof that finds anything in it raises a false alarm.
+The engine's own tests show that these tables are correct; a violation that a proof finds in them is a false alarm.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ HALTING: Mapping[str, tuple[str, ...]] = {
     "repeats dropped": ("again",),
     "once": ("garbage", "null", "keyless", "poison", "unfit", "total", "unknown", "gap", "again"),
 }
-"""Classes that stop at what the others bear, with the faults that they bear."""
+"""Classes that stop at faults that the others tolerate, with the faults that they tolerate."""
 
 
 @dataclass
 class Made:
-    """A table that was made.
+    """A finished table.
 
     Attributes:
         runs: Its stream and folders.
-        told: What happened to it, for the message of a test that fails.
+        told: Its history, for the message of a test that fails.
     """
 
     runs: LocalRuns
@@ -88,7 +88,7 @@ class CleanTable:
     def __init__(
         self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, joins: bool = False
     ) -> None:
-        self._rng = rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+        self._rng = rng = random.Random(seed)  # noqa: S311  # reproducible
         self._expires, self._joins = expires, joins
         self._feed = Feed(bootstrap_servers, f"clean_{root.name}_{seed}")
         names = list(CLASSES)
@@ -105,7 +105,7 @@ class CleanTable:
         self._producing: dict[tuple[str, int], Producing] = {}
 
     def make(self) -> Made:
-        """Topics, then runs with messages and faults between them."""
+        """Create topics, then run up to three times with new messages and faults before each run."""
         self._create_topics()
         runs = self._rng.choice((1, 2, 2, 3))
         for number in range(runs):
@@ -146,7 +146,7 @@ class CleanTable:
             self._feed.append(topic, [ProducerRecord(sent.key, sent.value) for sent in some], partition)
 
     def _send_in_transactions(self, topic: str, producing: Producing) -> None:
-        """One that is committed and one that is not, whose numbers are used again."""
+        """Send a committed and an aborted transaction; the numbers of the aborted messages are used again."""
         self._tell(f"transactions in {topic}")
         producer = self._feed.transactional()
         for commits in (True, False):
@@ -161,7 +161,7 @@ class CleanTable:
                 producing.at, producing.counted = before
 
     def _run(self) -> bool:
-        """Run the stream; False when it halted, and nobody resumed it."""
+        """Run the stream; return False if it halted and was not resumed."""
         try:
             self._made.runs.run()
         except IntegrityLost as lost:
@@ -170,7 +170,7 @@ class CleanTable:
         return True
 
     def _resume(self, lost: IntegrityLost) -> bool:
-        """Accept what halted the stream, and go on for a while; it may halt again."""
+        """Accept the findings that halted the stream, and continue for a while; return False if it halts again."""
         accepted = [self._accepted(finding) for finding in lost.findings]
         resume_stream(self._made.runs.folders, why="test", who="test", accepted=accepted)
         self._tell(f"accepted {accepted}")
@@ -199,14 +199,14 @@ class CleanTable:
         self._feed.append(topic, both, partition)
 
     def _expire_unread(self) -> None:
-        """Retention takes messages before they are read; only where the class goes on after that."""
+        """Expire messages before they are read, only if the class continues after that."""
         if self._class not in {"ordered", "none", "ordered, halting"}:
             return
         topic, partition = self._rng.choice(list(self._producing))
         self._delete_before(topic, partition, self._end(topic, partition) - self._rng.randrange(0, 4))
 
     def _expire_read(self) -> None:
-        """Retention takes messages that were read, or that come before the stream."""
+        """Expire messages that were read, or that precede the first run."""
         for topic, partition in self._producing:
             self._delete_before(topic, partition, self._rng.randrange(0, self._end(topic, partition) + 1))
 
@@ -233,12 +233,12 @@ class CleanTable:
 
 
 def clean_table(seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, joins: bool = False) -> Made:
-    """A table from a seed.
+    """Make a table from a seed.
 
     Args:
         seed: Decides everything.
         bootstrap_servers: The broker.
-        root: Where the table is to lie; its name becomes part of the topics'.
+        root: Folder of the table; its name becomes part of the topic names.
         expires: Whether Kafka may lose messages, before or after they were read.
         joins: Whether the stream joins its logs in the middle.
     """

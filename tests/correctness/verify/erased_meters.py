@@ -1,4 +1,4 @@
-"""Tables of meters of which one session is erased half way: windows, timers, snapshots in parts, buffered messages."""
+"""Tables of meters with a session erased halfway: windows, timers, snapshots in parts, buffered messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXCUSED = {EraseReason.NOTHING, EraseReason.HALTED}
 
 
 class ErasedMeters(CleanMeters):
-    """One table from a seed, and a twin of it that reads the same messages and is not erased."""
+    """A table from a seed, and a twin that reads the same messages and is not erased."""
 
     def __init__(self, seed: int, bootstrap_servers: str, root: Path) -> None:
         super().__init__(seed, bootstrap_servers, root)
@@ -33,7 +33,7 @@ class ErasedMeters(CleanMeters):
         self.is_halted = False
 
     def read_more(self, *, without: str | None = None) -> None:
-        """Messages, and a run of both; none of one session, whose producer was stopped."""
+        """Send messages, and run both streams; the producer of the session `without` is stopped."""
         for (topic, partition), each in self._metering.items():
             some = [sent for sent in each.some(self._rng.randrange(20, 60)) if sent.key != without or without is None]
             self._feed.append(topic, [ProducerRecord(sent.key, sent.value) for sent in some], partition)
@@ -46,7 +46,7 @@ class ErasedMeters(CleanMeters):
         self.is_halted = len([each for each in self.told if each.endswith("halted")]) > 0
 
     def erase(self) -> SessionErased | None:
-        """Erase the session, in all topics or in one; None where nothing of it is there, or it halted the stream."""
+        """Erase the session, in all topics or in one; return None if it has no data or halted the stream."""
         topic = self._rng.choice(("", *sorted({topic for topic, _ in self._metering})))
         self.told.append(f"erased in {topic or 'all'}")
         request = EraseRequest(session=SESSION, topic=topic, drop_state=True)

@@ -1,6 +1,6 @@
-"""Rewrites stored tables so that they look untouched: sizes, counts and heads agree with the forged files.
+"""Forgery of stored tables: sizes, counts and heads agree with the forged files.
 
-It shares no code with the product, nor with the proof.
+It shares no code with the product or the proof.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ class Forged:
         return cls(folder)
 
     def files(self, table: str) -> list[str]:
-        """Live files of a table, in the order of its log."""
+        """Return the live files of a table, in the order of its log."""
         return named_files(self.folder / table)
 
     def rows(self, table: str, file: str) -> Rows:
-        """The rows of a file."""
+        """Return the rows of a file."""
         return pq.ParquetFile(self.folder / table / file).read().to_pylist()
 
     def all_rows(self, table: str) -> list[tuple[str, int, dict[str, Any]]]:
-        """Every row of a table with its file and place in it."""
+        """Return every row of a table with its file and its place in the file."""
         return [(file, at, row) for file in self.files(table) for at, row in enumerate(self.rows(table, file))]
 
     def rewrite(self, table: str, file: str, rows: Rows) -> None:
-        """Put other rows into a file, and make every log and head say that it was always so."""
+        """Write other rows into a file, and state its new size and row count in every log and head."""
         self.replace(table, file, pa.Table.from_pylist(rows, pq.read_schema(self.folder / table / file)))
 
     def replace(self, table: str, file: str, rows: pa.Table) -> None:
-        """The same with rows that may have other columns."""
+        """Rewrite a file with rows that may have other columns."""
         path = self.folder / table / file
         pq.write_table(rows, path)
         self._tell(table, file, path.stat().st_size, len(rows))
 
     def reshape(self, file: str, change: Callable[[pa.Table], pa.Table]) -> None:
-        """Give a data file other columns."""
+        """Change the columns of a data file."""
         self.replace("table", file, change(pq.ParquetFile(self.folder / "table" / file).read()))
 
     def move(self, file: str, hour: str) -> None:
-        """Say that a data file is of another hour."""
+        """State another hour for a data file."""
 
         def moved(actions: list[Action]) -> list[Action]:
             for action in actions:
@@ -87,11 +87,11 @@ class Forged:
         self.rewrite(table, file, rows)
 
     def forget(self, table: str, file: str) -> None:
-        """Take a file out of a table's log."""
+        """Remove a file from a table's log."""
         self._entries(table, lambda actions: [a for a in actions if a.get("add", {}).get("path") != file])
 
     def name_copy(self, table: str, file: str) -> None:
-        """Name a copy of a file beside it."""
+        """Add a copy of a file to a table's log."""
         copy = f"{Path(file).parent}/copy-{uuid.uuid4().hex}.parquet".removeprefix("./")
         shutil.copy(self.folder / table / file, self.folder / table / copy)
 
@@ -102,7 +102,7 @@ class Forged:
         self._entries(table, doubled)
 
     def state_statistics(self, file: str, part: str, name: str, value: object) -> None:
-        """Say something else of a column of a data file."""
+        """State another statistic for a column of a data file."""
 
         def stated(actions: list[Action]) -> list[Action]:
             for action in actions:
@@ -115,7 +115,7 @@ class Forged:
         self._entries("table", stated)
 
     def state_in_head(self, **values: object) -> None:
-        """Say something else in the newest head."""
+        """State other values in the newest head."""
         newest = max((self.folder / "table" / "_delta_log").glob("*.json"))
         actions = [json.loads(line) for line in newest.read_text().splitlines()]
         for action in actions:
@@ -125,7 +125,7 @@ class Forged:
         newest.write_text("\n".join(map(json.dumps, actions)))
 
     def state_files(self) -> list[Path]:
-        """The durable state files."""
+        """Return the durable state files."""
         return sorted((self.folder / "state").glob("*.state"))
 
     def _tell(self, table: str, file: str, size: int, rows: int) -> None:
@@ -160,7 +160,7 @@ class Forged:
 
 
 def _unseal(folder: Path) -> None:
-    """Take the checksums out of the names of ledger files: what is forged is not what a disk does to a file."""
+    """Remove the checksums from the names of ledger files: a forgery is not a disk error."""
     sealed = re.compile(r"(-[0-9a-f]{32})-[0-9a-f]{8}\.parquet")
     for entry in folder.rglob("_delta_log/*.json"):
         entry.write_text(sealed.sub(r"\1.parquet", entry.read_text()))

@@ -1,4 +1,4 @@
-"""A producer of meters of one partition, by chance: late, out of order, in parts, silent, and at times wrong."""
+"""A random producer of meters of one partition: late, out of order, in parts, silent, and at times wrong."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Metering:
     """The producer's side of one partition.
 
     Attributes:
-        rng: Where its choices come from.
-        faults: What it does wrong at times.
+        rng: Source of its choices.
+        faults: Its possible faults.
         numbers: Whether it numbers its messages.
-        parts: Whether snapshots may lie over several messages.
+        parts: Whether snapshots may span several messages.
         shuffles: How far messages may be out of order.
         sessions: Their names.
-        second: Event time by now.
+        second: Current event time.
         at: The last number of each session.
-        open_parts: How many parts of the snapshot on its way are still to come, by session.
-        pending: Messages that are sent later than they should be.
+        open_parts: How many parts of the open snapshot are missing, by session.
+        pending: Messages that are sent late.
         last: The last message of each session.
     """
 
@@ -44,7 +44,7 @@ class Metering:
     last: dict[str, Sent] = field(default_factory=dict)
 
     def some(self, number: int) -> list[Sent]:
-        """So many messages, out of order as far as that may be."""
+        """Create so many messages; return them out of order, without the messages that stay pending."""
         sent: list[Sent] = self.pending
         sent += [self._next() for _ in range(number)]
         for at in range(len(sent)):
@@ -78,7 +78,7 @@ class Metering:
         return self._sent(session, "update")
 
     def _part(self, session: str) -> Sent:
-        """The next part of a snapshot that is on its way, or an update or an end between them."""
+        """Return the next part of an open snapshot, or an update or an end between the parts."""
         chance = self.rng.random()
         if chance < 0.15:
             return self._sent(session, "update")
@@ -119,7 +119,7 @@ class Metering:
         return self._misplaced(kind, session)
 
     def _misplaced(self, kind: str, session: str) -> Sent:
-        """A message whose number, time or session is not what it should be."""
+        """Return a message with a wrong number, time or session."""
         number = self.at.get(session, 4) + {"gap": 3, "back": -2, "unknown": 1, "absurd": 1}.get(kind, 0)
         if kind == "gap" and session in self.at:
             self.at[session] = number
@@ -130,4 +130,4 @@ class Metering:
 
 
 BEFORE = 2_000_000_000
-"""So many seconds before the beginning it was not 1970 yet."""
+"""So many seconds before `BEGINNING` is a time before 1970."""

@@ -1,4 +1,4 @@
-"""A stream whose messages come late, wait, and set timers going: what a proof must follow of event time."""
+"""A stream with late messages, held-back messages and timers: all of event time that a proof must follow."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FATAL = 777
 """`on_late` fails at this value."""
 SECOND = 1_000_000
 BEGINNING = 1_700_000_000
-"""Seconds since 1970 at which these meters began."""
+"""Start of these meters, in seconds since 1970."""
 
 
 class Reading(msgspec.Struct):
-    """One message.
+    """A message.
 
     Attributes:
         kind: "snapshot", "part", "update", "end" or "skip".
-        second: When, in seconds since the beginning; None where only Kafka knows.
-        number: The producer's number, where it has one.
-        value: What was read.
+        second: Event time, in seconds since `BEGINNING`; None if only Kafka has a time.
+        number: The producer's number, if it has any.
+        value: The reading.
         restarts_sequence: Of a snapshot: the numbers restart.
     """
 
@@ -38,7 +38,7 @@ class Reading(msgspec.Struct):
 
 
 class Meter(msgspec.Struct):
-    """The state of a session: what was read since its timer went off."""
+    """The state of a session: the values since its last timer."""
 
     values: list[int] = []
     due_us: int | None = None
@@ -54,7 +54,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Meters(Transform[Reading, Meter, Total]):
-    """A row a message but for zero, and one when the messages end."""
+    """Emits a row for each message except zero, and a row at the end."""
 
     def envelope(self, message: Reading, record: Record) -> Envelope:
         """The session is the key."""
@@ -70,19 +70,19 @@ class Meters(Transform[Reading, Meter, Total]):
         )
 
     def on_snapshot(self, message: Reading, record: Record, previous: Meter | None) -> Meter:
-        """A meter that has read one value."""
+        """Return a meter with one value."""
         self._fail_at(message, POISON)
         return Meter([message.value])
 
     def on_update(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
-        """A row with all values, but for zero."""
+        """Yield a row with the last five values, except for zero."""
         state.values.append(message.value)
         if message.value:
             yield Total(message.kind, message.number, state.values[-5:])
         self._fail_at(message, POISON)
 
     def on_end(self, state: Meter) -> Iterable[Total]:
-        """The last values."""
+        """Yield the last five values."""
         yield Total("end", None, state.values[-5:])
 
     @staticmethod
@@ -92,20 +92,20 @@ class Meters(Transform[Reading, Meter, Total]):
 
 
 class TimedMeters(Meters):
-    """A row for each ten seconds in which something was read."""
+    """Emits a row for each ten seconds with readings."""
 
     def on_update(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
-        """As always; what is read first sets the timer."""
+        """Yield the same rows; the first reading sets the timer."""
         yield from super().on_update(state, message, record)
         if state.due_us is None and message.second is not None:
             state.due_us = (BEGINNING + message.second // 10 * 10 + 10) * SECOND
 
     def deadline(self, state: Meter) -> int | None:
-        """When ten seconds are over."""
+        """Return the end of the ten seconds."""
         return state.due_us
 
     def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
-        """What was read in them; where that is too little the timer goes off once more."""
+        """Yield the values of the ten seconds; after a single value the timer first fires once more, 5 s later."""
         state.fired += 1
         if len(state.values) == 1 and state.fired % 2:
             state.due_us = deadline_us + 5 * SECOND
@@ -118,7 +118,7 @@ class LateMeters(TimedMeters):
     """Late messages have rows too."""
 
     def on_late(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
-        """A row, but for zero; it changes the state too."""
+        """Yield a row, except for zero, and change the state, too."""
         state.fired += 100
         if message.value:
             yield Total("late", message.number, [message.value])
@@ -126,10 +126,10 @@ class LateMeters(TimedMeters):
 
 
 class WatermarkedMeters(TimedMeters):
-    """Only what one session says is believed."""
+    """Only messages with even values move the watermark."""
 
     def watermark(self, message: Reading, record: Record) -> int | None:
-        """Two seconds behind the messages with even values."""
+        """Return a time two seconds before that of a message with an even value."""
         if message.second is None or message.value % 2:
             return None
         return (BEGINNING + message.second - 2) * SECOND
@@ -147,7 +147,7 @@ SILENT = EventTime(session_idle=timedelta(seconds=40))
 def metering(
     pattern: str, integrity: IntegrityClass, transform: str, event_time: EventTime | None = None
 ) -> Stream[Reading, Meter, Total]:
-    """The stream over the topics of one table."""
+    """Return the stream over the topics of one table."""
     return Stream(
         name="metering",
         topics=Topics(pattern=pattern),

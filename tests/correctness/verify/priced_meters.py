@@ -1,4 +1,4 @@
-"""Meters whose rows and states depend on a table of tariffs, which changes under their runs and between them."""
+"""Meters whose rows and states depend on a table of tariffs, which changes during and between their runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Tariff(msgspec.Struct, frozen=True):
-    """What a value costs."""
+    """The price of a value."""
 
     value: int
     amount: int
@@ -38,55 +38,55 @@ TARIFFS = Lookup("tariffs", "tariffs", key="value", row=Tariff)
 
 
 def price(value: int) -> int:
-    """What a value costs now; nothing where the table does not have it."""
+    """Return the current price of a value, or -1 if the table does not have it."""
     tariff = TARIFFS.get(value)
     return -1 if tariff is None else tariff.amount
 
 
 def priced(rows: Iterable[Total], value: int) -> Iterable[Total]:
-    """The rows, each with a price."""
+    """Yield the rows, each with a price."""
     for row in rows:
         yield Total(row.what, row.number, [*row.values, price(value)])
 
 
 class PricedMeters(Meters):
-    """Prices in rows and in states."""
+    """Meters with prices in rows and in states."""
 
     def on_snapshot(self, message: Reading, record: Record, previous: Meter | None) -> Meter:
-        """The state remembers a price."""
+        """Return a state that remembers a price."""
         meter = super().on_snapshot(message, record, previous)
         meter.values.append(price(message.value))
         return meter
 
     def on_update(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
-        """The price of the value."""
+        """Yield rows with the price of the value."""
         return priced(super().on_update(state, message, record), message.value)
 
     def on_end(self, state: Meter) -> Iterable[Total]:
-        """The price of the number of values."""
+        """Yield rows with the price of the number of values."""
         return priced(super().on_end(state), len(state.values))
 
 
 class PricedTimedMeters(PricedMeters, TimedMeters):
-    """Timers too."""
+    """Timers have prices, too."""
 
     def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
-        """The state remembers a price, too."""
+        """Return rows with prices; the state remembers a price, too."""
         rows = list(priced(super().on_timer(state, deadline_us), len(state.values)))
         state.values.append(price(state.fired % 6))
         return rows
 
 
 class PricedLateMeters(PricedTimedMeters, LateMeters):
-    """Late messages too."""
+    """Late messages have prices, too."""
 
     def on_late(self, state: Meter, message: Reading, record: Record) -> Iterable[Total]:
-        """The price of the late value."""
+        """Yield rows with the price of the late value."""
         return priced(super().on_late(state, message, record), message.value)
 
 
 class PricedWatermarkedMeters(PricedTimedMeters, WatermarkedMeters):
-    """With a watermark of their own."""
+    """Priced meters with a custom watermark."""
 
 
 PRICED: dict[type, PricedMeters] = {
@@ -102,14 +102,14 @@ class PricedTables(CleanMeters):
 
     def __init__(self, seed: int, bootstrap_servers: str, root: Path) -> None:
         super().__init__(seed, bootstrap_servers, root)
-        self._chance = random.Random(seed)  # noqa: S311  # chance that can be had again
+        self._chance = random.Random(seed)  # noqa: S311  # reproducible
         stream = self._made.runs.stream
         transform = PRICED[type(stream.transform)]
         stream = dataclasses.replace(stream, transform=transform, lookups=(TARIFFS,))
         self._made = Made(self._made.runs.of(stream), self._made.told)
 
     def make(self) -> Made:
-        """Topics, then three runs with messages between them; before each job the tariffs may change."""
+        """Create topics, then run three times with new messages; the tariffs may change before each job."""
         self.create_topics()
         self._write()
         for _ in range(3):

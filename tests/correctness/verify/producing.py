@@ -1,4 +1,4 @@
-"""A producer of one partition, by chance: mostly right, at times with one of the faults that classes tell apart."""
+"""A random producer of one partition: mostly correct, at times with a fault that classes distinguish."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Sent:
-    """One message as it is sent."""
+    """A message as it is sent."""
 
     key: str | None
     value: bytes | None
@@ -39,13 +39,13 @@ class Sent:
 
 @dataclass
 class Producing:
-    """The producer's side of one partition: which number each session is at.
+    """The producer's side of one partition, with the number of each session.
 
     Attributes:
-        rng: Where its choices come from.
-        faults: What it does wrong at times.
-        linked: Snapshots inside a session carry its last number: links know no other.
-        wraps_at: How many numbers there are; None where they do not wrap.
+        rng: Source of its choices.
+        faults: Its possible faults.
+        linked: Whether a snapshot inside a session carries its last number, as links know no other number.
+        wraps_at: How many numbers there are; None if they do not wrap.
         sessions: Their names; each belongs to one partition.
         at: The last number of each session.
         counted: How many messages each session had.
@@ -62,7 +62,7 @@ class Producing:
     last: dict[str, Sent] = field(default_factory=dict)
 
     def next(self) -> Sent:
-        """One more message: mostly right, at times one of the faults."""
+        """Return the next message: mostly correct, at times with a fault."""
         session = self.rng.choice(self.sessions)
         sent = self._next(session)
         self.last[session] = sent
@@ -84,7 +84,7 @@ class Producing:
         return Sent(session, encoded("update", self._shown(self._numbered(session)), amounts))
 
     def fault(self, kind: str, session: str) -> Sent:
-        """One message that not every class bears."""
+        """Return a message that not every class tolerates."""
         number = self.at.get(session, 0)
         if kind == "again":
             return self.last.get(session) or self._snapshot(session)

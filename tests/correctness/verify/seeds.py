@@ -1,6 +1,6 @@
-"""Violations that a proof must find, each put by chance somewhere into a copy of a good table.
+"""Violations that a proof must find, each inserted at random into a copy of a good table.
 
-A seed gives the kinds under which its violation may be reported, or None where the table has no place for it.
+A seed returns the kinds under which its violation may be reported, or None if the table has no place for it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def doubled_row(forged: Forged, rng: random.Random) -> Found:
 
 
 def swapped_rows(forged: Forged, rng: random.Random) -> Found:
-    """Two that follow each other, with their proof columns."""
+    """Swap two consecutive rows, with their proof columns."""
 
     def followed(rows: Rows, at: int) -> bool:
         return at + 1 < len(rows) and _partition(rows[at]) == _partition(rows[at + 1])
@@ -128,7 +128,7 @@ def file_gone(forged: Forged, rng: random.Random) -> Found:
 
 
 def file_unreadable(forged: Forged, rng: random.Random) -> Found:
-    """Its size is right: the pages are not, or there is no Parquet at all."""
+    """Keep the size of a file, but damage its pages or its whole content."""
     if not forged.files("table"):
         return None
     path = forged.folder / "table" / rng.choice(forged.files("table"))
@@ -140,7 +140,7 @@ def file_unreadable(forged: Forged, rng: random.Random) -> Found:
 
 
 def wrong_statistics(forged: Forged, rng: random.Random) -> Found:
-    """The log says of a column what its rows are not; readers would skip the file."""
+    """State wrong statistics of a column in the log; readers would skip the file."""
     if (place := pick(forged, "table", rng)) is None:
         return None
     file, _, row = place
@@ -176,7 +176,7 @@ def column_too_much(forged: Forged, rng: random.Random) -> Found:
 
 
 def column_of_another_type(forged: Forged, rng: random.Random) -> Found:
-    """Each value is the same."""
+    """Change the type of a column, but no value."""
     if not forged.files("table"):
         return None
 
@@ -189,7 +189,7 @@ def column_of_another_type(forged: Forged, rng: random.Random) -> Found:
 
 
 def wrong_hour(forged: Forged, rng: random.Random) -> Found:
-    """The rows of a file, which are not the first of their partition, are said to be of an earlier hour."""
+    """State an earlier hour for a file whose rows follow other rows of their partition."""
     places = [(_partition(row), row["_emit_offset"], file) for file, _, row in forged.all_rows("table")]
     later = {file for key, at, file in places if any(k == key and a < at and f != file for k, a, f in places)}
     if not later:
@@ -199,7 +199,7 @@ def wrong_hour(forged: Forged, rng: random.Random) -> Found:
 
 
 def hour_of_no_batch(forged: Forged, rng: random.Random) -> Found:
-    """The rows of the last file are said to be of a later hour, in which nothing was committed."""
+    """State a later hour for the last file, in which nothing was committed."""
     del rng
     if not forged.files("table"):
         return None
@@ -215,7 +215,7 @@ def batch_twice(forged: Forged, rng: random.Random) -> Found:
 
 
 def row_where_none_belongs(forged: Forged, rng: random.Random) -> Found:
-    """At an offset whose message gave none."""
+    """Add a row at an offset whose message emitted none."""
     held = {(_partition(row), row["_emit_offset"]) for _, _, row in forged.all_rows("table")}
     places = []
     for file in forged.files("table"):
@@ -242,7 +242,7 @@ COUNTS = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gap
 
 
 def stale_state(forged: Forged, rng: random.Random) -> Found:
-    """A ledger row names the state of an earlier batch."""
+    """Name the state of an earlier batch in a ledger row."""
     places = []
     before: dict[Any, dict[str, Any]] = {}
     for file, at, row in forged.all_rows("ledger"):
@@ -312,7 +312,7 @@ def ledger_row_extra(forged: Forged, rng: random.Random) -> Found:
 
 
 def ledger_row_missing(forged: Forged, rng: random.Random) -> Found:
-    """Of a batch that read something of the partition, and is not its last."""
+    """Drop the row of a batch that read messages of the partition, and is not its last batch."""
     last = {_key(row): row["batch"] for _, _, row in forged.all_rows("ledger")}
     place = pick(
         forged, "ledger", rng, lambda row: bool(row["until"] > row["start"] and row["batch"] < last[_key(row)])
@@ -332,14 +332,14 @@ def ledger_row_of_another_batch(forged: Forged, rng: random.Random) -> Found:
 
 
 def ledger_row_of_another_generation(forged: Forged, rng: random.Random) -> Found:
-    """As a rewind leaves rows: they do not count."""
+    """Make a row invalid, like the rows that a rewind undoes."""
     file, at, row = rng.choice(forged.all_rows("ledger"))
     forged.change("ledger", file, at, generation=row["generation"] + 1)
     return one_of(Kind.LEDGER_ROW_FOREIGN)
 
 
 def topic_of_another_name(forged: Forged, rng: random.Random) -> Found:
-    """In one ledger row of a partition, or in all of one that has rows."""
+    """Change the topic in all ledger rows of a partition that has rows in the table."""
     held = {_partition(row) for _, _, row in forged.all_rows("table")}
     if (place := pick(forged, "ledger", rng, lambda row: _key(row) in held)) is None:
         return None
@@ -350,7 +350,7 @@ def topic_of_another_name(forged: Forged, rng: random.Random) -> Found:
 
 
 def position_not_found(forged: Forged, rng: random.Random) -> Found:
-    """The head says that a later batch has all positions than the last one of some partition."""
+    """State in the head that all positions are in a batch after the last batch of some partition."""
     del rng
     last = {_key(row): row["batch"] for _, _, row in forged.all_rows("ledger")}
     forged.state_in_head(full_ledger_batch=min(last.values()) + 1)
@@ -365,7 +365,7 @@ def wrong_count(forged: Forged, rng: random.Random) -> Found:
 
 
 def wrong_partition(forged: Forged, rng: random.Random) -> Found:
-    """One that no topic has."""
+    """State a partition that no topic has."""
     file, at, _ = rng.choice(forged.all_rows("ledger"))
     forged.change("ledger", file, at, partition=rng.choice((-1, 64, 2**31 - 1)))
     return one_of(Kind.PARTITION_UNKNOWN)
@@ -373,7 +373,7 @@ def wrong_partition(forged: Forged, rng: random.Random) -> Found:
 
 def wrong_time(forged: Forged, rng: random.Random) -> Found:
     name = rng.choice(("newest_timestamp", "first_event_time", "last_event_time"))
-    fits = lambda row: bool(row["messages"] and row[name] is not None)  # noqa: E731  # of a name chosen above
+    fits = lambda row: bool(row["messages"] and row[name] is not None)  # noqa: E731  # uses the name chosen above
     if (place := pick(forged, "ledger", rng, fits)) is None:
         return None
     file, at, row = place
@@ -391,7 +391,7 @@ def wrong_suspension(forged: Forged, rng: random.Random) -> Found:
 
 
 def start_moved(forged: Forged, rng: random.Random) -> Found:
-    """A message at the front of a batch was never read, says the ledger."""
+    """Omit the first offset of a batch in the ledger."""
     place = pick(forged, "ledger", rng, lambda row: bool(row["until"] > row["start"]))
     if place is None:
         return None
@@ -410,7 +410,7 @@ def ranges_overlap(forged: Forged, rng: random.Random) -> Found:
 
 
 def end_moved(forged: Forged, rng: random.Random) -> Found:
-    """The last range of a partition ends a message too early."""
+    """End the last range of a partition one offset too early."""
     last = {_key(row): (file, at, row) for file, at, row in forged.all_rows("ledger")}
     places = [place for place in last.values() if place[2]["until"] > place[2]["start"] and place[2]["messages"]]
     if not places:
@@ -444,7 +444,7 @@ def hole_resized(forged: Forged, rng: random.Random) -> Found:
 
 
 def hole_said_to_be_expired(forged: Forged, rng: random.Random) -> Found:
-    """The first messages of a batch were gone before they were read, says the ledger."""
+    """State in the ledger that the first messages of a batch expired before they were read."""
     place = pick(forged, "ledger", rng, lambda row: bool(row["until"] > row["start"]))
     if place is None:
         return None
@@ -502,7 +502,7 @@ def quarantine_row_of_another_batch(forged: Forged, rng: random.Random) -> Found
 
 
 def _moved(forged: Forged, rng: random.Random, table: str, kind: Kind) -> Found:
-    """A row of a side table lies in the file of another batch, as if that one had put it there."""
+    """Move a row of a side table into the file of another batch, as if that batch had written it."""
     files = forged.files(table) if (forged.folder / table).exists() else []
     if len(files) < 2:
         return None
@@ -515,7 +515,7 @@ def _moved(forged: Forged, rng: random.Random, table: str, kind: Kind) -> Found:
 
 
 def in_quarantine_and_in_rows(forged: Forged, rng: random.Random) -> Found:
-    """A message that gave rows is in quarantine too."""
+    """Quarantine a message that emitted rows."""
     kept, place = pick(forged, "quarantine", rng), pick(forged, "table", rng)
     if kept is None or place is None:
         return None
@@ -576,7 +576,7 @@ def late_row_of_another_batch(forged: Forged, rng: random.Random) -> Found:
 
 
 def late_and_in_rows(forged: Forged, rng: random.Random) -> Found:
-    """A message that was applied is in the late table too."""
+    """Add an applied message to the late table."""
     late, place = pick(forged, "late", rng), pick(forged, "table", rng, lambda row: row["what"] == "update")
     if late is None or place is None:
         return None
@@ -595,7 +595,7 @@ def late_table_gone(forged: Forged, rng: random.Random) -> Found:
 
 
 def wrong_emit_offset(forged: Forged, rng: random.Random) -> Found:
-    """A row of a message that was held back, or of a timer."""
+    """Change the emit offset of a row of a held-back message, or of a timer."""
     if (place := pick(forged, "table", rng, lambda row: row["_offset"] != row["_emit_offset"])) is None:
         return None
     file, at, row = place
@@ -710,7 +710,7 @@ def _section(forged: Forged, row: dict[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def _encoded(header: dict[str, Any], entries: dict[bytes, Any]) -> bytes:
-    """A segment of one block with these entries, whole by all its sums."""
+    """Return a segment of one block with these entries and correct checksums."""
     packer = zstandard.ZstdCompressor(write_checksum=True)
     told = packer.compress(msgspec.msgpack.encode(header | {"entries": len(entries), "file": FORGED}))
     changes = sort_changes(list(entries.items()))

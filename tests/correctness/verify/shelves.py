@@ -1,4 +1,4 @@
-"""Streams of the ready folds for proofs without a broker, and what a producer sends to them, by chance."""
+"""Streams of the ready folds for proofs without a broker, and a random producer for them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Price = Annotated[Decimal, DecimalType(20, 4)]
 
 
 class Line(msgspec.Struct):
-    """One item of a message; without a price it is removed."""
+    """An item of a message; an item without a price is removed."""
 
     name: str
     place: int
@@ -45,12 +45,12 @@ class Line(msgspec.Struct):
 
 
 class Change(msgspec.Struct):
-    """One message.
+    """A message.
 
     Attributes:
         kind: "snapshot", "part", "update" or "end".
         number: The producer's number.
-        second: When.
+        second: Event time, in seconds since the start.
         lines: The items.
     """
 
@@ -91,7 +91,7 @@ class Shelves(TableFold[Change, tuple[str, int], Item, ItemRow]):
 
     @override
     def changes(self, message: Change) -> Iterable[tuple[tuple[str, int], Item | None]]:
-        """The items."""
+        """Yield the items."""
         for line in message.lines:
             if line.place == POISON:
                 raise ZeroDivisionError("poison")
@@ -100,7 +100,7 @@ class Shelves(TableFold[Change, tuple[str, int], Item, ItemRow]):
 
     @override
     def emit(self, message: Change | None, key: tuple[str, int], new: Item | None, previous: Item | None) -> ItemRow:
-        """The new item, and the price before."""
+        """Return the new item, and the previous price."""
         before = None if previous is None else previous.price
         if new is None:
             return ItemRow(*key, None, None, before)
@@ -108,13 +108,13 @@ class Shelves(TableFold[Change, tuple[str, int], Item, ItemRow]):
 
 
 class GrowingShelves(Shelves):
-    """A snapshot adds to the table that it replaces, in place, before it may fail."""
+    """Snapshots add to the previous table in place, before they may fail."""
 
     @override
     def on_snapshot(
         self, message: Change, record: Record, previous: dict[tuple[str, int], Item] | None
     ) -> dict[tuple[str, int], Item]:
-        """The previous table with the items of the message."""
+        """Return the previous table with the items of the message."""
         table = {} if previous is None else previous
         for key, item in self.changes(message):
             if item is not None:
@@ -187,16 +187,16 @@ class Stocks(ColumnFold[Full | Partial | Gone, str, Stock, StockRow]):
 
 @dataclass
 class Producer:
-    """Sends to one partition, by chance: mostly right.
+    """A random producer of one partition: mostly correct.
 
     Attributes:
-        rng: Where its choices come from.
+        rng: Source of its choices.
         fold: The fold of the stream.
-        parts: Whether snapshots may lie over several messages.
+        parts: Whether snapshots may span several messages.
         faults: How often a message is wrong.
         numbers: The last number of each session.
-        open_parts: How many messages of a snapshot are still to come, by session.
-        second: Event time by now.
+        open_parts: How many messages of the open snapshot are missing, by session.
+        second: Current event time.
     """
 
     rng: random.Random
@@ -208,7 +208,7 @@ class Producer:
     second: int = 0
 
     def send(self, messages: int) -> list[tuple[str, bytes]]:
-        """So many messages, as (key, value)."""
+        """Return so many messages, as (key, value)."""
         return [self._next() for _ in range(messages)]
 
     def _next(self) -> tuple[str, bytes]:
@@ -268,7 +268,7 @@ IDLE = EventTime(session_idle=timedelta(seconds=40))
 def shelf_stream(
     fold: Transform[Any, Any, Any], integrity: IntegrityClass, event_time: EventTime | None = None
 ) -> Stream[Any, Any, Any]:
-    """A stream over the topic `t`."""
+    """Return a stream over the topic `t`."""
     return Stream(
         name="shelves",
         topics=Topics(pattern="t"),

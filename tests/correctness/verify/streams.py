@@ -1,4 +1,4 @@
-"""A stream with all that a proof must follow: kinds, evidence, odd columns, and a transform that fails half-way."""
+"""A stream with all that a proof must follow: kinds, evidence, odd columns, and a transform that fails halfway."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lockstep.integrity.base import IntegrityClass
 POISON = 666
 """The transform fails at this value, after it has changed its state."""
 UNFIT = 2**63
-"""One more than a column holds."""
+"""One above the maximum of a column."""
 
 
 class Message(msgspec.Struct):
-    """One message.
+    """A message.
 
     Attributes:
         kind: "snapshot", "update", "end" or "skip".
         seq: The producer's number.
         add: Amounts by name.
-        total: What the producer says they sum up to, where it says so.
+        total: The sum of the amounts by the producer, if it states a sum.
         count: Of an end: how many messages the session had.
         restarts_sequence: Of a snapshot: the numbers restart.
     """
@@ -40,7 +40,7 @@ class Message(msgspec.Struct):
 
 
 class Side(Enum):
-    """Of an amount."""
+    """The direction of an amount."""
 
     UP = "up"
     DOWN = "down"
@@ -61,7 +61,7 @@ class Account(msgspec.Struct):
 
 
 class Booking(msgspec.Struct):
-    """One changed amount."""
+    """A changed amount."""
 
     name: str
     amount: int
@@ -78,7 +78,7 @@ class Bookings(Transform[Message, Account, Booking]):
     """Adds to amounts by name."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
-        """The session is the key; a message without one fails here."""
+        """The session is the key; a message without a key fails here."""
         if record.key is None:
             raise LookupError("a message without a key")
         link = None if message.seq is None else Link(last=message.seq, previous=message.seq - 1)
@@ -97,7 +97,7 @@ class Bookings(Transform[Message, Account, Booking]):
     def on_snapshot(
         self, message: Message, record: Record, previous: Account | None
     ) -> Account | InitialState[Account, Booking]:
-        """All amounts; a snapshot of one amount has a row."""
+        """Keep all amounts; a snapshot of a single amount has a row."""
         self._fail_at(message)
         state = Account(dict(message.add))
         if len(message.add) != 1:
@@ -105,7 +105,7 @@ class Bookings(Transform[Message, Account, Booking]):
         return InitialState(state, [self._booking(name, amount, state) for name, amount in message.add.items()])
 
     def on_update(self, state: Account, message: Message, record: Record) -> Iterable[Booking]:
-        """One row an amount; zero has none."""
+        """Yield a row for each amount except zero."""
         for name, amount in message.add.items():
             state.amounts[name] = state.amounts.get(name, 0) + amount
             state.steps += 1
@@ -116,7 +116,7 @@ class Bookings(Transform[Message, Account, Booking]):
             raise Violation(sum(state.amounts.values()), message.total)
 
     def on_end(self, state: Account) -> Iterable[Booking]:
-        """One row for each amount that is left."""
+        """Return a row for each amount that is left."""
         return [self._booking(name, amount, state) for name, amount in state.amounts.items() if amount]
 
     def _fail_at(self, message: Message) -> None:
@@ -138,5 +138,5 @@ class Bookings(Transform[Message, Account, Booking]):
 
 
 def bookings(pattern: str, integrity: IntegrityClass) -> Stream[Message, Account, Booking]:
-    """The stream over the topics of one table."""
+    """Return the stream over the topics of one table."""
     return Stream(name="bookings", topics=Topics(pattern=pattern), transform=Bookings(), integrity=integrity)

@@ -1,6 +1,6 @@
-"""A fold by hand that claims what it does not keep is found at the batch, though later rows make good for it.
+"""A handwritten fold whose rows do not replay is found at the batch, even if later rows correct it.
 
-The engine writes what the fold emits, so only the replay can see it. Plain dicts tell which batches differ.
+The engine writes the rows that the fold emits, so only the replay can see it. Plain dicts find the differing batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHELVES = Shelves()
 
 
 class ShelvesByHand(Transform[Change, Table, ItemRow]):
-    """The rows of `Shelves`, but for one mistake: a row in ten, or all of a kind, are wrong or not there."""
+    """The rows of `Shelves`, except for one mistake: some rows, or all of a kind, are wrong or missing."""
 
     key = ("name", "place")
     removed = "price"
@@ -41,11 +41,11 @@ class ShelvesByHand(Transform[Change, Table, ItemRow]):
         self.mistake = mistake
 
     def envelope(self, message: Change, record: Record) -> Envelope:
-        """As there."""
+        """Return the envelope of `Shelves`."""
         return SHELVES.envelope(message, record)
 
     def on_snapshot(self, message: Change, record: Record, previous: Table | None) -> InitialState[Table, ItemRow]:
-        """The difference to the previous table."""
+        """Return the difference to the previous table."""
         table = SHELVES.on_snapshot(message, record, previous)
         before = previous or {}
         changed = [SHELVES.emit(message, key, item, before.get(key)) for key, item in table.items()]
@@ -59,12 +59,12 @@ class ShelvesByHand(Transform[Change, Table, ItemRow]):
         return InitialState(table, changed + gone)
 
     def on_update(self, state: Table, message: Change, record: Record) -> Iterable[ItemRow]:
-        """The changed items."""
+        """Return the changed items."""
         rows = list(SHELVES.on_update(state, message, record))
         return rows[1:] if self.mistake == "a row less" and message.number % 4 == 0 else rows
 
     def on_end(self, state: Table) -> Iterable[ItemRow]:
-        """All items are gone."""
+        """Remove all items."""
         return [] if self.mistake == "no end" else [SHELVES.emit(None, key, None, item) for key, item in state.items()]
 
 
@@ -73,7 +73,7 @@ EXAMPLES, USUAL = 120, 2 * len(MISTAKES)
 
 
 def find_differing_batches(offline: Offline, sent: list[list[Sent]]) -> list[int]:
-    """The batches after which the rows of the table do not give the states."""
+    """Return the batches after which the rows of the table do not replay to the states."""
     rows = (
         DeltaTable(offline.folders.table)
         .to_pyarrow_table()
@@ -99,7 +99,7 @@ def find_differing_batches(offline: Offline, sent: list[list[Sent]]) -> list[int
 
 
 def apply(tables: dict[str, Table], session: str, message: Change) -> None:
-    """What a message leaves, by plain dicts; under `NoIntegrity` the first message of a session opens it."""
+    """Apply a message to plain dicts; under `NoIntegrity` the first message of a session opens it."""
     if message.kind == "end":
         tables.pop(session, None)
         return
@@ -113,7 +113,7 @@ def apply(tables: dict[str, Table], session: str, message: Change) -> None:
 
 
 def write(seed: int, root: Path) -> tuple[Offline, list[list[Sent]]]:
-    rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+    rng = random.Random(seed)  # noqa: S311  # reproducible
     offline = Offline(shelf_stream(ShelvesByHand(MISTAKES[seed % len(MISTAKES)]), NoIntegrity()), root)
     producer = Producer(rng, SHELVES)
     sent = [producer.send(rng.choice((1, 3, 10))) for _ in range(rng.randrange(2, 9))]
@@ -158,7 +158,7 @@ class Spot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PriceRow(msgspec.Struct):
-    """A row with a value that is no Struct."""
+    """A row with a value that is not a Struct."""
 
     name: str
     place: int
@@ -172,15 +172,15 @@ class SpotShelves(TableFold[Change, Spot, Decimal, PriceRow]):
     removed = "price"
 
     def envelope(self, message: Change, record: Record) -> Envelope:
-        """As there."""
+        """Return the envelope of `Shelves`."""
         return SHELVES.envelope(message, record)
 
     def changes(self, message: Change) -> Iterable[tuple[Spot, Decimal | None]]:
-        """The prices."""
+        """Return the prices."""
         return [(Spot(line.name, line.place), line.price) for line in message.lines]
 
     def emit(self, message: Change | None, key: Spot, new: Decimal | None, previous: Decimal | None) -> PriceRow:
-        """The new price."""
+        """Return the new price."""
         return PriceRow(key.name, key.place, new)
 
 
@@ -199,34 +199,34 @@ class NamedRow(msgspec.Struct):
 
 
 class NamedShelves(Transform[Change, NamedState, NamedRow]):
-    """Items by name, by hand, in a table that is stored row by row."""
+    """Items by name, handwritten, in a table that is stored row by row."""
 
     key = ("name",)
     removed = "price"
 
     def envelope(self, message: Change, record: Record) -> Envelope:
-        """As there."""
+        """Return the envelope of `Shelves`."""
         return SHELVES.envelope(message, record)
 
     def on_snapshot(
         self, message: Change, record: Record, previous: NamedState | None
     ) -> InitialState[NamedState, NamedRow]:
-        """Changes the previous table in place, row by row."""
+        """Change the previous table in place, row by row."""
         state = previous or NamedState(MapState())
         named = {line.name for line in message.lines if line.price is not None}
         gone = [self._change(state, name, None) for name in list(state.items) if name not in named]
         return InitialState(state, [*gone, *self.on_update(state, message, record)])
 
     def on_update(self, state: NamedState, message: Change, record: Record) -> Iterable[NamedRow]:
-        """One row a line."""
+        """Return a row for each line."""
         return [self._change(state, line.name, line) for line in message.lines]
 
     def on_end(self, state: NamedState) -> Iterable[NamedRow]:
-        """All names are gone."""
+        """Remove all names."""
         return [self._change(state, name, None) for name in list(state.items)]
 
     def list_rows(self, state: NamedState) -> Iterable[tuple[str, Item]]:
-        """The table."""
+        """Return the rows of the table."""
         return state.items.items()
 
     @staticmethod
@@ -241,7 +241,7 @@ class NamedShelves(Transform[Change, NamedState, NamedRow]):
 @pytest.mark.parametrize("fold", [SpotShelves(), NamedShelves()])
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed < 2 else pytest.mark.slow) for seed in range(6)])
 def test_keys_and_states_of_every_kind_are_replayed(fold: Transform[Any, Any, Any], seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+    rng = random.Random(seed)  # noqa: S311  # reproducible
     offline = Offline(shelf_stream(fold, NoIntegrity()), tmp_path)
     producer = Producer(rng, SHELVES)
     batches = [{"t": producer.send(rng.choice((1, 3, 10)))} for _ in range(6)]

@@ -1,4 +1,4 @@
-"""What the log says of a file's columns, compared with the rows: floats with NaN, fields of structs, odd times."""
+"""Statistics of a file's columns in the log, compared with the rows: floats with NaN, fields of structs, odd times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SAID: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def bounds() -> FileBounds:
-    """Of two row groups."""
+    """Return the bounds of two row groups."""
     found, second = FileBounds(), FIRST.slice(0, 1).set_column(0, "ratio", pa.array([-1.0]))
     for batch in (FIRST, second):
         found.add(batch)

@@ -1,4 +1,4 @@
-"""The proof of a stream whose integrity class has changed: no batch is judged by a class that was not its own."""
+"""The proof of a stream whose integrity class has changed: no batch is judged by the class of another batch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLASSES: dict[str, IntegrityClass] = {
 
 
 class Released:
-    """A stream whose releases declare one class after another, over one partition of two sessions."""
+    """A stream whose releases declare different classes, over one partition of two sessions."""
 
     def __init__(self, feed: Feed, root: Path) -> None:
         self.feed, self.topic = feed, feed.create("values")
@@ -51,7 +51,7 @@ class Released:
         self.feed.send(self.topic, [msgspec.json.encode(Value(t=each, v=1, n=each)) for each in numbers], key=key)
 
     def run(self, integrity: IntegrityClass, *numbers: int) -> None:
-        """Send a value of 1 for each number, at its second, and read; `left` is a session that has no message more."""
+        """Send a value of 1 for each number, at its second, and read; the session `left` has no further message."""
         self.send("s", *numbers)
         assert self.runs.of(totals(self.feed.pattern, integrity)).run() is RunOutcome.ENDED
 
@@ -89,7 +89,7 @@ def test_batches_of_another_class_are_not_judged_and_those_after_it_are(
 
 
 def test_what_the_class_of_its_time_skipped_is_no_violation_of_todays(released: Released) -> None:
-    """A gap is counted by `Ordered`, and stops `Strict`."""
+    """`Ordered` counts a gap, and `Strict` stops at it."""
     released.run(CLASSES["ordered"], 1, 2, 7, 8)
     released.run(NUMBERED, 9, 10)
     report = released.verify(NUMBERED)

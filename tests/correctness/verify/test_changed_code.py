@@ -1,4 +1,4 @@
-"""Rows of other code than that of the proof differ from its fold: the proof says from which batch on they cannot."""
+"""Rows of other code than the proof's may differ from its fold: the proof names the batch after which they cannot."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Negating(Adding):
     """Another fold with the same state."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value, negated."""
+        """Yield a row for each value, negated."""
         for row in super().on_update(state, message, record):
             yield Reading(row.name, -row.value, row.total)
 
 
 class Scaling(Adding):
-    """A fold that is made with a factor, and keeps what it has met."""
+    """A fold with a factor, which remembers the keys of its messages."""
 
     def __init__(self, factor: int) -> None:
         self.factor, self.met = factor, set[str]()
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value, times the factor."""
+        """Yield a row for each value, times the factor."""
         self.met.add(record.key_text)
         for row in super().on_update(state, message, record):
             yield Reading(row.name, self.factor * row.value, row.total)
@@ -87,7 +87,7 @@ def test_a_proof_after_new_code_names_the_batch_from_which_on_it_wrote(feed: Fee
 
 
 def test_another_instance_and_a_smaller_limit_are_named_as_another_declaration(feed: Feed, runs: LocalRuns) -> None:
-    """A module that has not changed, with another argument; what the fold itself keeps while it proves is none."""
+    """Another argument of an unchanged module counts; values that the fold collects during the proof do not."""
     topic = feed.create("values")
     feed.send(topic, session(2))
     runs.of(adding(feed.pattern, transform=Scaling(1))).run()

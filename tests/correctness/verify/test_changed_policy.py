@@ -1,4 +1,4 @@
-"""The proof of a stream whose policy has changed: what was suspended before was legitimate at its time."""
+"""The proof of a stream whose policy has changed: earlier suspensions were legitimate at their time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STRICT, ORDERED = Strict(evidence=Numbers(), on_violation=Suspend()), Ordered(on_violation=Suspend())
 RESTARTS = OnGrowth.RESTART_SESSIONS
 AGAIN = [snapshot(20, a=1), update(21, a=1)]
-"""A session begins again, while the policy still suspends."""
+"""A session restarts while the policy still suspends."""
 
 
 def gap(feed: Feed, topic: str) -> None:
@@ -45,7 +45,7 @@ def raising(feed: Feed, topic: str) -> None:
 
 
 def restarted(feed: Feed, topic: str) -> None:
-    """A snapshot closes the gap before it: accepted by a class that suspends, a violation for one that halts."""
+    """A snapshot closes the gap before it: accepted by a class that suspends, a violation for a class that halts."""
     feed.send(topic, [snapshot(15, a=1), update(16, a=1), snapshot(19, a=1)])
 
 
@@ -106,7 +106,7 @@ def test_sessions_that_were_suspended_when_the_policy_changed_are_proven_from_th
     for number in range(4, 6):
         feed.send(topic, [update(number, a=1)], key="other")
         halting.run()
-    for until in (8, 9):  # from where on the policy halts, and a batch later
+    for until in (8, 9):  # the offset at which the policy starts to halt, and a batch later
         feed.expire(topic, until)
         assert_proven(halting)
     feed.send(topic, [snapshot(30, a=1)])
@@ -150,7 +150,7 @@ def test_growth_that_restarted_sessions_is_proven_after_it_is_a_violation(feed: 
 
 
 def test_what_a_batch_passed_over_while_the_policy_halted_is_found(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:
-    """The ledger of a stream that suspended, under a head that says it halted."""
+    """The ledger of a stream that suspended, under a head whose policy halts."""
     topic, suspending = feed.create("values"), runs.of(adding(feed.pattern, STRICT))
     feed.send(topic, [*session(2), snapshot(9, a=1)])
     suspending.run()

@@ -1,4 +1,4 @@
-"""Proofs beside a writer, after compaction, of topics that were made anew, of classes that cannot be proven."""
+"""Proofs during a run, after compaction, of re-created topics, and of classes that cannot be proven."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ADVANCED_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True)
 class Unread(Checksum):
-    """Evidence of a later lockstep, whose second gate is missing."""
+    """Evidence of a later release, whose second gate is missing."""
 
 
 def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport:
@@ -99,7 +99,7 @@ def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def later_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
-    """A batch of each of four hours, of a stream whose timers emit rows where a range ends."""
+    """A batch in each of four hours."""
     topic = feed.create("values")
     for number in range(4):
         feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
@@ -213,7 +213,7 @@ def test_null_in_an_added_column_is_a_changed_row_only_where_the_row_was_written
 def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_going(
     tmp_path: Path, batch: int, ends: tuple[int, int]
 ) -> None:
-    """Of a partition that begins with batch 3 nothing was written before."""
+    """A partition that starts with batch 3 has no rows before it."""
     counts = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gaps", "dropped", "quarantined")
     place = {"topic_id": "id", "topic": "t", "partition": 0, "suspended_from": 0, "holes": []}
     read = {"generation": 1, "batch": 3, "start": 4, "until": 7}
@@ -226,7 +226,7 @@ def test_the_rows_of_a_batch_end_behind_those_of_the_timers_that_its_end_set_goi
 
 
 def resumed_without_its_session(feed: Feed, runs: LocalRuns, *values: bytes) -> str:
-    """Messages that halt the stream; an operator skips their session, and it goes on."""
+    """Send messages that halt the stream, skip their session and run again; return the topic."""
     topic = feed.create("values")
     feed.send(topic, list(values))
     with pytest.raises(IntegrityLost):
@@ -270,10 +270,10 @@ def test_a_state_that_is_stored_row_by_row_is_proven(feed: Feed, runs: LocalRuns
 
 
 class OffByOne(InRows):
-    """Keeps another value than it shows."""
+    """Stores another value than it emits."""
 
     def on_update(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Yield a row for each value."""
         yield from super().on_update(state, message, record)
         state.held["a"] += 1
 
@@ -318,7 +318,7 @@ def test_compaction_changes_nothing_that_is_proven(feed: Feed, runs: LocalRuns) 
 def test_states_that_housekeeping_deletes_while_a_proof_reads_are_no_violation(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a proof from the first offset on, once from a stored state, which is gone when it begins there."""
+    """One proof starts at the first offset, the other at a stored state that is deleted before it starts."""
     topic = feed.create("values")
     for message in session(9):
         feed.send(topic, [message])
@@ -458,7 +458,7 @@ def test_a_strict_stream_leaves_a_topic_only_at_its_end(
 
 
 def test_a_strict_stream_that_suspends_may_leave_a_topic_that_was_created_again(feed: Feed, runs: LocalRuns) -> None:
-    """It names no loss of the messages that nobody has seen, and says that their end is not known."""
+    """It names no loss of the messages that were never read, and states that their end is not known."""
     suspending = runs.of(adding(feed.pattern, BY_SUSPENSION))
     topic = feed.create("values")
     feed.send(topic, session(2))
@@ -472,7 +472,7 @@ def test_a_strict_stream_that_suspends_may_leave_a_topic_that_was_created_again(
 
 
 def test_a_session_that_goes_on_in_two_partitions_is_found(feed: Feed, runs: LocalRuns) -> None:
-    """No single run sees it where the session began before the run."""
+    """A single run does not see it if the session started before the run."""
     topic = feed.create("values", partitions=2)
     feed.send(topic, session(2), key="s", partition=0)
     runs.run()
@@ -531,7 +531,7 @@ def test_a_message_like_one_of_before_the_numbers_began_anew_is_applied_and_prov
 
 
 def test_a_silent_partition_goes_on_by_the_clock_and_is_proven(feed: Feed, runs: LocalRuns) -> None:
-    """Its watermark moves in ledger rows without offsets; what they set going lies at the next offset."""
+    """Its watermark moves in ledger rows without offsets; the rows of its timers are at the next offset."""
     topic = feed.create("values")
     silent = EventTime(session_idle=timedelta(milliseconds=1), idle_advance=timedelta(milliseconds=300))
     runs = runs.of(replace(runs.stream, integrity=NoIntegrity(), event_time=silent))
@@ -554,14 +554,14 @@ def test_a_silent_partition_goes_on_by_the_clock_and_is_proven(feed: Feed, runs:
 
 
 def ledger_of(runs: LocalRuns) -> list[dict[str, Any]]:
-    """The rows of the ledger; none before there is one."""
+    """Return the rows of the ledger; none before it exists."""
     if not (runs.folders.ledger / "_delta_log").exists():
         return []
     return [row for _, _, row in Forged(runs.folders.table.parent).all_rows("ledger")]
 
 
 def test_a_transform_of_today_that_makes_other_rows_of_old_messages_is_shown(feed: Feed, runs: LocalRuns) -> None:
-    """The proof folds with the declaration that it is given."""
+    """The proof folds with today's declaration."""
     topic = feed.create("values")
     feed.send(topic, session(5))
     runs.run()
@@ -573,7 +573,7 @@ def test_a_transform_of_today_that_makes_other_rows_of_old_messages_is_shown(fee
 
 
 def test_a_ledger_that_is_one_batch_behind_its_table_is_no_violation(feed: Feed, runs: LocalRuns) -> None:
-    """A writer that dies between the two leaves it so; its next start brings the ledger forward."""
+    """A writer that dies between the two commits causes this; its next start brings the ledger forward."""
     topic = feed.create("values")
     for number in range(2):
         feed.send(topic, session(3) if number == 0 else [update(5, a=1)])
@@ -583,7 +583,7 @@ def test_a_ledger_that_is_one_batch_behind_its_table_is_no_violation(feed: Feed,
 
 
 def test_a_byte_of_a_ledger_file_that_no_comparison_sees_is_found(feed: Feed, runs: LocalRuns) -> None:
-    """Every value can be read and is right, but a start refuses the file by the checksum in its name."""
+    """Every value is readable and correct, but a start refuses the file by the checksum in its name."""
     feed.send(feed.create("values"), session(3))
     runs.run()
     path = min(runs.folders.ledger.glob("*.parquet"))

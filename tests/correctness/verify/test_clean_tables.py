@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CLEAN_TABLES = 100
 USUAL_CLEAN_TABLES = 2
-"""In the usual tier the tables that test_prover forges are proven clean as well."""
+"""The usual tier also proves the tables that test_prover forges."""
 
 SEEDS = pytest.mark.parametrize(
     "seed",
@@ -32,7 +32,7 @@ SEEDS = pytest.mark.parametrize(
 def _check_proven(made: Made) -> None:
     found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
     assert (found.violations, made.told) == ((), made.told)
-    if found.notes != ("no message could be read again",):  # retention took all of them
+    if found.notes != ("no message could be read again",):  # retention deleted all messages
         assert found.status in PROVEN_OR_LOST, (found.notes, made.told)
 
 
@@ -44,7 +44,7 @@ def test_a_clean_table_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int
 
 @SEEDS
 def test_a_clean_table_of_logs_that_were_joined_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
-    """Retention had cut the logs before the first run: sessions begin at their first snapshots."""
+    """Retention cut the logs before the first run: sessions start at their first snapshots."""
     made = clean_table(seed, broker.bootstrap_servers, tmp_path, joins=True)
     _check_proven(made)
 
@@ -55,7 +55,7 @@ def test_a_clean_table_of_logs_that_were_joined_raises_no_alarm(broker: Broker, 
 def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     """Windows, reordering, timers, silent sessions, late messages, snapshots in parts.
 
-    In table 36 messages of two sessions are released at once, each of which sets a timer of before.
+    In table 36 messages of two sessions are released together, and each sets a timer in the past.
     """
     made = clean_meters(seed, broker.bootstrap_servers, tmp_path)
     _check_proven(made)
@@ -64,7 +64,7 @@ def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path,
 NUMBER_MAX = 6
 RULES = (InRange("number", at_most=NUMBER_MAX, nullable=True, on_violation=OnViolation.QUARANTINE),)
 SEEDS_WITHOUT_VIOLATION = frozenset({2, 6, 8, 15, 16, 20, 26, 30, 34, 44, 48, 58, 62, 72, 76, 86, 90, 97})
-"""No row of these tables has a higher number, so that the rule refuses nothing; in the other 82 it does."""
+"""No row of these tables has a higher number, so the rule refuses nothing; in the other 82 it does."""
 
 
 @pytest.mark.parametrize(

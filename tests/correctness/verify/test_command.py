@@ -1,4 +1,4 @@
-"""`lockstep verify` as people and scripts meet it: what it prints, and how it ends."""
+"""`lockstep verify` for people and scripts: its output and its exit code."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_stream_that_never_ran_is_said_so(broker: Broker, tmp_path: Path) -> N
 
 
 def test_a_later_start_is_said_with_the_batch_whose_state_it_took(written: Platform) -> None:
-    """Kafka has lost the first messages: the proof begins behind them, with the state that was stored there."""
+    """Kafka has lost the first messages: the proof starts behind them, with the state stored at that offset."""
     written.feed.send(f"{written.feed.family}.values", [update(5, a=1)], key="b", partition=1)
     written.runs.run()
     delete_before(written, 1, 4)
@@ -122,7 +122,7 @@ def delete_before(platform: Platform, partition: int, offset: int) -> None:
 def test_a_proof_that_dies_does_not_end_as_if_something_were_violated(
     written: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that nobody foresaw, as `KeyError` was, ends as Python's do."""
+    """An unexpected error, such as `KeyError`, ends like any Python error."""
 
     def dies(*_: object) -> None:
         raise KeyError("unit")

@@ -1,4 +1,4 @@
-"""The current rows of a partition, and how they differ from states: as a plain dict finds it, for generated rows."""
+"""The current rows of a partition, and their differences from states, as a plain dict finds them in generated rows."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def read_states(states: Mapping[str, Mapping[tuple[Side, float], Level]]) -> pa.
 
 @pytest.fixture(autouse=True, params=[1, 5, 1_000])
 def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many rows are merged and compared together, at least."""
+    """Set the minimum number of rows that are merged and compared together."""
     monkeypatch.setattr(current_rows, "MERGED_ROWS", request.param)
     monkeypatch.setattr(current_rows, "COMPARED_ROWS", request.param)
     return int(request.param)
@@ -122,7 +122,7 @@ def test_the_current_rows_are_the_rows_of_the_states(
 def test_each_difference_of_rows_and_states_is_found_with_its_key(
     changes: list[tuple[str, tuple[Side, float], Level | None]], other: Level, data: st.DataObject
 ) -> None:
-    """One key more, one key less, one value changed: exactly that is named."""
+    """An additional key, a missing key or a changed value: exactly that is named."""
     rows = [to_row(number, *change) for number, change in enumerate(changes)]
     current, states = read_current(rows, 7), fold(changes)
     keys = [(session, key) for session, state in states.items() for key in state]
@@ -154,7 +154,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class PairRow(msgspec.Struct):
-    """A row with a nested part of its key, whose value is no Struct."""
+    """A row with a nested part of its key, whose value is not a Struct."""
 
     name: str
     path: list[int]

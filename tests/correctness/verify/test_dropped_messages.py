@@ -1,7 +1,7 @@
-"""Messages of quarantine and late table go by retention, at any moment: only old ones, and the proof knows it.
+"""Retention drops only old messages of quarantine and late table, at any moment, and the proof accounts for it.
 
-What must be left is read from the logs and files of the side tables, before and after, by the tests' own reader: which
-batches are old follows from the hours in which the test committed them.
+The tests' own reader reads the expected rows from the logs and files of the side tables, before and after. The age of a
+batch follows from the hour in which the test committed it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Hours:
     Attributes:
         offline: The stream.
         producer: Sends to it.
-        clock: What all clocks show.
+        clock: The time of all clocks.
         hours: The hour of each batch.
         dropped_up_to: The last old batch of all retentions.
     """
@@ -86,7 +86,7 @@ class Hours:
 
     @classmethod
     def make(cls, root: Path, seed: int, class_name: str) -> Self:
-        rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+        rng = random.Random(seed)  # noqa: S311  # reproducible
         made = cls(
             Offline(shelf_stream(Shelves(), CLASSES[class_name], None), root), Producer(rng, Shelves(), faults=0.3)
         )
@@ -139,7 +139,7 @@ class Hours:
         self.dropped_up_to = max(self.dropped_up_to, *old, 0)
 
     def kill(self, survived: int) -> None:
-        """A retention dies after the head is committed, and after one of the tables or none."""
+        """Kill a retention after the commit of the head and of `survived` side tables."""
         left = [survived]
 
         def die(side: Path, last_batch: int) -> object:
@@ -153,7 +153,7 @@ class Hours:
         self._note_old(timedelta(hours=1))
 
     def read(self, name: str) -> list[Message]:
-        """The rows of a side table, in order of batches and offsets."""
+        """Return the rows of a side table, in order of batches and offsets."""
         folder = self.folders.root / self.folders.stream / name
         if not folder.exists() or not named_files(folder):
             return []
@@ -161,7 +161,7 @@ class Hours:
         return sorted((row["batch"], row["offset"], row["cause"]) for row in rows)
 
     def check(self) -> None:
-        """It is proven, and what the side tables lack is what the ledger counts of dropped batches."""
+        """Check that the stream is proven, and that the side tables have the ledger's counts for all later batches."""
         report = prove(self.offline)
         assert report.violations == ()
         assert report.status in PROVEN_OR_LOST or report.notes == ("no message could be read again",), report.notes
@@ -194,7 +194,7 @@ def test_messages_are_dropped_by_their_age_and_all_else_is_proven(
 
 
 def check_forged(made: Hours, root: Path) -> None:
-    """What no retention explains is found: a removed file of later batches, and all of them without the head's word."""
+    """Check that unexplained losses are found: a later file, and all dropped messages without the head's record."""
     folders = made.folders
     for name in TABLES:
         files = named_files(folders.root / folders.stream / name)
@@ -212,7 +212,7 @@ def check_forged(made: Hours, root: Path) -> None:
 
 
 def test_late_messages_that_are_dropped_are_folded_again_without_their_rows(tmp_path: Path) -> None:
-    """The gate finds by itself that they are late: the proof begins at the first offset."""
+    """The gate itself finds that they are late: the proof starts at the first offset."""
     made = Hours(Offline(minutes(reorder=False), tmp_path), Producer(random.Random(0), Shelves()))  # noqa: S311  # not used
     seconds = iter((100, 200, 5, 300, 10, 400))
 
@@ -235,7 +235,7 @@ def test_late_messages_that_are_dropped_are_folded_again_without_their_rows(tmp_
 def test_a_message_that_may_have_killed_its_worker_is_not_decoded_by_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a dropped message nobody knows the cause any more, so the fold begins behind its batch."""
+    """The cause of a dropped message is unknown, so the fold starts behind its batch."""
     made = Hours(Offline(totals("t", NoIntegrity()), tmp_path), Producer(random.Random(0), Shelves()))  # noqa: S311  # not used
 
     def send(messages: int) -> list[tuple[str, bytes]]:
@@ -256,7 +256,7 @@ def test_a_message_that_may_have_killed_its_worker_is_not_decoded_by_the_proof(
 
 
 def test_a_dropped_message_whose_row_no_table_can_hold_is_refused_by_the_proof_too(tmp_path: Path) -> None:
-    """Nothing tells the proof that the stream refused it but the count of the ledger."""
+    """Only the count of the ledger shows the proof that the stream refused it."""
     made = Hours(Offline(totals("t", NoIntegrity(), Naming()), tmp_path), Producer(random.Random(0), Shelves()))  # noqa: S311  # not used
     values = iter((1, 13, 1, 1))
 
@@ -274,7 +274,7 @@ def test_a_dropped_message_whose_row_no_table_can_hold_is_refused_by_the_proof_t
 
 
 class Naming(Totals):
-    """Names a value by a text that UTF-8 does not have, at times."""
+    """At times names a value by a text that UTF-8 cannot encode."""
 
     def on_update(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
         list(super().on_update(state, message, record))

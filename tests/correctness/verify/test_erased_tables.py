@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 NOTHING_TO_ERASE = {28, 43, 58}
-"""Of these seeds nothing of the session is read, or it halts the stream."""
+"""With these seeds no message of the session is read, or it halts the stream."""
 SEEDS = [seed for seed in range(60) if seed not in NOTHING_TO_ERASE]
 USUAL = 20
 """Its session has 11 rows, 4 entries of state, 7 late messages and 9 in quarantine, among buffered ones and timers."""
@@ -56,7 +56,7 @@ def check_proven(made: ErasedMeters, when: str) -> None:
 
 
 def rows_of_others(runs: LocalRuns, topic: str) -> list[dict[str, object]]:
-    """In the order of partitions and emit offsets; rows that follow those of the session at one offset move up."""
+    """Return the rows by partition and emit offset, without row numbers, which move up at offsets of the session."""
     rows = [row for row in read_table(runs.folders.table).to_pylist() if not is_of_session(row, topic)]
     rows.sort(key=lambda row: tuple(row[name] for name in ("_topic", "_partition", "_emit_offset", "_row")))
     return [{name: value for name, value in row.items() if name not in {"commit_hour", "_row"}} for row in rows]
@@ -67,11 +67,11 @@ def is_of_session(row: dict[str, object], topic: str) -> bool:
 
 
 def side_rows(runs: LocalRuns) -> list[dict[str, object]]:
-    """All quarantined and late messages."""
+    """Return all quarantined and late messages."""
     sides = [side for side in (runs.folders.quarantine, runs.folders.late) if has_log(side)]
     return [row for side in sides for row in pa.table(open_delta_table(side).to_pyarrow_table()).to_pylist()]
 
 
 def is_erased(row: dict[str, object], topic: str) -> bool:
-    """Whether a message of quarantine or late table is one that an erasure should have emptied."""
+    """Whether an erasure should have emptied a message of the quarantine or late table."""
     return topic in {"", row["topic"]} and (row["session"] == SESSION or row["key"] == SESSION.encode())

@@ -1,4 +1,4 @@
-"""The second reading of inline rules agrees with the writer's on any row, and finds a writer that reads one wrongly."""
+"""The second reading of inline rules agrees with the writer's on any row, and finds a writer with a wrong reading."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ PATTERNS = st.sampled_from([r"[a-z]", r"a|ab", r"\w*", r"\d", r".*$", r"(?i)A.?"
 
 
 def bounds(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Both bounds, or one; equal ones, too."""
+    """Return one bound or both, which may be equal."""
     one = values.flatmap(lambda value: st.sampled_from([{"at_least": value}, {"at_most": value}]))
     two = st.tuples(values, values).map(lambda pair: {"at_least": min(pair), "at_most": max(pair)})
     return one | two
 
 
 def ranges(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Rule]:
-    """Ranges of one column."""
+    """Return ranges of one column."""
     return st.builds(
         lambda given, nullable, then: InRange(column, **given, nullable=nullable, on_violation=then),
         bounds(values),
@@ -57,11 +57,11 @@ def ranges(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Rul
 
 
 def is_bound(value: Any) -> bool:
-    return bool(value.is_finite()) if isinstance(value, Decimal) else value == value  # noqa: PLR0124  # NaN is none
+    return bool(value.is_finite()) if isinstance(value, Decimal) else value == value  # noqa: PLR0124  # NaN is not a bound
 
 
 class EvenCount(ColumnRule):
-    """A rule of the user's own."""
+    """A user's rule."""
 
     suffix = "even"
 
@@ -110,7 +110,7 @@ RULES = st.one_of(
 
 @st.composite
 def ruled_rows(draw: st.DrawFn) -> tuple[list[Rule], list[Ruled], str | None]:
-    """Some rules, rows whose values are often those of the rules (at a bound, or a member), and the removal column."""
+    """Draw rules, rows whose values are often those of the rules (at a bound, or a member), and the removal column."""
     drawn = draw(st.lists(RULES, min_size=1, max_size=5))
     rules = [dataclasses.replace(rule, id=f"r{number}") for number, rule in enumerate(drawn)]
     near = {column: values | st.sampled_from(list_values(rules, column) or [None]) for column, values in VALUES.items()}
@@ -130,7 +130,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def list_values(rules: Iterable[Rule], column: str) -> list[Any]:
-    """The values of a column that its rules name, and those next to them."""
+    """Return the values of a column that its rules name, and their neighbours."""
     named = list[Any]()
     for rule in rules:
         if isinstance(rule, InRange) and rule.column == column:
@@ -142,17 +142,17 @@ def list_values(rules: Iterable[Rule], column: str) -> list[Any]:
 
 
 def outcome(judge: Callable[[], object]) -> object:
-    """What a reading makes of the rows of one message: the rows, or the cause, and whether the stream halts."""
+    """Return the rows of a message after a reading, or the cause and whether the stream halts."""
     try:
         return read_all(judge())
     except Violation as broken:
         return broken.what, getattr(broken, "halts", None)
-    except Exception as error:  # noqa: BLE001  # of values that no column of the row type holds
+    except Exception as error:  # noqa: BLE001  # values that no column of the row type holds
         return type(error)
 
 
 def read_all(found: object) -> object:
-    """Rows as a list, as they may be judged while they are read; of a first state its rows."""
+    """Return rows as a list, as they may be judged while they are read; for a first state, also its rows."""
     if isinstance(found, InitialState):
         return found.state, list(found.rows)
     return list(found) if isinstance(found, Iterable) else found
@@ -197,7 +197,7 @@ WRONG: dict[str, tuple[Callable[[Any, Any], bool], ViolationKind]] = {
 def test_a_writer_that_reads_a_rule_wrongly_is_found(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """The fault stays in the library while it is verified: code that both share would find the table proven."""
+    """The fault stays in the library during the proof: shared code would find the table proven."""
     accepts, kind = WRONG[fault]
     monkeypatch.setattr(InRange, "accepts", accepts)
     made = clean_meters(1, broker.bootstrap_servers, tmp_path, expires=False, rules=(RULE,))

@@ -1,4 +1,4 @@
-"""Tables of a fold that looks up tariffs: every batch is proven with the version that it has read, and only with it."""
+"""Tables of a fold with a lookup of tariffs: each batch is proven with the version that it read, and only with it."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def test_a_table_whose_fold_looks_up_is_proven_with_the_versions_of_its_batches(
 
 
 def _find_oldest(_: object, row: LedgerRange) -> ReadVersion | None:
-    """As if each batch had read the first version."""
+    """Return the first version, as if each batch had read it."""
     return next((type(each)(each.name, 0, each.table_id) for each in row.lookups), None)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SEEDED = 100
 USUAL_SEEDED = len(SEEDS)
 GOOD_TABLES, JOINED_TABLE = (1, 3, 4, 6, 8, 11, 14), 11
-"""Seeds of the tables that are forged: of classes that bear faults, so that there is something of everything."""
+"""Seeds of the forged tables: their classes tolerate faults, so that every kind of entry occurs."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def good_tables(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 
 GOOD_METERS = (1, 4, 5, 6, 9, 17)
-"""Seeds of the tables of meters that are forged."""
+"""Seeds of the forged tables of meters."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def good_meters(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> lis
     "number", [pytest.param(n, marks=() if n < USUAL_SEEDED else pytest.mark.slow) for n in range(SEEDED)]
 )
 def test_a_seeded_violation_is_found_and_named(good_tables: list[Made], tmp_path: Path, number: int) -> None:
-    """Each kind of violation in turn, in a table and at a place that chance decides."""
+    """Each kind of violation in turn, at a random place in a random table."""
     _is_found(SEEDS[number % len(SEEDS)], number, good_tables, tmp_path)
 
 
@@ -65,14 +65,14 @@ def test_a_seeded_violation_is_found_and_named(good_tables: list[Made], tmp_path
     [pytest.param(n, marks=() if n < len(METER_SEEDS) else pytest.mark.slow) for n in range(SEEDED // 2)],
 )
 def test_a_violation_of_what_waits_is_found_and_named(good_meters: list[Made], tmp_path: Path, number: int) -> None:
-    """The same of late messages, messages held back, timers and watermarks."""
+    """The same for late messages, held-back messages, timers and watermarks."""
     _is_found(METER_SEEDS[number % len(METER_SEEDS)], number, good_meters, tmp_path)
 
 
 def test_the_tables_that_are_forged_are_clean_and_hold_something_of_everything(
     good_tables: list[Made], good_meters: list[Made]
 ) -> None:
-    """What is never there is never compared: the seeds were chosen for this."""
+    """An absent entry is never compared: the seeds were chosen for this."""
     seen: dict[str, int] = {}
     for made in (*good_tables, *good_meters):
         found = verify_stream(made.runs.stream, made.runs.folders, made.runs.settings.kafka)
@@ -85,7 +85,7 @@ def test_the_tables_that_are_forged_are_clean_and_hold_something_of_everything(
 
 
 def _is_found(seed: Callable[[Forged, random.Random], Found], number: int, tables: list[Made], tmp_path: Path) -> None:
-    rng = random.Random(number)  # noqa: S311  # chance that can be had again
+    rng = random.Random(number)  # noqa: S311  # reproducible
     for made in rng.sample(tables, len(tables)):
         folders = StreamFolders(made.runs.folders.stream, tmp_path / made.runs.root.name)
         forged = Forged.copy(made.runs.folders.table.parent, folders.table.parent)

@@ -1,4 +1,4 @@
-"""Where the rows of a healthy table cannot replay to the state, the report says so and accuses nobody."""
+"""If the rows of a healthy table cannot replay to the state, the report names the reason and no violation."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ Table = dict[tuple[str, int], Item]
 
 
 class HandmadeShelves(Transform[Change, Table, ItemRow]):
-    """The same table by hand: snapshots emit nothing, so the rows do not replay."""
+    """The same table, handwritten: snapshots emit nothing, so the rows do not replay."""
 
     def envelope(self, message: Change, record: Record) -> Envelope:
-        """As there."""
+        """Return the envelope of `Shelves`."""
         return Shelves().envelope(message, record)
 
     def on_snapshot(self, message: Change, record: Record, previous: Table | None) -> Table:
-        """As there."""
+        """Return the table of `Shelves`."""
         return Shelves().on_snapshot(message, record, previous)
 
     def on_update(self, state: Table, message: Change, record: Record) -> Iterable[ItemRow]:
-        """As there."""
+        """Return the rows of `Shelves`."""
         return Shelves().on_update(state, message, record)
 
 
@@ -74,7 +74,7 @@ def send(kind: str, number: int, *lines: Line) -> tuple[str, bytes]:
 )
 def test_a_fold_that_does_not_claim_it_is_proven_without_it(fold: Any, reason: str, tmp_path: Path) -> None:
     offline = Offline(shelf_stream(fold, SUSPENDING), tmp_path)
-    offline.run({"t": Producer(random.Random(1), Shelves()).send(40)})  # noqa: S311  # chance that can be had again
+    offline.run({"t": Producer(random.Random(1), Shelves()).send(40)})  # noqa: S311  # reproducible
     found = prove(offline)
     assert (found.status, found.violations) == (InvariantStatus.PROVEN, ())
     assert (find_replay(found).status, find_replay(found).checked) == (
@@ -84,7 +84,7 @@ def test_a_fold_that_does_not_claim_it_is_proven_without_it(fold: Any, reason: s
 
 
 def test_rows_before_todays_code_are_named_and_not_accused(tmp_path: Path) -> None:
-    """A fold by hand becomes a ready one: keys without a row since then have none, or one of the old code."""
+    """A handwritten fold becomes a ready fold: keys without a row since then have no row, or a row of the old code."""
     offline = Offline(shelf_stream(HandmadeShelves(), SUSPENDING), tmp_path)
     offline.run({"t": [send("snapshot", 1, Line("p", 1, ONE), Line("q", 2, TWO))]})
     offline = offline.of(shelf_stream(Shelves(), SUSPENDING))
@@ -99,7 +99,7 @@ def test_rows_before_todays_code_are_named_and_not_accused(tmp_path: Path) -> No
 
 @pytest.fixture
 def retained(tmp_path: Path) -> tuple[Offline, StreamFolders, Forged]:
-    """A table of which retention has dropped the rows of the first batch."""
+    """A table whose first batch has no rows left after retention."""
     offline = Offline(shelf_stream(Shelves(), SUSPENDING), tmp_path)
     first = send("snapshot", 1, Line("p", 1, ONE), Line("q", 2, TWO))
     offline.run({"t": [first]}, {"t": [send("update", 2, Line("p", 1, FIVE))]})

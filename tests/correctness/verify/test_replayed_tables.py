@@ -1,6 +1,6 @@
 """The rows of ready folds replay to the states: no false alarm for generated feeds, and each seeded fault is found.
 
-The engine's own tasks, commits and state files, and the whole proof; only the broker is a list of messages.
+Tasks, commits and state files of the engine and the whole proof are real; only the broker is a list of messages.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ EXAMPLES, USUAL = 270, len(CLASSES) * len(FOLDS)
 
 
 def make_table(seed: int, root: Path, rules: tuple[Rule, ...] = ()) -> Offline:
-    """A table from a seed: fold, class, faults and batches."""
-    rng = random.Random(seed)  # noqa: S311  # chance that can be had again
+    """Make a table from a seed: fold, class, faults and batches."""
+    rng = random.Random(seed)  # noqa: S311  # reproducible
     classes = [each for each in CLASSES.values() if not rules or may_leave_out(each)]
     integrity = classes[seed % len(classes)]
     fold = FOLDS[seed // len(CLASSES) % len(FOLDS)]
@@ -101,7 +101,7 @@ def test_rules_judge_the_rows_of_snapshots_and_pass_over_removals(seed: int, tmp
 
 
 def read_newest(forged: Forged) -> dict[tuple[object, ...], Located]:
-    """The newest row of each key, with its file and place in it."""
+    """Return the newest row of each key, with its file and place in it."""
     rows = [Located(*each) for each in forged.all_rows("table")]
     rows.sort(key=lambda each: (each.row["_emit_offset"], each.row["_row"]))
     return {(each.row["_session"], each.row["name"], each.row.get("place")): each for each in rows}
@@ -122,7 +122,7 @@ class Located(NamedTuple):
 
     @property
     def is_removal(self) -> bool:
-        """Whether it says that its key is gone."""
+        """Whether the row removes its key."""
         return self.row["price"] is None
 
 
@@ -132,28 +132,28 @@ def drop(forged: Forged, located: Located) -> None:
 
 
 def drop_removal(forged: Forged, located: Located) -> None:
-    """The newest row of a removed key is not there."""
+    """Drop the newest row of a removed key."""
     drop(forged, located)
 
 
 def drop_value(forged: Forged, located: Located) -> None:
-    """The newest row of a key is not there: a snapshot that emitted all rows but one."""
+    """Drop the newest row of a key, like a snapshot that emitted all rows but this."""
     drop(forged, located)
 
 
 def change_value(forged: Forged, located: Located) -> None:
-    """The newest row of a key has another value."""
+    """Change the value in the newest row of a key."""
     other = type(located.row["price"])(located.row["price"] + 1)
     forged.change("table", located.file, located.at, price=other)
 
 
 def add_key(forged: Forged, located: Located) -> None:
-    """A key that no message has ever set."""
+    """Rename a key to a key that no message has ever set."""
     forged.change("table", located.file, located.at, name="never sent")
 
 
 def revive_key(forged: Forged, located: Located) -> None:
-    """The newest row of a removed key has a value."""
+    """Set a value in the newest row of a removed key."""
     forged.change("table", located.file, located.at, price=1, ratio=0.5)
 
 
@@ -176,8 +176,8 @@ def good_tables(tmp_path_factory: pytest.TempPathFactory) -> list[Offline]:
 def test_a_row_that_does_not_replay_is_found_and_named(
     number: int, good_tables: list[Offline], tmp_path: Path, *, has_log: bool
 ) -> None:
-    """With the log, and without any message of it: then the newest state alone says what the rows must be."""
-    rng = random.Random(number)  # noqa: S311  # chance that can be had again
+    """With the log, and without any of its messages: then the newest state alone determines the rows."""
+    rng = random.Random(number)  # noqa: S311  # reproducible
     forge = FORGERIES[number % len(FORGERIES)]
     offline = good_tables[number // len(FORGERIES) % len(good_tables)]
     folders = StreamFolders("shelves", tmp_path)
@@ -195,7 +195,7 @@ def test_a_row_that_does_not_replay_is_found_and_named(
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_wrong_cause_is_found_and_named(number: int, good_tables: list[Offline], tmp_path: Path) -> None:
-    rng = random.Random(number)  # noqa: S311  # chance that can be had again
+    rng = random.Random(number)  # noqa: S311  # reproducible
     offline, folders = good_tables[number], StreamFolders("shelves", tmp_path)
     forged = Forged.copy(offline.folders.table.parent, folders.table.parent)
     file, at, row = rng.choice(forged.all_rows("table"))

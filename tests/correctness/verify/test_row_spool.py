@@ -1,4 +1,4 @@
-"""Rows of side tables in scratch files: each partition has its own, in order, however many, and however they come."""
+"""Rows of side tables in scratch files: each partition has its rows in order, in any number and order of arrival."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_where_a_proof_may_begin(tmp_path: Path) -> None:
 
 
 def spool_quarantine(scratch: Path, *offsets: tuple[int, int], partition: int = 0) -> PartitionRows:
-    """Quarantine rows by batch and offset, a file each."""
+    """Spool quarantine rows by batch and offset, in a file each."""
     spooled = RowSpool(scratch, "quarantine", BY_OFFSET)
     for batch, offset in offsets:
         found = CRASHES_WORKER if offset == 7 else "2"
@@ -140,7 +140,7 @@ def a_message(offset: int, value: bytes) -> Record:
 def test_rows_of_the_quarantine_are_found_by_offset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, flush: int
 ) -> None:
-    """A message that waited is in a later batch than its successors; one is there twice."""
+    """A held-back message is in a later batch than its successors; another message is there twice."""
     monkeypatch.setattr(row_spool, "FLUSH_BYTES", flush)
     rows = spool_quarantine(tmp_path, (1, 5), (2, 7), (2, 3), (3, 5), (3, 9))
     violations, place = Violations(), ViolationPlace("t", "id", 0)

@@ -1,4 +1,4 @@
-"""The side files of batches before a rewind are those of their batches, whatever generation the head is of by now."""
+"""The side files of batches before a rewind stay those of their batches in any later generation of the head."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_topic_is_left_at_its_end_by_a_class_that_promises_every_message(
     policy_before: ViolationPolicy,
     policy_then: ViolationPolicy,
 ) -> None:
-    """With `Suspend()` the sessions of a re-created topic are suspended; a deleted one has none left to suspend."""
+    """With `Suspend()` the sessions of a re-created topic are suspended; a deleted topic has none left to suspend."""
     policies = [PolicyChange(1, policy_before, before), PolicyChange(first_batch, policy_then, then)]
     chain, violations = LedgerChain(PLACE, cast("StoredRanges", [row]), endings=(row,)), Violations()
     check_topic_ends([chain], policies, violations)
