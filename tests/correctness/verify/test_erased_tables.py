@@ -23,7 +23,7 @@ NOTHING_TO_ERASE = {28, 43, 58}
 """With these seeds no message of the session is read, or it halts the stream."""
 SEEDS = [seed for seed in range(60) if seed not in NOTHING_TO_ERASE]
 USUAL = 20
-"""Its session has 11 rows, 4 entries of state, 7 late messages and 9 in quarantine, among buffered ones and timers."""
+"""Its session has 11 rows, 4 state entries, 7 late and 9 quarantined messages, among buffered messages and timers."""
 
 
 @pytest.mark.fault("F77")
