@@ -1,4 +1,4 @@
-"""The commit hour: a text that sorts as the hours do."""
+"""The commit hour: a text that sorts in order of time."""
 
 from __future__ import annotations
 

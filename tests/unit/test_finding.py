@@ -1,4 +1,4 @@
-"""The text of a finding: what a producer sent stays inside of one line."""
+"""The text of a finding: values of a producer stay within one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one door to stored files, on a folder of this machine."""
+"""The storage of files, on a folder of this machine."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_files_are_listed_sorted_moved_and_counted(tmp_path: Path) -> None:
 def test_a_folder_is_deleted_although_another_deletion_was_faster_at_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of two could stop at a file of the other, and the rest stayed."""
+    """Each of two deletions could stop at a file that the other had deleted, and files stayed."""
     rmtree, calls = shutil.rmtree, list[Path]()
 
     def overtaken(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is slow is told as slow: Java, a broker, a store, a port and a web server behind something that delays them."""
+"""Slowness is reported as slowness: Java, a broker, a store, a port and a web server answer with a delay."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_process_that_does_not_end_is_killed() -> None:
 
 
 def slow_java(folder: Path, *delays: float) -> Path:
-    """A Java that takes so long for each of its answers."""
+    """Return a Java whose answers take the delays in seconds, in this order."""
     folder.mkdir()
     command = folder / "java"
     for number, delay in enumerate(delays):
@@ -93,7 +93,7 @@ def slow_java(folder: Path, *delays: float) -> Path:
 def test_a_java_that_is_slow_is_not_told_as_another_java(
     tmp_path_factory: pytest.TempPathFactory, delays: list[float]
 ) -> None:
-    """A first answer of over 30 s was told as a Java of an unknown release, with the advice to install one."""
+    """A first answer after 30 s was reported as an unknown Java release, with the advice to install Java."""
     folder = tmp_path_factory.mktemp("slow") / "java"
     command, before = slow_java(folder, *delays), java.ANSWER_SECONDS
     java.ANSWER_SECONDS = (0.3, 1.2)  # type: ignore[assignment]  # fractions for the test
@@ -132,7 +132,7 @@ def test_a_slow_broker_is_no_broker_of_another_version(lines: list[LogLine]) -> 
 
 @pytest.fixture(scope="module")
 def silent_broker() -> Iterator[str]:
-    """It accepts connections, and answers nothing in the time of a test."""
+    """Accept connections, but answer nothing during a test."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held = list[socket.socket]()
 
@@ -144,7 +144,7 @@ def silent_broker() -> Iterator[str]:
         accepting = threading.Thread(target=accept, daemon=True)
         accepting.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)  # first: clients connect again
+        server.shutdown(socket.SHUT_RDWR)  # first, as clients reconnect
         accepting.join()
         for each in held:
             each.close()
@@ -152,7 +152,7 @@ def silent_broker() -> Iterator[str]:
 
 @pytest.mark.parametrize("seconds", [0.5, 6.5])
 def test_a_broker_that_answers_late_is_told_as_late(silent_broker: str, seconds: float) -> None:
-    """Past 5 s the client itself gives the request up, and guesses at the broker's version."""
+    """After 5 s the client itself abandons the request, and guesses the broker's version."""
     kafka = KafkaSettings(bootstrap_servers=silent_broker, timeout_seconds=seconds)
     with pytest.raises(KafkaError, match=f"Kafka did not answer about metadata within {seconds:g} s") as failed:
         ClusterAdmin(make_admin_client(kafka), seconds).topic_names()
@@ -174,7 +174,7 @@ def test_a_slow_broker_of_the_feed_is_named_with_the_time(silent_broker: str, mo
 
 @contextmanager
 def slow_server(seconds: float, status: int = 404) -> Iterator[int]:
-    """A web server that answers each request so late."""
+    """Serve HTTP with a delay of each answer, in seconds; yield the port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -183,7 +183,7 @@ def slow_server(seconds: float, status: int = 404) -> Iterator[int]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
@@ -226,7 +226,7 @@ def test_a_port_whose_server_accepts_late_is_not_free(monkeypatch: pytest.Monkey
         server.listen(0)
         port = server.getsockname()[1]
         waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:  # as many as fill the queue of a server that accepts none
+        for each in waiting:  # enough to fill the queue of a server that accepts no connection
             each.setblocking(False)  # noqa: FBT003  # the library's
             each.connect_ex(("127.0.0.1", port))
         monkeypatch.setattr(machine, "PORTS", {port: "a test"})
@@ -241,7 +241,7 @@ def test_a_port_whose_server_accepts_late_is_not_free(monkeypatch: pytest.Monkey
     error=st.sampled_from(("OSError: AF_UNIX path too long", "MemoryError", "OSError: [Errno 28] No space left")),
 )
 def test_a_task_that_cannot_run_is_a_matter_of_versions_only_if_it_names_them(sign: str, error: str) -> None:
-    """A socket whose path was too long gave advice on versions of Python."""
+    """A too long path of a socket led to advice on Python versions."""
     remedy = find_remedy(f"Job aborted\n{error}\n{sign}")
     if "too long" in error:
         assert remedy == SHORT_PATHS_NEEDED

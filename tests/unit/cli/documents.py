@@ -1,7 +1,7 @@
 """The interface of the command line as text: every command with its options, and every JSON document with its fields.
 
-A script reads the documents of `--json` by the names of their fields. They are the fields of the structs that the
-commands print, so a renamed field of a struct breaks scripts: the golden text shows it.
+Scripts read the documents of `--json` by field name. A renamed field of a printed struct breaks scripts, and the golden
+text shows the change.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import typer
 from lockstep.cli.__main__ import app
 
 Command = Any
-"""A command of click, which typer brings along without types."""
+"""A click command; typer ships click without types."""
 
 
 def list_commands() -> dict[str, Command]:
-    """Every command by the words that call it."""
+    """Return every command, keyed by the words that call it."""
     return dict(_walk_commands(typer.main.get_command(app), ""))
 
 
@@ -66,7 +66,7 @@ def list_documents(command: Command) -> list[object]:
 
 
 def _walk_documents(module: ModuleType, name: str) -> Iterator[object]:
-    """Yield the type of each document of a function and of those of its module that it calls."""
+    """Yield the type of each document that a function prints, itself or through functions of its module."""
     functions = _read_functions(module)
     waiting = deque([name])
     reached = {name}
@@ -86,7 +86,7 @@ def _walk_documents(module: ModuleType, name: str) -> Iterator[object]:
 
 
 def _types_of_pages(function: ast.FunctionDef, call: ast.Call) -> Iterator[object]:
-    """Yield the types of the documents that a call prints: of a value, or of a plan and its result."""
+    """Yield the types of the documents that a call prints: the type of a value, or of a plan and its result."""
     returned = _find_returned(function, call.args[0])
     if getattr(call.func, "id", "") == "carry_out":
         yield from get_args(returned)
@@ -95,7 +95,7 @@ def _types_of_pages(function: ast.FunctionDef, call: ast.Call) -> Iterator[objec
 
 
 def _find_returned(function: ast.FunctionDef, shown: ast.expr) -> object:
-    """Return the type that an operation returns, which a function imports and calls, or passes on."""
+    """Return the return type of the operation that a function imports and then calls or passes on."""
     if isinstance(shown, ast.Lambda):
         return _find_returned(function, shown.body)
     if isinstance(shown, ast.Call):
@@ -111,7 +111,7 @@ def _assigns(statement: ast.Assign, name: str) -> bool:
 
 
 def _find_type(function: ast.FunctionDef, name: str) -> object:
-    """Return the type that a function returns which another imports under a name."""
+    """Return the return type of an operation that a function imports under a name."""
     for node in ast.walk(function):
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -134,7 +134,7 @@ def _find_renderer(call: ast.Call, functions: set[str]) -> ast.expr | None:
 
 
 def _type_of_first(module: ModuleType, renderer: ast.expr) -> object:
-    """Return the type of the first parameter of a renderer: of a function, or of the one that a lambda calls."""
+    """Return the type of the document that a renderer receives: a function, or the function that a lambda calls."""
     position = 0
     if isinstance(renderer, ast.Lambda):
         call = renderer.body
@@ -167,7 +167,7 @@ def _type_names(module: ModuleType) -> Mapping[str, Any]:
 
 
 class Documents:
-    """The structs that documents consist of, described once each."""
+    """Descriptions of the structs in documents, each struct once."""
 
     def __init__(self) -> None:
         self.structs: dict[str, list[str]] = {}
@@ -175,7 +175,7 @@ class Documents:
         self._waiting: deque[type] = deque()
 
     def describe(self, kind: object) -> str:
-        """Return the JSON form of a type; structs by their names, whose fields `finish` describes."""
+        """Return the JSON form of a type. A struct is named; `finish` describes its fields."""
         if get_origin(kind) is Annotated:
             return self.describe(get_args(kind)[0])
         if get_origin(kind) in {Union, UnionType}:
@@ -212,7 +212,7 @@ class Documents:
             self._waiting.append(kind)
 
     def finish(self) -> None:
-        """Describe the fields of every struct that a described type leads to."""
+        """Describe the fields of every struct that a described type contains."""
         while self._waiting:
             kind = self._waiting.popleft()
             hints = _hints_of(kind)
@@ -221,7 +221,7 @@ class Documents:
 
 
 def _list_form(kind: Any) -> Iterator[str]:
-    """Yield the lines of a struct's tag, and of its form if it is an array."""
+    """Yield a line if a struct is encoded as an array, and a line for its tag."""
     if not issubclass(kind, msgspec.Struct):
         return
     form = kind.__struct_config__
@@ -239,7 +239,7 @@ def _list_fields(kind: Any) -> list[tuple[str, str]]:
 
 
 def _hints_of(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a class, also of those whose types are imported for the checker only."""
+    """Return the field types of a class, including types imported for the type checker only."""
     names: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("lockstep."):
@@ -248,7 +248,7 @@ def _hints_of(kind: type) -> dict[str, Any]:
 
 
 def describe_interface() -> str:
-    """Return the whole text: commands, their documents, and the structs of these."""
+    """Return the full text: commands, their documents and the structs of the documents."""
     documents = Documents()
     lines = []
     for name, command in list_commands().items():

@@ -1,4 +1,4 @@
-"""Scripts read the documents of `--json` and call commands with options: no name changes unseen."""
+"""Scripts read the documents of `--json` and call commands with options: no name changes unnoticed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _names_no_fields(kind: Any) -> bool:
 
 
 def test_a_document_is_described_as_it_is_encoded() -> None:
-    """By the names in JSON, with the tag, and with every struct inside of it."""
+    """A description has the JSON names, the tag and every nested struct."""
     documents = Documents()
     assert documents.describe(list[Outer]) == "array[Outer]"
     documents.finish()

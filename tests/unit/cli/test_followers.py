@@ -1,4 +1,4 @@
-"""Followers on the command line: `status` shows each with its lag, `forget` deletes the position of one."""
+"""Followers on the command line: `status` shows each follower with its lag, `forget` deletes its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that runs out of memory says so."""
+"""A command that runs out of memory reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that change the past of a stream show their plan and ask; without a terminal they demand an answer."""
+"""Commands that change the past of a stream show their plan and ask; without a terminal they require `--yes`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_page_lists_the_commands_that_ask_and_each_can_only_show_its_plan() 
 
 
 class Rows(Plan, frozen=True, kw_only=True):
-    """Rows that go."""
+    """A plan that removes rows."""
 
     rows: int
 
@@ -72,7 +72,7 @@ def prepare(done: list[str], rows: int, obstacles: tuple[Obstacle, ...] = ()) ->
 
 
 def make_app(done: list[str], rows: int = 3) -> typer.Typer:
-    """A command that asks."""
+    """Return an app whose command asks for confirmation."""
     made = typer.Typer()
 
     @made.command()

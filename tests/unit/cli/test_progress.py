@@ -1,4 +1,4 @@
-"""Progress of long work: every item is passed on, lines come now and then, and name rate and time left."""
+"""Progress of long work: every item is yielded, and lines at intervals state the rate and the time left."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_terminal_shows_a_bar_once_the_work_is_long() -> None:
     with ProgressBar(Console(file=screen, force_terminal=True, width=100)) as bar:
         bar.note("copying files", 1, 4)
         assert screen.getvalue() == ""
-        bar._began -= 10  # noqa: SLF001  # it began ten seconds ago
+        bar._began -= 10  # noqa: SLF001  # as if it started ten seconds ago
         bar.note("copying files", 2, 4)
     assert "copying files" in screen.getvalue()
     assert "2/4" in screen.getvalue()

@@ -1,4 +1,4 @@
-"""What `status` prints first, and how old its figures are."""
+"""The first lines of `status`, and the age of its figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_status_of_a_halted_stream_begins_with_the_halt_and_its_command(part
 
 
 def test_figures_of_the_disk_say_how_old_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    """The time of day alone was that of any day."""
+    """A time of day without its date is ambiguous."""
     for age in (timedelta(seconds=5), timedelta(minutes=50), timedelta(days=3)):
         print_out(make_lines(describe_status(make_status(1, 0, halted=False, age=age))))
         found = re.search(r"on disk (.+?) ago", capsys.readouterr().out)

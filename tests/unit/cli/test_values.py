@@ -1,4 +1,4 @@
-"""What commands print of a message and of a start."""
+"""The output of commands for a message and for a start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_long_text_is_cut_at_a_character(capsys: pytest.CaptureFixture[str]) -
 
 
 def printed(value: bytes, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines after the key."""
+    """Return the printed lines after the key."""
     print_out(make_lines(*make_contents(van_message(value))))
     key, *lines = capsys.readouterr().out.splitlines()
     assert key == "key: van"

@@ -1,4 +1,4 @@
-"""Requests to a writer, in its folder of heartbeats."""
+"""Requests to a writer, stored in its heartbeat folder."""
 
 from __future__ import annotations
 

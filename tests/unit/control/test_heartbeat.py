@@ -1,4 +1,4 @@
-"""The liveness file of a run: from its first step to its end, and what a kill leaves of it."""
+"""The liveness file of a run, from its first step to its end or kill."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ with run_heartbeat(Path(sys.argv[1]), "killed"):
 
 
 class IntegrityError(Exception):
-    """What ended the run."""
+    """The error that ends the run."""
 
 
 def counter(control: Path, run_id: str) -> int:
@@ -90,7 +90,7 @@ def test_a_phase_is_never_mixed_with_another_and_a_removed_file_is_written_again
     path = tmp_path / "liveness-3.json"
     heartbeat._write(1)  # noqa: SLF001  # without its thread
     before = path.stat().st_ino
-    with path.open() as held:  # the number of a removed file is used again
+    with path.open() as held:  # the inode number of a removed file may be reused
         heartbeat.drain()
         assert path.stat().st_ino != before
         assert held.read().strip()
@@ -153,7 +153,7 @@ def test_half_a_liveness_file_is_no_sign_of_life(tmp_path: Path) -> None:
 def test_a_heartbeat_that_is_read_while_it_is_written_over_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, counter: int, is_run: bool
 ) -> None:
-    """Each mix of two contents; a reader that saw none would take a live writer for gone."""
+    """A mix of two contents is read again; otherwise a live writer would count as dead."""
     path = tmp_path / ("1.run.json" if is_run else "liveness-3.json")
     records = [
         RunHeartbeat(each) if is_run else HeartbeatRecord(each, Phase.WRITING) for each in (counter, counter + 1)

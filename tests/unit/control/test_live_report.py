@@ -1,4 +1,4 @@
-"""The live report: its content, the time between two of them, and the rates that follow from it."""
+"""The live report: its content, its write interval and the rates computed from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EMPTY = LiveReport(epoch=3, run_id="run", cause="first", claimed_at=NOW - 1_000)
 
 
 def live_batch(number: int, *, ago: float, messages: int) -> LiveBatch:
-    """A batch of two rows a message that took a second."""
+    """Return a batch that took one second, with two rows a message."""
     return LiveBatch(
         batch=number,
         committed_at=NOW - ago,
@@ -48,7 +48,7 @@ def live_batch(number: int, *, ago: float, messages: int) -> LiveBatch:
 
 
 def committed(number: int) -> BatchReport:
-    """A batch as the loop reports it."""
+    """Return a batch as the loop reports it."""
     return BatchReport(
         batch=number,
         offsets=5,
@@ -70,13 +70,13 @@ def committed(number: int) -> BatchReport:
 
 
 def topics(lag: int) -> tuple[LiveTopic, ...]:
-    """One topic of two partitions."""
+    """Return one topic of two partitions."""
     return (LiveTopic("a", (0, 1), (lag, 0), (1, 0)),)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rates_are_those_of_the_batches_within_the_window(seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311  # a test that repeats
+    chance = random.Random(seed)  # noqa: S311  # a repeatable test
     span = chance.choice((5, 50, 200))
     ages = sorted((chance.uniform(0, span) for _ in range(chance.randrange(1, 50))), reverse=True)
     first = chance.choice((1, 2, 5_000))  # a run continues the numbers of the run before
@@ -121,7 +121,7 @@ def test_a_report_is_written_at_most_twice_a_second_and_ends_with_the_newest_bat
         assert len(writes) == 26
         assert writes[-1].batches[-1].batch == 100
         clock[0] += 0.5
-        reports.publish(lambda: topics(8))  # no batch, but messages that wait
+        reports.publish(lambda: topics(8))  # no batch, but waiting messages
         assert (len(writes), writes[-1].lag_messages) == (27, 8)
 
 

@@ -1,4 +1,4 @@
-"""Functions that few threads call at an interval, and the waits of writers for requests."""
+"""Functions that few threads call at an interval, and writers that wait for requests."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_writer_that_waits_is_woken(tmp_path: Path, by: str) -> None:
 def test_a_disk_error_wakes_the_writer_which_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning for each poll would be ten a second and stream."""
+    """A warning for each poll would be ten log lines a second for each stream."""
     with Heartbeat(tmp_path, 3) as heartbeat, RequestWatch(heartbeat, threading.Event()) as requests:
         polled = threading.Event()
 
@@ -135,7 +135,7 @@ def test_a_request_that_is_withdrawn_does_not_wake_a_writer_again(tmp_path: Path
         request_stop(tmp_path, 3, StopRequest("why", "who"))
         requests.wait(DEADLINE_SECONDS)
         forget_stop_request(tmp_path, 3)
-        requests.wait(0.3)  # a poll of before may wake it once
+        requests.wait(0.3)  # an earlier poll may wake it once
         began = time.monotonic()
         requests.wait(0.3)
-        assert time.monotonic() - began >= 0.29  # nothing asserts a longest time
+        assert time.monotonic() - began >= 0.29  # no upper bound is asserted

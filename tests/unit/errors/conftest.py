@@ -1,4 +1,4 @@
-"""The package as a whole: its error classes are known only when every module of it is loaded."""
+"""The error classes of the package, which are known only after every module is imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def below(kind: type[LockstepError]) -> list[type[LockstepError]]:
 
 @pytest.fixture(scope="session")
 def kinds() -> dict[str, type[LockstepError]]:
-    """Every public error class of the package, by name; classes of tests are none of it."""
+    """Return every public error class of the package, by name, without the classes of tests."""
     for module in pkgutil.walk_packages(lockstep.__path__, "lockstep."):
         importlib.import_module(module.name)
     found: list[type[LockstepError]] = [LockstepError, *below(LockstepError)]

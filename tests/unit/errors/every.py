@@ -1,6 +1,6 @@
-"""One error of every class, as it is raised; its text is kept in `golden/` and compared exactly.
+"""One error of every class, as it is raised; its text is compared with `golden/` exactly.
 
-`pytest tests/unit/errors --write-golden` writes the texts anew: read the difference before committing it.
+`pytest tests/unit/errors --write-golden` rewrites the texts: read the difference before committing it.
 """
 
 from __future__ import annotations

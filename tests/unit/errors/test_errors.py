@@ -1,4 +1,4 @@
-"""Errors carry their parts, say the next step, and survive the way from a worker to the driver."""
+"""Errors carry their parts, state the next step, and survive the transfer from a worker to the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kinds = dict[str, type["LockstepError"]]
 
 
 def drawn() -> dict[str, tuple[str, str]]:
-    """The tree at the top of errors.py: each class with the one that it is drawn below, and its module."""
+    """Return the tree drawn at the top of errors.py: each class with its drawn base and its module."""
     path: list[str] = []
     tree = {}
     for line in str(errors.__doc__).splitlines():
@@ -36,7 +36,7 @@ def drawn() -> dict[str, tuple[str, str]]:
 
 
 def test_the_tree_is_drawn_as_it_is(kinds: Kinds) -> None:
-    """Every class stands below its base, with the module that it lives in."""
+    """Every class is drawn below its base, with its module."""
     assert drawn() == {
         name: (kind.__bases__[0].__name__, kind.__module__.removeprefix("lockstep.").replace(".", "/"))
         for name, kind in kinds.items()
@@ -75,7 +75,7 @@ def test_an_error_ends_with_its_next_step(error: LockstepError) -> None:
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
 def test_a_class_says_which_parts_it_carries(error: LockstepError) -> None:
-    """What an error carries beside its text stands in the docstring of its class."""
+    """The docstring of a class describes each public attribute of its errors."""
     described = " ".join(str(kind.__doc__) for kind in type(error).__mro__ if kind is not Exception)
     public = [name for name in vars(error) if not name.startswith("_")]
     assert [name for name in public if f"{name}: " not in described] == []

@@ -1,4 +1,4 @@
-"""The runbook has an entry for every error; every command in it, in the documents and in a message is one."""
+"""The runbook has an entry for every error; every command in the runbook, a document or a message exists."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ COMMANDS: dict[str, Any] = ROOT_COMMAND.commands
 GROUPS = {name: command for name, command in COMMANDS.items() if hasattr(command, "commands")}
 NAME = rf"(?:(?:{'|'.join(GROUPS)}) )?[a-z][a-z-]*"
 PHRASE = re.compile(rf"lockstep ({NAME})(.*?)(?=; |, | \(|: | or |[`#|]|$)", re.MULTILINE)
-"""A command, and what follows it up to the end of the phrase."""
+"""A command, and the remainder of its phrase."""
 NAMED = re.compile(rf"(?:`|next: |next_step=f?\")lockstep ({NAME})")
 OF_GROUP = re.compile(rf"lockstep ({'|'.join(GROUPS)}) (\S+?)(?=[\s`\",.;)]|$)", re.MULTILINE)
-"""A group of commands, and the word that is to be one of them."""
+"""A command group, and the word that must name one of its commands."""
 OPTIONS_OF_ALL = {"--help"}
 
 
 def of_words(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that these words call, and the words after its name."""
+    """Return the command that these words call, and the words after its name."""
     group = ROOT_COMMAND
     while words and words[0] in getattr(group, "commands", {}):
         group, words = group.commands[words[0]], words[1:]
@@ -45,7 +45,7 @@ def of_words(words: list[str]) -> tuple[Any, list[str]]:
 
 
 def list_options(command: Any) -> set[str]:
-    """The options of a command."""
+    """Return the options of a command."""
     return {option for parameter in command.params for option in parameter.opts}
 
 
@@ -70,7 +70,7 @@ def test_the_table_of_symptoms_names_every_section_in_order() -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_entry_says_what_it_means_what_is_safe_and_what_to_do(name: str) -> None:
-    """An entry without `Safe` is of an error that has changed nothing."""
+    """An entry without `Safe` describes an error that has changed nothing."""
     entry = re.fullmatch(r"(.+?)(?:\*\*Safe:\*\*(.+?))?\*\*Do:\*\*(.+)", ENTRIES[name], re.DOTALL)
     assert entry
     assert all(part.strip() for part in entry.groups() if part is not None)
