@@ -1,4 +1,4 @@
-"""A stream of sensor panels, declared as a user would; the tests here change one part at a time."""
+"""A stream of sensor panels, declared as by a user; the tests here change one part at a time."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class PanelTransform(Transform[Snapshot | Update, Panel, Reading]):
 
 
 def panels(**changed: object) -> Stream[Snapshot | Update, Panel, Reading]:
-    """The stream, with some of its parts changed (also to what a type checker would refuse)."""
+    """Return the stream with some of its parts changed, also to values that a type checker refuses."""
     parts: dict[str, object] = {
         "name": "panels",
         "topics": Topics(pattern=r"sensors\..+"),
         "transform": PanelTransform(),
         "integrity": Strict(evidence=Sequence()),
     }
-    return Stream(**{**parts, **changed})  # type: ignore[arg-type]  # wrong parts are what the tests are about
+    return Stream(**{**parts, **changed})  # type: ignore[arg-type]  # tests pass wrong parts

@@ -1,4 +1,4 @@
-"""A stream whose rows have a column of each kind that rules are about."""
+"""A stream whose rows have a column of each kind that rules check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Colour(Enum):
 
 
 class Ruled(msgspec.Struct, frozen=True):
-    """A message, and the row it makes."""
+    """A message, and the row made from it."""
 
     name: str = "a"
     number: float | None = 1.0
@@ -43,7 +43,7 @@ class Total(msgspec.Struct):
 
 
 class RuledTransform(Transform[Message, Total, Ruled]):
-    """Counts its rows, before it emits them."""
+    """A transform that counts its rows before it emits them."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         return Envelope(record.key_text, message.kind)
@@ -62,7 +62,7 @@ class RuledTransform(Transform[Message, Total, Ruled]):
 
 
 def ruled(*rules: Rule, integrity: IntegrityClass | None = None) -> Stream[Message, Total, Ruled]:
-    """The stream, with these rules."""
+    """Return the stream with these rules."""
     return Stream(
         name="ruled",
         topics=Topics(pattern=r"ruled\..+"),
@@ -73,7 +73,7 @@ def ruled(*rules: Rule, integrity: IntegrityClass | None = None) -> Stream[Messa
 
 
 def find_verdicts(rules: Sequence[Rule], row: Ruled) -> dict[str, bool]:
-    """Whether the row keeps each rule, by the rules' own Python."""
+    """Return whether the row keeps each rule, by name, as judged by the rules' own Python."""
     from lockstep.declare.rules import ColumnRule
 
     return {rule.name: rule.is_kept_by(row) for rule in rules if isinstance(rule, ColumnRule)}
@@ -106,4 +106,4 @@ ROWS: list[tuple[Ruled, set[str]]] = [
     (Ruled(name=""), {"name_in_set", "name_matches"}),
     (Ruled(name="\u00e4", colour=Colour.BLUE), {"name_in_set", "name_matches", "colour_in_set"}),
 ]
-"""Rows, and the rules that each of them violates."""
+"""Rows, and the rules that each row violates."""

@@ -1,4 +1,4 @@
-"""All spellings of one number are one key; what is no number, or does not fit, is refused and never rounded."""
+"""All spellings of a number are one key; other texts and numbers that do not fit are refused, never rounded."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_decimal_that_does_not_fit_is_refused(number: Decimal) -> None:
 
 
 def test_a_long_text_is_read_once_and_not_remembered() -> None:
-    """With backtracking it would take hours."""
+    """With backtracking, the parse would take hours."""
     assert KIND.canonical("1." + "0" * 1_000_000) == 1
     with pytest.raises(ValueError, match="is not a number"):
         KIND.canonical("1" * 1_000_000 + "x")

@@ -1,4 +1,4 @@
-"""A class derived from a closed part of a declaration is refused: it would run without end, or be ignored."""
+"""A subclass of a closed part of a declaration is refused: it would run without end, or be ignored."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ UNITS = Lookup("units", "/units", key="number", row=Unit)
 
 
 def list_streams() -> Iterator[AnyStream]:
-    """Streams that have a value of every closed class somewhere."""
+    """Yield streams that together have a value of every closed class."""
     plain = adding("values")
     for start in STARTS:
         yield replace(plain, topics=Topics(pattern="values", start=start))
@@ -108,7 +108,7 @@ STREAMS = tuple(list_streams())
 
 
 def list_places(value: object, before: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Every part of a declaration with its place, the declaration itself left out."""
+    """Yield every part of a declaration with its place, without the declaration itself."""
     for name, part in list_parts(value):
         yield (*before, name), part
         yield from list_places(part, (*before, name))
@@ -125,7 +125,7 @@ def list_parts(value: object) -> list[tuple[str | int, object]]:
 
 
 def put(whole: Any, place: Path, part: object) -> Any:
-    """The same declaration with another part in a place, checked again on each level."""
+    """Return the declaration with another part in a place, checked again on each level."""
     if not place:
         return part
     name, *inner = place
@@ -137,7 +137,7 @@ def put(whole: Any, place: Path, part: object) -> Any:
 
 
 def derive(value: object) -> Any:
-    """The same value, of a class derived from its own."""
+    """Return the same value as an instance of a subclass."""
     kind = type(f"My{type(value).__name__}", (type(value),), {})
     made: object = object.__new__(kind)
     vars(made).update(vars(value))
@@ -153,7 +153,7 @@ def is_closed(part: object) -> bool:
 
 
 def list_cases() -> Iterator[tuple[AnyStream, Path, object]]:
-    """Each closed class once in each place."""
+    """Yield each closed class once for each place."""
     seen = set()
     for stream in STREAMS:
         for place, part in list_places(stream):
@@ -227,7 +227,7 @@ def test_a_derived_watermark_is_refused() -> None:
 
 
 class Upper(Decoder):
-    """A decoder of a user."""
+    """A user's decoder."""
 
     def build(self, message_type: object) -> Any:
         return bytes.upper

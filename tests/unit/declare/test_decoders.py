@@ -1,4 +1,4 @@
-"""Decoders are strict: what is not exactly a message of the stream is refused, never guessed."""
+"""Decoders are strict: bytes that are not exactly a message of the stream are refused, never guessed."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_bytes_are_the_value_itself() -> None:
     ("decoder", "encode"), [(Json(), msgspec.json.encode), (MessagePack(), msgspec.msgpack.encode)]
 )
 def test_none_in_the_message_type_is_for_tombstones(decoder: Decoder, encode: Callable[[object], bytes]) -> None:
-    """And for the null of a form that has one."""
+    """None is also for the null of an encoding that has a null."""
     decode = decoder.build(Snapshot | Update | None)
     assert (decode(encode(UPDATE)), decode(encode(None))) == (UPDATE, None)
     assert (has_null(Snapshot | Update | None), has_null(Snapshot | Update), has_null(bytes)) == (
@@ -153,7 +153,7 @@ def test_none_in_the_message_type_is_for_tombstones(decoder: Decoder, encode: Ca
 
 
 class Generated:
-    """A class that msgspec knows nothing of, as a generated message."""
+    """A class unknown to msgspec, like a generated message."""
 
 
 class Around(msgspec.Struct):
@@ -181,7 +181,7 @@ def test_a_message_type_that_the_decoder_cannot_make_is_refused(
         decoder.build(message_type)
 
 
-def untold(value: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201  # says nothing on purpose
+def untold(value: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN201  # no annotation on purpose
     return value
 
 
@@ -195,7 +195,7 @@ def number(value: bytes) -> float:
 
 @pytest.mark.parametrize("function", [decode_update, untold, unresolved, Json().build])
 def test_a_function_of_the_user_is_taken_as_it_is(function: object) -> None:
-    assert Function(function).build(Snapshot | Update) is function  # type: ignore[arg-type]  # also others
+    assert Function(function).build(Snapshot | Update) is function  # type: ignore[arg-type]  # also functions of other types
 
 
 def test_a_function_that_says_to_return_something_else_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""A derived table is checked whole when it is declared; its digest stands for what decides its rows."""
+"""A derived table is checked fully when it is declared; its digest covers everything that decides its rows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ made = Derived(name="made", sources=(adding("x"),), derive=derive)
 
 
 DIGEST = "d7ca53c56eb4c142d23c29af0c6ac5cb325bcf4e0339c5e218fb0fb6c25fa0cc"
-"""Of that module, in each version of Python."""
+"""The digest of that module in each version of Python."""
 
 
 def digest_of(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -114,7 +114,7 @@ def test_the_digest_knows_code_and_options_and_no_comments(tmp_path: Path, monke
 
 
 def test_another_version_of_python_changes_no_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would rebuild all derived tables, without the rows that their sources have dropped by retention."""
+    """A change would rebuild all derived tables, without the rows that retention dropped from their sources."""
     (tmp_path / "same").mkdir()
     assert digest_of(tmp_path / "same", MODULE, monkeypatch) == DIGEST
 

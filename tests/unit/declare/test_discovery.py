@@ -1,4 +1,4 @@
-"""Code that is named by a folder, a file or a module is found, or refused with what to give instead."""
+"""Code named by a folder, a file or a module is found, or refused with the correct form."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_broken_file_is_named_with_its_line_and_the_others_can_be_used(
 
 
 def test_streams_of_one_name_are_refused_with_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copied file whose stream was not renamed."""
+    """A copied file still has the stream name of its original."""
     write_assets(tmp_path, monkeypatch, north=COPIED, south=COPIED)
     with pytest.raises(DeclarationError, match=r"two streams, in assets_more\.north and assets_more\.south"):
         find_streams(tmp_path, "assets_more")
@@ -83,7 +83,7 @@ def test_streams_of_one_name_are_refused_with_the_two_files(tmp_path: Path, monk
 def test_streams_in_a_list_a_tuple_or_a_dict_are_found(
     several: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop over plants; they were in Dagster, and no command knew them."""
+    """Streams made in a loop over plants were in Dagster, but unknown to every command."""
     made = several.format("dataclasses.replace(order_books, name='south')")
     source = f"import dataclasses\nfrom assets.order_books import order_books\nPLANTS = {made}\n"
     write_assets(tmp_path, monkeypatch, plants=source)
@@ -103,14 +103,14 @@ def test_the_digest_of_the_code_covers_what_the_fold_imports(tmp_path: Path, mon
 
 
 class Scaled(Adding):
-    """Values in another unit: what it was made with decides its rows."""
+    """Values in another unit: the arguments decide the rows."""
 
     def __init__(self, factors: dict[str, int], names: frozenset[str] = frozenset()) -> None:
         self.factors, self.names = factors, names
 
 
 def test_all_of_a_declaration_that_decides_rows_is_part_of_the_digest() -> None:
-    """Another class of the same module, another instance, a rule that refuses rows, a limit that refuses messages."""
+    """A class or instance changes the digest, and so do a rule that refuses rows and a limit that refuses messages."""
     stream = adding(r"t\..+", Strict(evidence=Sequence(), on_violation=Suspend()))
     refused = InRange("value", at_least=0, on_violation=OnViolation.QUARANTINE)
     others = (
@@ -125,7 +125,7 @@ def test_all_of_a_declaration_that_decides_rows_is_part_of_the_digest() -> None:
 
 
 def test_what_decides_no_row_is_no_part_of_the_digest() -> None:
-    """And of a set the values count, not their order, which is another one in each process."""
+    """Neither does the order of a set's values, which differs between processes."""
     stream = adding(r"t\..+", transform=Scaled({"a": 1, "b": 2}, frozenset("abcdefgh")))
     same = Scaled({"b": 2, "a": 1}, frozenset(reversed("abcdefgh")))
     other = replace(stream, transform=same, rules=[InRange("value", at_least=0)], limits=Limits(batch_messages=10))
@@ -146,7 +146,7 @@ COPIED = (
 
 
 def write_assets(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
-    """A package of streams, in place of that of the test before."""
+    """Write a package of streams in place of the package of the previous test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in [name for name in sys.modules if name.startswith("assets_more")]:
         del sys.modules[name]

@@ -1,4 +1,4 @@
-"""Lookups: what is wrong with one is said when it is declared, and one is read only where a version is pinned."""
+"""A wrong lookup is refused when it is declared, and a lookup is read only if a version is pinned."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_row_type_that_executors_cannot_import_is_refused() -> None:
 
 def test_a_stream_with_lookups_is_the_same_on_an_executor() -> None:
     stream = weighing(r"t\..+")
-    assert pickle.loads(stream.shipped()) == stream  # noqa: S301  # what was just made
+    assert pickle.loads(stream.shipped()) == stream  # noqa: S301  # made here
 
 
 def test_rows_are_read_where_they_are_bound_and_nowhere_else() -> None:

@@ -1,4 +1,4 @@
-"""What a stream module may import: fixed names, and nothing heavy behind them."""
+"""The imports of a stream module: fixed names, and no heavy packages."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ SURFACE = {
 
 NAMES = list(chain.from_iterable(product([module], names) for module, names in SURFACE.items()))
 TOP_MAX = 48
-"""About forty names are what an everyday stream needs; others have a module of their theme."""
+"""An everyday stream needs about forty names; the others are in modules by theme."""
 ROOT = Path(__file__).parents[3]
 PAGES = sorted({*ROOT.glob("docs/*.md"), ROOT / "README.md"} - {ROOT / "docs" / "reference.md"})
 HEAVY = ("pyspark", "delta", "dagster", "confluent_kafka", "great_expectations", "deltalake", "pyarrow", "pandas")
@@ -140,7 +140,7 @@ HEAVY = ("pyspark", "delta", "dagster", "confluent_kafka", "great_expectations",
 
 @pytest.mark.parametrize("module", SURFACE)
 def test_the_public_surface_is_fixed(module: str) -> None:
-    """A new name is a promise to users; a missing one breaks their streams. Change both on purpose."""
+    """A new name is a promise to users, and a missing name breaks their streams. Change both on purpose."""
     assert sorted(import_module(module).__all__) == sorted(SURFACE[module])
 
 
@@ -175,7 +175,7 @@ def test_examples_import_the_names_of_themes(page: Path) -> None:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Which heavy packages a fresh interpreter has loaded after a statement."""
+    """Return the heavy packages that a new interpreter has loaded after a statement."""
     script = f"import sys\n{statement}\nprint(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(HEAVY) & set(said.stdout.split())
@@ -186,5 +186,5 @@ def test_importing_the_public_modules_loads_nothing_heavy() -> None:
 
 
 def test_declaring_a_stream_loads_arrow_alone() -> None:
-    """Row types are checked against Arrow when declared; Spark, Delta, Kafka and Dagster wait for a run."""
+    """Row types are checked against Arrow when declared; only a run loads Spark, Delta, Kafka and Dagster."""
     assert loaded_by("from tests.unit.declare.panels import panels; panels()") == {"pyarrow"}

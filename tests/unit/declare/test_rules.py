@@ -118,7 +118,7 @@ WRONG: list[tuple[Rule, str]] = [
 
 
 class Backwards(set[str]):
-    """A set as another process may have it: in another order."""
+    """A set in another order, as another process may have it."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(super().__iter__(), reverse=True))
@@ -192,7 +192,7 @@ FIRST = sent(GOOD, kind=Kind.SNAPSHOT)
 
 @pytest.mark.parametrize("split", [None, 1])
 def test_a_message_whose_row_violates_a_rule_is_quarantined_and_leaves_no_trace(split: int | None) -> None:
-    """Its first row is good, and its state had counted both."""
+    """The first row is good, and the state had already counted both rows."""
     stream = ruled(NotNull("number", on_violation=OnViolation.QUARANTINE))
     ran = run(stream, FIRST, sent(GOOD, BAD), sent(GOOD, GOOD), key="k", split=split)
     assert ran.rows == [GOOD] * 3
@@ -222,7 +222,7 @@ def test_a_rule_that_fails_halts_whatever_the_class_tolerates(integrity: NoInteg
 
 @pytest.mark.parametrize("policy", [OnViolation.FAIL, OnViolation.QUARANTINE])
 def test_a_large_value_that_violates_a_rule_is_shown_in_part(policy: OnViolation) -> None:
-    """The commit of the halt, and each event about it, would hold all of it, and NUL as four characters."""
+    """Otherwise the commit of the halt and each event would hold the full value, with NUL as four characters."""
     ran = run(ruled(Matches("name", "[a-z]", on_violation=policy)), FIRST, sent(Ruled(name="\0" * 10**6)), key="k")
     (shown,) = [each.found or "" for each in (*ran.quarantine, ran.finding) if each is not None]
     assert (len(shown), shown[:16], shown[-5:]) == (TEXT_MAX, r"name = '\x00\x00", "0 ...")
@@ -240,21 +240,21 @@ def test_the_rows_of_a_snapshot_and_of_an_end_are_judged_too() -> None:
 
 
 class Item(msgspec.Struct):
-    """A message: values by name; None removes one."""
+    """A message: values by name; None removes a value."""
 
     kind: str
     values: dict[str, int | None] = {}
 
 
 class ItemRow(msgspec.Struct):
-    """A row; without a value its name is gone."""
+    """A row; without a value, the name was removed."""
 
     name: str
     value: int | None
 
 
 class Items(TableFold[Item, str, int, ItemRow]):
-    """Values by name."""
+    """A fold of values by name."""
 
     key = ("name",)
     removed = "value"
@@ -292,7 +292,7 @@ ITEMS = Stream(
     )
 )
 def test_a_removal_keeps_every_rule_and_a_bad_value_in_a_snapshot_leaves_out_all_of_it(messages: list[Item]) -> None:
-    """No rule would let a key go otherwise: the row of a removed key has no value."""
+    """Otherwise a rule could prevent removals: the row of a removed key has no value."""
     ran = run(ITEMS, *messages)
     bad = [at for at, each in enumerate(messages) if each.kind != "end" and -1 in each.values.values()]
     assert [(kept.offset, kept.cause) for kept in ran.quarantine] == [(at, "value_in_range") for at in bad]

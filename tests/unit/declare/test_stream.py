@@ -1,4 +1,4 @@
-"""A stream is checked whole when it is declared, and goes to executors by name."""
+"""A stream is checked fully when it is declared, and sent to executors by name."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class InheritedTwice(Inherited): ...
 
 
 class Named(Generic[T]):
-    """A generic base that is no transform."""
+    """A generic base that is not a transform."""
 
 
 class WithMixinBefore(Named[int], Direct): ...
@@ -250,7 +250,7 @@ class RowGiven(RowLeftOpen[Reading]): ...
 
 
 class Renamed(Transform[A, dict[str, S], B], Generic[S, B, A]):
-    """Its parameters come in another order than the transform's."""
+    """A transform whose type parameters are in another order than the base's."""
 
 
 class Turned(Renamed[Panel, Reading, Messages]): ...

@@ -1,4 +1,4 @@
-"""Topics by regular expressions: the same as by Python's, and in time whatever names others choose."""
+"""Topics by regular expressions: the same as by Python's, and in bounded time for any names of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep import Earliest, Latest, Topics
 from lockstep.errors import DeclarationError
 
 NAME_MAX = 249
-"""Kafka's limit."""
+"""Kafka's limit for the length of a topic name."""
 LETTERS = "abAB09._-"
 PARTS = ("a", "b", r"\.", ".", r"\w", r"\d", "[a-z]", "[^a]", r"[\w.-]", "_", "-", "A", "(?i:b)")
 NAMES = some.text(LETTERS, max_size=12)

@@ -54,7 +54,7 @@ def refuse(call: Callable[..., object]) -> CallError:
 
 
 def make_names() -> dict[str, Any]:
-    """The names that examples use: public ones, those of Python, and the user's own."""
+    """Return the names that examples use: public names, Python's names and the user's names."""
     names: dict[str, Any] = {}
     for module in map(import_module, MODULES):
         names |= {name: getattr(module, name) for name in module.__all__}
@@ -74,7 +74,7 @@ NAMES = make_names()
 
 
 def test_all_public_classes_are_declared_but_for_values_and_errors() -> None:
-    """Values of messages are made in the hot loop: a class of classes would cost time."""
+    """Message values are made in the hot loop, and a metaclass would cost time."""
     others = [kind for kind in list_public_classes() if not issubclass(kind, (Declaration, Enum, Exception))]
     assert [kind for kind in others if not issubclass(kind, (msgspec.Struct, MapState))] == []
 
@@ -102,7 +102,7 @@ def test_a_call_without_required_arguments_names_them(kind: type) -> None:
 
 @st.composite
 def misspell(draw: st.DrawFn, name: str) -> str:
-    """A name with one letter too many, too few, or in another place."""
+    """Return the name with a letter left out, added, replaced or moved."""
     place = draw(st.integers(0, len(name) - 1))
     letter = draw(st.sampled_from("aeioust_"))
     edits = (
@@ -166,7 +166,7 @@ def test_any_arguments_too_many_are_refused_in_a_short_text(kind: type, surplus:
 def test_an_argument_that_is_given_twice_is_named(kind: type) -> None:
     for name, each in read_parameters(kind).items():
         if each.kind is each.POSITIONAL_OR_KEYWORD:
-            error = refuse(lambda: kind(1, **{name: 1}))  # noqa: B023  # called at once
+            error = refuse(lambda: kind(1, **{name: 1}))  # noqa: B023  # called immediately
             assert error.problem == f"{kind.__name__}.{name}: is given twice"
         break
 
@@ -195,7 +195,7 @@ def test_a_declared_value_is_copied_and_pickled(kind: type) -> None:
 
 
 class Failing(TableFold[Any, Any, Any, Any]):
-    """A fold of a user, whose own code has a mistake."""
+    """A user's fold with a mistake in its own code."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth + "1"  # type: ignore[operator]  # wrong on purpose
@@ -215,13 +215,13 @@ def test_a_class_of_the_user_is_called_with_its_own_arguments() -> None:
 
 
 class Named(Protocol):
-    """An interface of a user."""
+    """A user's interface."""
 
     name: str
 
 
 class OfTwoBases(Adding, Named):
-    """A fold that derives from an interface, too."""
+    """A fold that also derives from an interface."""
 
     name = "adding"
 
@@ -233,7 +233,7 @@ def test_a_fold_may_derive_from_an_interface_too() -> None:
 
 
 class Configured(Decoder):
-    """A decoder of a user that takes any option."""
+    """A user's decoder that accepts any option."""
 
     def __init__(self, *parts: object, **options: object) -> None:
         self.parts = parts

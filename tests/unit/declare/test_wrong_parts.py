@@ -1,4 +1,4 @@
-"""Whatever is wrong with a part of a declaration is said when it is declared, in the same words each time."""
+"""A wrong part of a declaration is reported when it is declared, in the same words each time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unit(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Avro):
-    """A decoder of a user, with a field whose annotation is not true."""
+    """A user's decoder with a field whose annotation is wrong."""
 
     limit: float
 
@@ -257,7 +257,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("kind", list(filter(is_dataclass, list_public_classes())), ids=lambda kind: kind.__name__)
 def test_the_types_of_all_fields_are_known_where_they_are_checked(kind: type) -> None:
-    """A name that only a type checker imports would end each declaration of the class in a NameError."""
+    """If only a type checker imported a name, each declaration of the class would end in a NameError."""
     assert set(read_types(kind)) == {each.name for each in fields(kind)}
 
 

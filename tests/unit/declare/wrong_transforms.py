@@ -1,4 +1,4 @@
-"""Transforms that are wrong, each in one way; at the top level, as executors need them."""
+"""Wrong transforms, each wrong in one way; at the top level, as executors need them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Due(PanelTransform):
 
 
 class Holding(PanelTransform):
-    """Holds what no executor can be sent."""
+    """A transform that holds a value which cannot be sent to an executor."""
 
     def __init__(self, held: object) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class UntaggedB(msgspec.Struct):
 
 
 class NoTags(Bare[UntaggedA | UntaggedB, Panel, Reading]):
-    """Messages that nothing tells apart."""
+    """Messages without tags to distinguish them."""
 
 
 class Unresolved(msgspec.Struct):
@@ -81,7 +81,7 @@ class Unresolved(msgspec.Struct):
 
 
 class UnresolvedMessage(Bare[Unresolved, Panel, Reading]):
-    """A message with a field whose type is imported for the type checker alone."""
+    """A message with a field whose type is imported only for the type checker."""
 
 
 class OwnName(msgspec.Struct):
@@ -102,7 +102,7 @@ class NoColumn(msgspec.Struct):
 
 
 class Unsaved:
-    """Nothing that msgspec knows how to encode."""
+    """A class that msgspec cannot encode."""
 
 
 class OwnNameRow(Bare[Update, Panel, OwnName]):
@@ -114,7 +114,7 @@ class PartitionNameRow(Bare[Update, Panel, PartitionName]):
 
 
 class SameButForCaseRow(Bare[Update, Panel, SameButForCase]):
-    """A row with two columns that Delta cannot tell apart."""
+    """A row with two columns that Delta cannot distinguish."""
 
 
 class NoColumnRow(Bare[Update, Panel, NoColumn]):
@@ -126,15 +126,15 @@ class UnsavedState(Bare[Update, Unsaved, Reading]):
 
 
 class DictRow(Bare[Update, Panel, dict]):  # type: ignore[type-arg, type-var]  # wrong on purpose
-    """A row that is no Struct."""
+    """A row that is not a Struct."""
 
 
 class Untyped(Bare):  # type: ignore[type-arg]  # wrong on purpose
-    """Says none of its three types."""
+    """A transform without any of its three types."""
 
 
 class KeyedBy(Bare[Update, dict[S, int], Reading], Generic[S]):
-    """Leaves open what its state is keyed by."""
+    """A transform whose state has an open type of keys."""
 
 
 def decode_update(value: bytes) -> Update:

@@ -45,19 +45,19 @@ LIST = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null",
 
 
 class Node(msgspec.Struct):
-    """A list, as a record of its own kind."""
+    """A linked list: a record that contains its own type."""
 
     n: Node | None = None
 
 
 class Tree(msgspec.Struct):
-    """A record of records of its own kind."""
+    """A tree: a record with an array of its own type."""
 
     n: list[Tree]
 
 
 class Holder(msgspec.Struct):
-    """A message inside of another."""
+    """A message inside another message."""
 
     body: Update
 
@@ -69,7 +69,7 @@ class Either(msgspec.Struct):
 
 
 def plain(trade: Trade) -> dict[str, Any]:
-    """What a producer gives to its serializer."""
+    """Return the values that a producer passes to its serializer."""
     return {**msgspec.structs.asdict(trade), "side": trade.side.value, "where": msgspec.structs.asdict(trade.where)}
 
 
@@ -117,7 +117,7 @@ BYTES = {"type": "bytes"}
 
 @given(st.integers(1, 40), st.data())
 def test_a_decimal_is_what_was_written_or_refused(precision: int, data: st.DataObject) -> None:
-    """One of more digits than its schema allows came rounded: 12345.67 as 12350."""
+    """A decimal with more digits than its schema allows was rounded: 12345.67 to 12350."""
     scale, digits = data.draw(st.integers(0, precision)), data.draw(st.integers(1, 60))
     unscaled = data.draw(st.integers(-(10**digits) + 1, 10**digits - 1))
     decode = decoder(Priced, decimals(BYTES, precision, scale))
@@ -139,7 +139,7 @@ def test_a_fixed_decimal_of_more_digits_than_its_precision_is_refused() -> None:
 
 
 def test_a_huge_decimal_is_refused_before_its_digits_are_made() -> None:
-    """A megabyte took two minutes of a worker that nothing could interrupt."""
+    """A decimal of a megabyte took two minutes, in which nothing could interrupt the worker."""
     start = time.process_time()
     huge = zigzag(1_000_000) + b"\x12" * 1_000_000
     assert cause(decoder(Priced, decimals(BYTES, 9, 2)), GOOD[:5] + huge)[0] is DecodeCause.MALFORMED
@@ -208,7 +208,7 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
 @pytest.mark.parametrize("place", [0, 3])
 @pytest.mark.parametrize("own_record", ["Update", "Renamed"])
 def test_a_field_that_is_there_by_its_name_and_by_an_alias_is_read_by_its_name(own_record: str, place: int) -> None:
-    """A producer that renames a field writes both for a while. The old one came, or each message was refused."""
+    """A producer that renames a field writes both for a while; the old value was read, or each message was refused."""
     fields: Any = UPDATE["fields"]
     writers = {**UPDATE, "fields": [*fields[:place], {"name": "number", "type": "long"}, *fields[place:]]}
     renamed = {**fields[0], "aliases": ["number"]}
@@ -220,7 +220,7 @@ def test_a_field_that_is_there_by_its_name_and_by_an_alias_is_read_by_its_name(o
 
 
 class Odd(msgspec.Struct):
-    """Fields whose Avro defaults are not what their JSON says."""
+    """Fields whose Avro defaults differ from their form in JSON."""
 
     seq: int
     price: Decimal
@@ -249,7 +249,7 @@ DEFAULTS: dict[str, tuple[Any, Any, object]] = {
 
 
 def test_a_readers_default_has_the_type_of_its_field() -> None:
-    """They came as the schema's JSON has them: a decimal "1" as 1, others were refused with each message."""
+    """Defaults were read as the schema's JSON has them: a decimal "1" as 1; others led to refusals of each message."""
     seq = {"name": "seq", "type": "long"}
     fields = [{"name": name, "type": kind, "default": default} for name, (kind, default, _) in DEFAULTS.items()]
     own, older = ({"type": "record", "name": "Odd", "fields": each} for each in ([seq, *fields], [seq]))
@@ -269,7 +269,7 @@ def test_a_readers_default_that_is_no_value_of_its_type_is_refused_when_declared
 
 @pytest.mark.parametrize("default", [None, "0", 0.0, {}])
 def test_a_writers_default_may_fit_no_type(default: object) -> None:
-    """Nobody uses it, and registries took any for years: every message of such a schema was refused."""
+    """It is not used, and registries accepted any default for years; every message of such schemas was refused."""
     fields: Any = UPDATE["fields"]
     schema = {**UPDATE, "fields": [{**fields[0], "default": default}, *fields[1:]]}
     decode = decoder(Update, schema)
@@ -305,7 +305,7 @@ def test_a_message_that_does_not_resolve_to_the_readers_schema_is_refused(what: 
 @pytest.mark.parametrize("writers", [UPDATE, [SNAPSHOT, UPDATE]])
 @pytest.mark.parametrize("own", [UPDATE, [SNAPSHOT, UPDATE]])
 def test_a_record_and_a_union_resolve_to_each_other(writers: Any, own: Any) -> None:
-    """A record of a union that was resolved to a record came as an array, and a record as none of the union."""
+    """A record of a union that resolved to a record was read as an array, and a record matched no type of a union."""
     update, message_type = {"seq": 2, "id": "a", "value": 2.0}, Update if own is UPDATE else Snapshot | Update
     decode = decoder(message_type, writers, reader_schema=json.dumps(own))
     assert decode(frame(writers, update)) == Update(2, "a", 2.0)
@@ -350,7 +350,7 @@ WHOLE: Any = {"type": "record", "name": "acme.Whole", "fields": [{"name": "inner
 
 @pytest.mark.parametrize("referred", [[SNAPSHOT, UPDATE], [WHOLE]])
 def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> None:
-    """The events of a topic, each a schema of its own: every message came as one that does not fit its schema."""
+    """Events of a topic may each have a schema; every such message was refused because it did not fit its schema."""
     references = tuple(SchemaReference(f"acme.{one['name']}", json.dumps(one)) for one in referred)
     registered = RegisteredSchema("AVRO", json.dumps(["acme.Snapshot", "acme.Update"]), references)
     update = {"seq": 2, "id": "a", "value": 2.0}
@@ -430,7 +430,7 @@ UNFIT: dict[str, tuple[object, str]] = {
 
 
 def doubled(levels: int) -> dict[str, Any]:
-    """A record that holds the one below it twice: of no bytes, and 2^levels values."""
+    """Return a record that holds the record below twice: of zero bytes, and 2^levels values."""
     below: dict[str, Any] = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "null"}]}
     for level in range(1, levels):
         fields = [{"name": "a", "type": below}, {"name": "b", "type": f"R{level - 1}"}]
@@ -466,7 +466,7 @@ def test_a_schema_of_another_format_is_refused() -> None:
 
 
 def nested(levels: int) -> list[Any]:
-    """A union of records, each inside of the next: neither the text nor the JSON of it is deep."""
+    """Return a union of records, each nested in the next; neither its text nor its JSON is deep."""
     types = ["int", *(f"R{level}" for level in range(levels))]
     return [
         {"type": "record", "name": f"R{level}", "fields": [{"name": "a", "type": one}]}
@@ -487,7 +487,7 @@ TOO_DEEP = (DecodeCause.TOO_DEEP, "the message is nested too deeply")
 
 
 def test_a_message_is_nested_as_deeply_as_the_limit_wherever_it_is_read() -> None:
-    """Python's own limit counts the calls around the decoder: a prover would judge otherwise than a task."""
+    """Python's own limit also counts the calls around the decoder, so a prover and a task could differ."""
     decode = decoder(Node, LIST)
 
     def read(levels: int, calls: int) -> object:
@@ -504,7 +504,7 @@ def test_a_message_deeper_than_any_stack_is_refused() -> None:
 
 
 def test_levels_of_an_array_count_and_a_refused_message_leaves_no_trace() -> None:
-    """A tree of arrays of its own kind: each level of it is two, the record and the array."""
+    """Each level of a tree of arrays counts twice: the record and the array."""
     tree = {"type": "record", "name": "Tree", "fields": [{"name": "n", "type": {"type": "array", "items": "Tree"}}]}
     decode = decoder(Tree, tree)
     for levels, fits in ((LEVELS_MAX // 2, True), (LEVELS_MAX // 2 + 1, False)) * 3:

@@ -1,4 +1,4 @@
-"""What docs/decoders.md says can be typed in: streams are declared, settings load, every cause is explained."""
+"""The examples of docs/decoders.md work: streams are declared, settings load, every cause is explained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCKS = dict(re.findall(r"^```(.+?)$\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTA
 
 
 def as_module(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The code of the page as a user's module."""
+    """Return the code of the page as a user's module."""
     name = f"page_{block.replace(' ', '_')}"
     (tmp_path / f"{name}.py").write_text(BLOCKS[block])
     monkeypatch.syspath_prepend(tmp_path)

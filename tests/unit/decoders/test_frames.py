@@ -1,4 +1,4 @@
-"""Schema ids in headers, and frames of others: the first are read, the second are named."""
+"""Schema ids in headers are read, and the frames of other tools are named in the error."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_header_of_protobuf_ends_with_the_message_indexes(path: tuple[int, .
 
 
 def test_a_header_counts_before_a_frame_in_front_of_the_message() -> None:
-    """The body of another schema may begin like a frame: 0x00, and a known id."""
+    """The body of another schema may start like a frame: 0x00, and a known id."""
     odd = {"type": "record", "name": "Update", "fields": [{"name": "raw", "type": {**FIXED, "size": len(GOOD)}}]}
     decode = Avro().build_with(InMemory((avro(UPDATE), avro(odd))), Raw)
     assert decode(GOOD, ((HEADER, guid_header(FIRST_ID + 1)),)) == Raw(GOOD)
@@ -240,7 +240,7 @@ def test_a_fold_reads_the_ids_of_its_messages_in_their_headers() -> None:
 
 
 class Tenants(Decoder):
-    """A decoder of a user, to whom a header says how long a value may be."""
+    """A user's decoder that puts the tenant of a header in front of a value."""
 
     reads_headers = True
 

@@ -1,4 +1,4 @@
-"""What an id stands for is asked once; an unknown one is a verdict, a silent registry is none."""
+"""A schema id is requested once; an unknown id is a verdict, and a silent registry is not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD = frame(UPDATE, {"seq": 2, "id": "abc", "value": 2.0})
 
 @dataclass(frozen=True)
 class Answers(Registry):
-    """Gives prepared answers, one after the other, and remembers the questions."""
+    """A registry that returns prepared answers in order and records the questions."""
 
     given: list[RegisteredSchema | Exception | None]
     asked: list[int] = field(default_factory=list)
@@ -86,7 +86,7 @@ def test_a_registry_that_does_not_answer_is_no_verdict_and_is_asked_again() -> N
 
 @pytest.mark.parametrize("error", [ValueError("no such city"), KeyError("token"), UnicodeError("surrogate")])
 def test_a_registry_client_that_fails_in_another_way_is_no_verdict_either(error: Exception) -> None:
-    """A ValueError of it was a verdict on each message: a class that counts dropped them all."""
+    """A ValueError of the client was a verdict on each message: a class that counts dropped all messages."""
     decode = Avro().build_with(Answers([error, avro(UPDATE)]), Update)
     with pytest.raises(RegistryUnreachable, match=f"the client of the schema registry failed: {type(error).__name__}"):
         decode(GOOD)

@@ -1,4 +1,4 @@
-"""A registry behind HTTP: what it says of an id, and every way in which it says nothing."""
+"""A registry behind HTTP: its answer for an id, and every way in which the answer is missing."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_nobody_at_the_address_is_said_as_such() -> None:
 def test_an_answer_that_is_no_schema_is_no_verdict(schemas: HttpSchemas, answer: tuple[int, bytes], said: str) -> None:
     schemas.refusing = [answer]
     assert said in problem(patient(schemas))
-    assert len(schemas.asked) == 1  # not even where a redirect points
+    assert len(schemas.asked) == 1  # a redirect is not followed
 
 
 def test_an_answer_larger_than_any_schema_is_broken_off(schemas: HttpSchemas, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_an_answer_larger_than_any_schema_is_broken_off(schemas: HttpSchemas, mo
 
 
 def drip(server: socket.socket) -> None:
-    """Answer with a header a while, each of which comes before any timeout of a socket."""
+    """Answer with a header at a time, each before any timeout of a socket."""
     with suppress(OSError):
         connection, _ = server.accept()
         with connection:
@@ -170,7 +170,7 @@ def test_the_password_is_fetched_where_it_is_needed_and_shown_nowhere(
 
 
 def test_a_password_of_any_letters_is_sent_as_utf_8(schemas: HttpSchemas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first letter outside of Latin-1 was an error about each message, which showed the letter."""
+    """A first letter outside of Latin-1 led to an error about each message, which showed the letter."""
     schemas.register("updates-value", TEXT)
     schemas.authorization = "Basic " + base64.b64encode(f"läser:{CANARY}€".encode()).decode()
     monkeypatch.setenv("REGISTRY_CANARY", f"{CANARY}€")

@@ -1,4 +1,4 @@
-"""Numbers in JSON against a second reading of their grammar: exact, rounded once, or refused; never another number."""
+"""Numbers in JSON against a second reader of their grammar: exact, rounded once, or refused; never another number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 REFUSED = "undecodable"
 DIGITS_MAX = 4_300
-"""Of an integer: the limit of Python, which would take minutes for more."""
+"""Digits of an integer: the limit of Python, which would take minutes for more digits."""
 
 
 class Whole(msgspec.Struct):
@@ -50,7 +50,7 @@ def read_exact(text: str) -> object:
 
 
 NO_SIGN = "-0"
-"""An integer, and there is no zero below zero; `-0.0` is another number."""
+"""An integer zero has no sign; `-0.0` is another number."""
 READINGS: dict[type[Any], Callable[[str], object]] = {Whole: read_whole, Float: read_float, Exact: read_exact}
 
 digits = st.text("0123456789", min_size=1, max_size=25)
@@ -80,7 +80,7 @@ def test_a_number_is_the_one_that_was_sent_or_the_message_is_refused(kind: type[
         found = decode(f'{{"v":{text}}}'.encode()).v
     except msgspec.DecodeError:
         found = REFUSED
-    is_text = kind is Exact and text == '"1"'  # a Decimal may come as text
+    is_text = kind is Exact and text == '"1"'  # a Decimal may be a text
     expected = READINGS[kind](text.strip(' "')) if NUMBER.fullmatch(text.strip(" ")) or is_text else REFUSED
     assert (type(found), repr(found)) == (type(expected), repr(expected))
 
@@ -101,6 +101,6 @@ def test_what_is_no_number_is_malformed(text: str) -> None:
 
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=5))
 def test_of_a_key_that_is_there_several_times_the_last_counts(numbers: list[int]) -> None:
-    """As JSON's readers have it in all languages that matter; docs/decoders.md says so."""
+    """As in the JSON readers of all common languages; docs/decoders.md documents it."""
     text = ",".join(f'"v":{number}' for number in numbers)
     assert Json().build(Whole)(f"{{{text}}}".encode()) == Whole(numbers[-1])

@@ -1,4 +1,4 @@
-"""Protobuf in the frame of a registry: the schema says which message it is; nothing else is read as one."""
+"""Protobuf in the frame of a registry: the schema names the message, and other bytes are not read as one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monk
 
 @pytest.mark.parametrize("body", [b"\x12\x04GOOD", b"\x15\x01\x00\x00\x00"])
 def test_an_enum_of_another_wire_type_is_refused_as_any_field(body: bytes) -> None:
-    """Text and a fixed number where the class has an enum: it was taken for absent, so its default came."""
+    """An enum field with a text or a fixed number was treated as absent, so its default was read."""
     assert cause(decoder(Update.Origin), protobuf_frame(body, (1, 0))) == (
         DecodeCause.WRONG_TYPE,
         "acme.panels.Update.Origin.quality (field 2) has another wire type",
@@ -117,13 +117,13 @@ def test_an_enum_of_another_wire_type_is_refused_as_any_field(body: bytes) -> No
 
 
 def length(body: bytes) -> bytes:
-    """Protobuf's own varint, without zigzag, of fewer than 16,384 bytes."""
+    """Return the length of a body below 16,384 bytes as Protobuf's varint, without zigzag."""
     size = len(body)
     return bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
 
 
 def inside(field: int, body: bytes) -> bytes:
-    """A field of a message that holds another one."""
+    """Return a field that contains a message."""
     return bytes([field << 3 | 2]) + length(body) + body
 
 
@@ -193,7 +193,7 @@ MADE_WRONG: dict[str, tuple[type[Any], bytes, DecodeCause, str]] = {
 
 @pytest.mark.parametrize("what", MADE_WRONG)
 def test_what_the_library_gets_wrong_is_refused(what: str) -> None:
-    """Each came as a message: with a default, a cut number, bytes for text, or a time that is none."""
+    """Each was read as a message: with a default, a cut number, bytes for text, or an invalid time."""
     message, body, expected, problem = MADE_WRONG[what]
     message.FromString(body)
     package, _, name = message.DESCRIPTOR.full_name.rpartition(".")
@@ -270,7 +270,7 @@ def test_the_messages_of_a_file_are_those_that_the_compiler_found(module: object
 def compiled(
     path: tuple[int, ...], package: str, messages: Iterable[descriptor_pb2.DescriptorProto]
 ) -> Iterable[tuple[tuple[int, ...], str]]:
-    """The compiler's messages; those that it makes of maps stand in no file, and are not counted."""
+    """Yield the compiler's messages, without the messages of maps, which are not written in a file."""
     written = [message for message in messages if not message.options.map_entry]
     for number, message in enumerate(written):
         yield (*path, number), f"{package}.{message.name}"

@@ -1,4 +1,4 @@
-"""Protobuf against a second reading of its encoding: for every type and all bytes the same fields, or none."""
+"""Protobuf against a second reader of its encoding: for every type and all bytes the same fields, or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAULTS = st.sampled_from((None, corrupt))
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """The fields of a message of the library, with all defaults."""
+    """Return the fields of a message of the library, with all defaults."""
     return {one.name: plain_field(message, one) for one in message.DESCRIPTOR.fields}
 
 
@@ -55,7 +55,7 @@ def by_specification(file: File, body: bytes) -> str:
 
 @given(st.randoms(use_true_random=False), FAULTS)
 def test_what_is_written_is_read_or_refused_as_the_encoding_has_it(random: Random, fault: Any) -> None:
-    """Numbers that were cut, nested fields that looked absent, bytes for text, times that are none."""
+    """Once accepted: cut numbers, nested fields that seemed absent, bytes for text, and invalid times."""
     file = File(random)
     body = Bytes(random, file.messages).message(f".{PACKAGE}.M0")
     if fault is not None:

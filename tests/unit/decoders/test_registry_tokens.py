@@ -1,4 +1,4 @@
-"""A registry that takes tokens of OpenID Connect: who gets the secret, when a token is renewed, and every refusal."""
+"""A registry with OpenID Connect tokens: who receives the secret, when a token is renewed, and every refusal."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_token_that_no_header_may_hold_is_refused(
 def test_a_login_of_the_home_folder_is_sent_to_nobody(
     registry: HttpRegistry, schemas: HttpSchemas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library for HTTP would send it instead of the token."""
+    """The HTTP library would send the login instead of the token."""
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password mine\n")
     (tmp_path / ".netrc").chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
