@@ -1,4 +1,4 @@
-"""What lives from task to task costs the garbage collector nothing, and cycles do not stay."""
+"""Objects that outlive tasks cost the garbage collector nothing, and cycles are collected."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def test_no_task_waits_for_the_collector_while_the_process_does_not_grow() -> No
 
 
 def test_a_process_that_grows_by_cycles_is_collected_after_the_next_task() -> None:
-    memory = [GROWTH_BYTES]  # of a process that gives back nothing to the system, unlike this one
+    memory = [GROWTH_BYTES]  # of a process that returns no memory to the system, unlike this process
     schedule = CollectorSchedule(read_memory=lambda: memory[-1])
     with schedule.pause():
         found = weakref.ref(Cycle())
-        memory.append(3 * GROWTH_BYTES)  # what a task needs for itself is no growth
+        memory.append(3 * GROWTH_BYTES)  # the memory of a task itself is not growth
     assert found() is not None
     with schedule.pause():
         pass
     assert found() is None
-    with schedule.pause():  # measured again: this task is not blamed for those before
+    with schedule.pause():  # measured again: this task is not blamed for earlier tasks
         found = weakref.ref(Cycle())
     assert found() is not None
 
 
 def test_the_memory_of_a_process_is_what_it_holds() -> None:
-    """By a mapping of its own: a large process may still hold what an allocation then takes."""
+    """A mapping is used because a large process may serve an allocation from memory that it already holds."""
     before = read_memory_bytes()
     with mmap.mmap(-1, GROWTH_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held:
         for at in range(0, GROWTH_BYTES, mmap.PAGESIZE):
@@ -63,7 +63,7 @@ def test_the_memory_of_a_process_is_what_it_holds() -> None:
 
 
 def test_the_collector_finds_nothing_to_look_at_between_tasks() -> None:
-    """PySpark calls it after each task: to look at all that the task decoded would cost as much again."""
+    """PySpark calls it after each task: a visit of all objects that the task decoded would double the cost."""
     with CollectorSchedule().pause():
         made = [Cycle() for _ in range(1_000)]
     assert len(gc.get_objects()) < len(made)
@@ -76,7 +76,7 @@ def test_what_outlives_tasks_is_looked_at_now_and_then() -> None:
     gone = weakref.ref(kept)
     with schedule.pause():
         del kept
-    assert gone() is not None  # frozen: not looked at
+    assert gone() is not None  # frozen: not visited
     times[0] = POLL_SECONDS
     with schedule.pause():
         pass
@@ -104,7 +104,7 @@ def test_a_worker_of_spark_leaves_the_look_to_pyspark_which_sends_the_result_fir
 
     with_end(task)()
     assert gc.isenabled()
-    assert len(gc.get_objects()) < len(made)  # for the look of PySpark after every task
+    assert len(gc.get_objects()) < len(made)  # for PySpark's collection after every task
     times[0] = POLL_SECONDS
     with_end(task)()
     assert left[0]() is not None

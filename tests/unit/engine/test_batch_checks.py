@@ -1,4 +1,4 @@
-"""What the driver sees in a whole batch: a session in two partitions of its topic, a burst of refused messages."""
+"""Checks of the driver over a whole batch: a session in two partitions of its topic, a burst of refused messages."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def worked(
     topic: str = "t",
     counts: MessageCounts | None = None,
 ) -> TaskResult:
-    """The result of one range in which these sessions began, and these ended."""
+    """Return the result of one range in which these sessions started or ended."""
     position = Position(topic=topic, topic_id=topic, partition=partition, next_offset=5, is_only=False)
     result = RangeResult(
         range=PlannedRange(position, 9),
@@ -111,7 +111,7 @@ def worked(
 
 
 def moved(homes: SessionPartitions, *batch: TaskResult, integrity: IntegrityClass = STRICT) -> list[tuple[int, int]]:
-    """Partition and offset of what is found."""
+    """Return the partition and offset of each finding."""
     found: tuple[Finding, ...] = homes.find_split_sessions(batch, integrity)
     return [(each.partition, each.offset) for each in found]
 

@@ -1,4 +1,4 @@
-"""An order to commit waiting messages: due until those of its moment are read, and for the writer that was asked."""
+"""An order to commit waiting messages: due until the messages of its moment are read, and only for its writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = st.lists(st.tuples(EVENTS, st.integers(0, 1), st.integers(1, 3)), max_si
 
 
 class Model:
-    """The plain table: for each partition its end, its position, and the end at the moment of the order."""
+    """A plain model: the end and the position of each partition, and its end at the moment of the order."""
 
     def __init__(self) -> None:
         self.end = [0, 0]

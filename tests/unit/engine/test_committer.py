@@ -1,4 +1,4 @@
-"""A batch is committed only after all that must follow the one before, and waits for nothing else."""
+"""A batch is committed only after the required steps of the previous batch, and waits for nothing else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeyp
 
 
 class Late(Future[Any]):
-    """Work that nobody has done until somebody waits for it."""
+    """Work that is done only when its result is awaited."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Late(Future[Any]):
 
 
 class LateExecutor(ThreadPoolExecutor):
-    """Threads that never come to their work by themselves, as on a machine that is busy with something else."""
+    """Threads that never start their work by themselves, as on a busy machine."""
 
     @override
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -74,7 +74,7 @@ class LateExecutor(ThreadPoolExecutor):
 def test_a_batch_waits_until_the_side_tables_hold_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise they lack more than the last batch, which is all that the next start can add to them."""
+    """Otherwise they lack more than the last batch, and the next start can add only the last batch."""
     monkeypatch.setattr(offline_stream, "ThreadPoolExecutor", LateExecutor)
     stream, held = Offline(keeping(), tmp_path), list[list[int]]()
     commit = OutputLog.commit
@@ -108,7 +108,7 @@ def test_a_batch_of_which_a_file_is_cut_before_its_commit_is_not_committed(
 
 
 def test_positions_are_published_with_the_first_batch_then_at_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first run that is killed a moment later has its group: a mistyped table root is not read as a new stream."""
+    """A first run that is killed a moment later has its group, so a mistyped table root is not read as a new stream."""
     sent = list[int]()
 
     class Kept(ConsumerGroup):
@@ -142,4 +142,4 @@ def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_th
         for offset in range(1, 6):
             publisher.publish([Position(topic="a", topic_id="id-a", partition=0, next_offset=offset)])
         may_end.set()
-    assert sent in ([5], [1, 5])  # the first one may have begun before the second one came
+    assert sent in ([5], [1, 5])  # the first publication may have started before the second

@@ -1,4 +1,4 @@
-"""Questions that a batch asks of every partition: the answer of the short way is the plain one, for any cluster."""
+"""Questions of a batch about every partition: the fast answer equals the plain answer, for any cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW_MS = 10_000_000
 
 @st.composite
 def clusters(draw: st.DrawFn) -> ClusterView:
-    """Topics, some with another id than that of their positions, and offsets of some of their partitions."""
+    """Draw topics, some with another id than their positions have, and offsets of some of their partitions."""
     topics = dict[str, Topic]()
     ends = dict[TopicIdPartition, PartitionOffsets]()
     for name in draw(st.sets(st.sampled_from(NAMES))):
@@ -38,7 +38,7 @@ def clusters(draw: st.DrawFn) -> ClusterView:
 
 @st.composite
 def positions(draw: st.DrawFn) -> dict[TopicIdPartition, Position]:
-    """Positions of some partitions."""
+    """Draw positions of some partitions."""
     found = dict[TopicIdPartition, Position]()
     for name in NAMES:
         for partition in range(draw(st.integers(0, 3))):
@@ -54,7 +54,7 @@ def positions(draw: st.DrawFn) -> dict[TopicIdPartition, Position]:
 
 
 def judge(position: Position, view: ClusterView) -> str | None:
-    """The fault of a position, one question after another."""
+    """Return the fault of a position, by one check after another."""
     topic = view.topics.get(position.topic)
     ends = view.ends.get(position.key)
     if topic is None:

@@ -33,7 +33,7 @@ SESSIONS = st.lists(st.builds(SuspendedSession, st.sampled_from(["x", "y"]), COU
 
 @st.composite
 def positions(draw: st.DrawFn, number: int) -> Position:
-    """A position with any of the rare columns."""
+    """Draw a position with any of the rare columns."""
     return Position(
         topic=f"t{number}",
         topic_id=f"id-{number}",
@@ -57,7 +57,7 @@ def positions(draw: st.DrawFn, number: int) -> Position:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[RangeResult], list[Position], dict[TopicIdPartition, PartitionOffsets]]:
-    """Results, quiet positions, and the ends of some partitions."""
+    """Draw results, quiet positions, and the ends of some partitions."""
     worked = [draw(positions(number)) for number in range(draw(st.integers(0, 4)))]
     quiet = [draw(positions(number)) for number in range(10, 10 + draw(st.integers(0, 3)))]
     results = []

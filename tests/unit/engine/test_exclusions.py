@@ -1,4 +1,4 @@
-"""Messages are cut at suspensions, at a cost that hardly grows with their number."""
+"""Messages are cut at suspensions, at a cost that hardly grows with the number of suspensions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 HOLES = 10_000
 COMPARED_MAX = 100
-"""Comparisons for each message."""
+"""Comparisons for each message, at most."""
 
 
 class Counted(int):
-    """An offset that counts how often it is compared."""
+    """An offset that counts its comparisons."""
 
     compared: ClassVar[int] = 0
 
@@ -39,7 +39,7 @@ def test_no_piece_spans_a_suspension() -> None:
 
 
 def test_the_holes_of_a_compacted_log_cost_little_a_message() -> None:
-    """There may be as many as messages: each would be compared with each."""
+    """There may be as many holes as messages, and a plain search would compare each message with each hole."""
     without = Exclusions(suspend_at=tuple(Counted(2 * n + 1) for n in range(HOLES)))
     assert [without.suspended_before(offset) for offset in (0, 1, 2, 3, 2 * HOLES)] == [0, 1, 1, 3, 2 * HOLES - 1]
     Counted.compared, messages = 0, [at(2 * n) for n in range(0, HOLES, 100)]

@@ -1,4 +1,4 @@
-"""What becomes of a fold decides the bounds of the next one, until one is complete."""
+"""The outcome of a fold decides the bounds of the next fold, until a fold is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE = FoldBounds(until=100, without=Exclusions(killing=(7,)))
 
 
 def at(offset: int) -> Finding:
-    """A violation at an offset."""
+    """Return a violation at an offset."""
     position = Position(topic="t", topic_id="id", partition=0, next_offset=0)
     return Finding.at(position, "transform raised", offset=offset, until=offset + 1)
 
@@ -47,7 +47,7 @@ def refused_at(offset: int) -> MessageFailed:
 
 
 def released_by(at_offset: int, offset: int) -> MessageFailed:
-    """A buffered message fails while a later one is processed."""
+    """Return the failure of a buffered message while a later message is processed."""
     return MessageFailed(at(offset), at_offset, is_buffered=True)
 
 
@@ -72,7 +72,7 @@ def test_a_range_ends_before_a_message_that_fails_where_too_many_did() -> None:
 
 
 def test_a_range_ends_behind_a_message_that_releases_one_too_many_that_fail() -> None:
-    """Before it there may be nothing: it may be the first of its range, and release any number."""
+    """It may be the first message of its range and release any number, so the range cannot end before it."""
     bounds = narrowed(WHOLE, *(released_by(50, offset) for offset in FAILED))
     assert bounds.until == 100
     ended = narrowed(bounds, released_by(50, 40))
@@ -84,7 +84,7 @@ def test_a_range_ends_behind_a_message_that_releases_one_too_many_that_fail() ->
 
 @pytest.mark.parametrize("outcome", [FoldStopped(at(30)), refused_at(30)])
 def test_what_the_transform_refuses_before_a_release_comes_first(outcome: FoldOutcome) -> None:
-    """However old the message is that was released."""
+    """The age of the released message does not matter."""
     assert outcome.offset < released_by(50, 3).offset
 
 

@@ -1,4 +1,4 @@
-"""A range ends where its quarantine is full: after a whole message, whatever that did to its session."""
+"""A range ends when its quarantine is full: after a whole message, with any effect on its session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STREAM = adding("testing", Strict(evidence=LogOnly(), on_violation=Suspend()))
 
 
 def large(value: int) -> Update:
-    """An update of the largest size that is stored whole."""
+    """Return an update of the largest size that is stored whole."""
     return Update(0, {"x" * (VALUE_BYTES_MAX - 500): value})
 
 
@@ -58,7 +58,7 @@ def test_a_message_that_fills_the_quarantine_suspends_its_session_all_the_same()
 def test_all_ranges_of_a_task_together_hold_a_bounded_number_of_rejected_messages(
     counts: list[int], of_range: int, of_task: int, run_messages: int
 ) -> None:
-    """Garbage in many partitions at once must not fill the memory of a worker."""
+    """Simultaneous garbage in many partitions must not fill the memory of a worker."""
     logs = {f"t{n}": [InLog(at, b"s", b"{") for at in range(count)] for n, count in enumerate(counts)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rejects, "KEPT_BYTES_MAX", of_range)

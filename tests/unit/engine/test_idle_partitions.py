@@ -18,7 +18,7 @@ ENDS = {READ.key: PartitionOffsets(start=0, stable_end=5, high_watermark=5)}
 
 
 def advance(idle: IdlePartitions, position: Position, clock: float) -> Position:
-    """What a batch makes of a position at a time of both clocks."""
+    """Return the position after a batch at a time of both clocks."""
     ends = {READ.key: msgspec.structs.replace(ENDS[READ.key], high_watermark=position.next_offset)}
     moved = idle.advance_watermarks({READ.key: position}, ends, NOW_US + int(clock) * SECOND, clock)
     return msgspec.structs.replace(position, watermark_us=moved.get(READ.key, position.watermark_us))
@@ -35,7 +35,7 @@ def test_the_watermark_of_a_partition_without_messages_follows_the_clock() -> No
 
 
 def test_a_partition_that_is_retired_leaves_nothing_behind() -> None:
-    """Read again, its time begins anew; until then it is no part of a long run."""
+    """It uses no memory in a long run, and its time restarts when it is read again."""
     idle = IdlePartitions(EventTime(idle_advance=timedelta(seconds=10)))
     advance(idle, READ, 0.0)
     assert idle.advance_watermarks({}, {}, NOW_US, 9.0) == {}

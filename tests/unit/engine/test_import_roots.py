@@ -1,4 +1,4 @@
-"""The folder that executors import the module of a stream from."""
+"""The folder from which executors import the module of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def test_a_module_and_a_package_have_the_folder_above_their_first_name(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Executors look for `assets_of_roots.plants` in it."""
+    """Executors import `assets_of_roots.plants` from it."""
     path = tmp_path / "assets_of_roots" / file
     path.parent.mkdir(parents=True)
     path.touch()

@@ -1,4 +1,4 @@
-"""Cases about all objects and all memory of a process: they run in one that has few of both.
+"""Cases about all objects and all memory of a process: they run in a process that has few of both.
 
 In a process of many tests a full collection visits millions of objects, and the system may swap out memory meanwhile.
 """

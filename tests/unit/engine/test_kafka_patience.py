@@ -1,4 +1,4 @@
-"""A question that Kafka does not answer is asked again: for ever, for a while, or until the run is to end."""
+"""A request that Kafka does not answer is repeated: forever, for a while, or until the run must end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 TUNING = Tuning()
 QUESTION_SECONDS = some.floats(0.01, 20.0)
 OUTAGES = some.lists(QUESTION_SECONDS, max_size=60)
-"""How long each question takes that is not answered."""
+"""The duration of each unanswered request, in seconds."""
 
 
 class Time:
-    """The clock of the module, moved by pauses and questions alone."""
+    """The clock of the module, moved only by pauses and requests."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -46,7 +46,7 @@ def clock() -> Iterator[Time]:
 
 
 def ask_through(clock: Time, failures: Sequence[tuple[float, KafkaError]]) -> Callable[[], str]:
-    """A question that fails as listed, and is answered then."""
+    """Return a request that fails as listed, and is then answered."""
     left = list(failures)
 
     def ask() -> str:

@@ -46,7 +46,7 @@ class Inner(msgspec.Struct):
 
 
 class Wide(msgspec.Struct):
-    """A row of every kind of column that holds text."""
+    """A row with every kind of column that holds text."""
 
     text: str
     content: bytes
@@ -73,7 +73,7 @@ WIDE = some.builds(
 
 
 def make_proof(rows: int, session: str = "s") -> Provenance:
-    """The provenance of rows of two partitions."""
+    """Return the provenance of rows of two partitions."""
     first = rows // 3
     runs = [PartitionRun("t", "id", 0, first), PartitionRun("u", "id-u", 1, rows - first)]
     offsets = list(range(100, 100 + rows))
@@ -103,7 +103,7 @@ def test_rows_are_the_same_in_record_batches_of_any_size(
 
 
 def find_text_bytes(column: pa.Array[Any]) -> int:
-    """Bytes of plain text in a column, which the bound is about; nested ones are measured before they are made."""
+    """Return the bytes of plain text in a column, which the bound limits; nested text is measured earlier."""
     if column.type not in {pa.string(), pa.binary()} or (content := column.buffers()[-1]) is None:
         return 0
     return content.size
@@ -114,7 +114,7 @@ def find_text_bytes(column: pa.Array[Any]) -> int:
 def test_a_value_that_no_column_holds_is_named_with_the_limit(
     monkeypatch: pytest.MonkeyPatch, column: str, *, native: bool
 ) -> None:
-    """The limit of Arrow and Parquet is 2 GiB; of more inside a list or a map Arrow would end the process."""
+    """Arrow and Parquet hold at most 2 GiB, and Arrow would end the process for more inside a list or a map."""
     monkeypatch.setattr(row_encoder, "BATCH_BYTES_MAX", 500)
     monkeypatch.setattr(row_encoder, "VALUE_BYTES_MAX", 1_000)
     small = Wide("a", b"", 1, None, [], {}, Inner("", 1), [])
@@ -134,7 +134,7 @@ def test_a_value_that_no_column_holds_is_named_with_the_limit(
 
 
 class Emitting(msgspec.Struct):
-    """A message: how many rows of which size it emits, and how."""
+    """A message: the number and size of the rows that it emits, and how."""
 
     seq: int
     rows: int
@@ -143,13 +143,13 @@ class Emitting(msgspec.Struct):
 
 
 class Counter(msgspec.Struct):
-    """A state."""
+    """A state with the number of rows."""
 
     rows: int = 0
 
 
 class Emitted(msgspec.Struct, weakref=True):
-    """A row that knows how many there are."""
+    """A row that counts its instances."""
 
     number: int
     text: str
@@ -158,7 +158,7 @@ class Emitted(msgspec.Struct, weakref=True):
 
 
 def make_row(number: int, size: int) -> Emitted:
-    """A row, counted while it is in memory."""
+    """Return a row that is counted while it is in memory."""
     row = Emitted(number, "x" * size)
     Emitted.alive += 1
     Emitted.most = max(Emitted.most, Emitted.alive)
@@ -167,7 +167,7 @@ def make_row(number: int, size: int) -> Emitted:
 
 
 def forget_row() -> None:
-    """A row is gone."""
+    """Decrease the count of rows."""
     Emitted.alive -= 1
 
 
@@ -176,7 +176,7 @@ FAILS_AT = 13
 
 
 class Emitter(Transform[Emitting, Counter, Emitted]):
-    """Emits as many rows as a message says, at each kind of message."""
+    """A transform that emits the rows that a message requests, for each kind of message."""
 
     @override
     def envelope(self, message: Emitting, record: Record) -> Envelope:
@@ -209,7 +209,7 @@ class Emitter(Transform[Emitting, Counter, Emitted]):
 
 
 def emitting(*rules: InRange) -> AnyStream:
-    """The stream."""
+    """Return a stream with these rules."""
     stream = Stream(
         name="emitting",
         topics=Topics(pattern="t"),
@@ -230,7 +230,7 @@ MESSAGES = some.lists(
 
 
 def make_log(messages: Iterable[tuple[int, int, str]]) -> list[InLog]:
-    """The messages of one session."""
+    """Return the messages of one session."""
     sent = [Emitting(number, *message) for number, message in enumerate(messages, 1)]
     return [InLog(at, b"s", msgspec.json.encode(message)) for at, message in enumerate(sent)]
 
@@ -245,7 +245,7 @@ def run_tuned(
 
 @contextmanager
 def small_chunks(chunk_rows: int, bytes_max: int) -> Iterator[None]:
-    """Chunks and record batches of a few rows and bytes."""
+    """Limit chunks and record batches to a few rows and bytes."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("row_buffer", "fold", "task"):
             patch.setattr(f"lockstep.engine.executor.{module}.CHUNK_ROWS", chunk_rows)
@@ -301,12 +301,12 @@ def test_a_range_ends_by_bytes_at_a_whole_message_without_a_second_fold(tmp_path
     assert [result.is_cut for result in cut.results] == [True] * len(others) + [False]
     assert all(item.reached.next_offset > 1 for item in first.ranges)
     assert {item.trouble for item in first.ranges} == {row_buffer.ROWS_FULL}
-    assert 2 * len(cut.results) == MACHINE.reads  # one for each batch, and one after it
+    assert 2 * len(cut.results) == MACHINE.reads  # one read for each batch, and one read after it
     assert [row["number"] for row in cut.rows["a"]] == list(range(1, 301))
 
 
 def test_a_range_with_little_is_not_held_up_by_one_with_much(tmp_path: Path) -> None:
-    """Each has its share, even where another has taken more than all shares before it was read."""
+    """Each range has its share, even if another range has used more than all shares before it was read."""
     logs = {"a": make_log([(100, 100, "yield")] * 30), "b": make_log([(1, 1, "yield")] * 30)}
     with small_chunks(10, 10**6):
         batches = BatchesInMemory(
@@ -346,7 +346,7 @@ def test_of_a_list_all_rows_are_in_memory_already_and_it_has_no_bound(tmp_path: 
 
 
 def test_rows_that_wait_for_others_are_encoded_when_their_messages_are_large(tmp_path: Path) -> None:
-    """Many partitions with a few large messages each are less than a chunk, each of them."""
+    """Many partitions have a few large messages each, and each partition has less than a chunk."""
     logs = {f"t{n}": make_log([(1, 10_000, "list" + "x" * 10_000)] * 3) for n in range(40)}
     gc.collect()
     Emitted.alive = Emitted.most = 0
@@ -362,7 +362,7 @@ def test_rows_that_wait_for_others_are_encoded_when_their_messages_are_large(tmp
 def test_more_than_two_gibibytes_of_rows_are_split_and_a_value_of_more_than_one_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """With the real limits: five rows of 500 MB are more than Arrow's arrays hold, a nested text of 1 GiB ends it."""
+    """With the real limits: five rows of 500 MB exceed Arrow's arrays, and a nested text of 1 GiB ends the process."""
     if not native:
         monkeypatch.setattr(row_encoder, "extension", None)
     half = 500_000_000
@@ -381,7 +381,7 @@ def test_more_than_two_gibibytes_of_rows_are_split_and_a_value_of_more_than_one_
 
 
 def read_lengths(file: Path) -> list[int]:
-    """Lengths of the texts of a file, row group by row group."""
+    """Return the lengths of the texts of a file, row group by row group."""
     stored = pq.ParquetFile(file)
     groups = (stored.read_row_group(group, columns=["text"]) for group in range(stored.num_row_groups))
     return [length for group in groups for length in pc.binary_length(group["text"]).to_pylist()]

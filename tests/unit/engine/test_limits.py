@@ -1,4 +1,4 @@
-"""A limit of the machine or of a library is no verdict on a message: the task is tried again with less."""
+"""A limit of the machine or of a library is not a verdict on a message: the task is retried with less."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def limit_machine(
     act: Callable[[], None] | None = None,
     renew: Callable[[], None] | None = None,
 ) -> None:
-    """Set the limits of the machine, or what each use of it does."""
+    """Set the limits of the machine, or the effect of each use of it."""
     fresh = Machine(capacity, hook, error, act=act, on_renewal=renew)
     for name in ("capacity", "hook", "error", "used", "reads", "act", "on_renewal"):
         setattr(MACHINE, name, getattr(fresh, name))
 
 
 def describe(batches: BatchesInMemory) -> dict[str, list[tuple[object, ...]]]:
-    """The rows by topic, with their provenance."""
+    """Return the rows by topic, with their provenance."""
     return {
         topic: [tuple(row[name] for name in ("_offset", "_row", "seq", "total")) for row in rows]
         for topic, rows in batches.rows.items()
@@ -92,7 +92,7 @@ def describe(batches: BatchesInMemory) -> dict[str, list[tuple[object, ...]]]:
 
 
 def find_judged(batches: BatchesInMemory) -> list[object]:
-    """What a batch judged: findings, and files of quarantine and late table."""
+    """Return the judgements of a batch: findings, and files of the quarantine and of the late table."""
     judged: list[object] = [item.finding for result in batches.results for item in result.ranges if item.finding]
     return judged + [file for result in batches.results for file in (*result.quarantine, *result.late)]
 
@@ -169,13 +169,13 @@ def test_a_panic_while_rows_are_encoded_changes_none(monkeypatch: pytest.MonkeyP
     expected = describe(run_batches(metering(), logs))
 
     class Panicking:
-        """The extension, of which one function panics."""
+        """An extension with one function that panics."""
 
         def __getattr__(self, name: str) -> object:
             return self.panic if name == method else getattr(extension, name)
 
         def panic(self, *_: object) -> None:
-            """As the extension does."""
+            """Panic as the extension does."""
             raise make_panic()
 
     monkeypatch.setattr(row_encoder, "extension", Panicking())
@@ -186,7 +186,7 @@ def test_a_panic_while_rows_are_encoded_changes_none(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.fault("F11")
 def test_handles_that_a_transform_keeps_end_ranges_earlier() -> None:
-    """The real limit of the process: the engine itself needs some of its handles, for tables and state."""
+    """With the real limit of the process: the engine itself needs some handles, for tables and state."""
     before, spare = resource.getrlimit(resource.RLIMIT_NOFILE), 60
     held = list[int]()
 
@@ -251,8 +251,8 @@ print(limits.find_judged(batches), batches.totals()["with_rows"], batches.result
 
 @pytest.mark.fault("F11")
 def test_memory_that_a_transform_takes_ends_ranges_earlier() -> None:
-    """The real limit of a process."""
-    pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # its own one does not recover
+    """With the real limit of a process."""
+    pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # Arrow's own pool does not recover
     environment = {**os.environ, **pool}
     done = subprocess.run(
         [sys.executable, "-c", STARVED], capture_output=True, text=True, check=False, env=environment, timeout=120

@@ -1,4 +1,4 @@
-"""A stable end that does not move while the log grows is told, in time and not before; one that moves is not."""
+"""A stable end that stays while the log grows is reported, in time and not before; a moving end is not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seen(ends: tuple[int, int, int] | None) -> ClusterView:
 
 
 def stalls(*looks: tuple[float, tuple[int, int, int] | None]) -> tuple[OpenTransaction, ...]:
-    """What is told after these looks, each a time and what was seen, with a patience of a minute."""
+    """Return the stalls after these reads, each with its time and offsets, for a patience of a minute."""
     assert all(earlier < later for (earlier, _), (later, _) in pairwise(looks))
     ends = LastStableOffsets()
     for clock, each in looks:

@@ -1,4 +1,4 @@
-"""Lookup tables as workers load them and as the driver pins them."""
+"""Lookup tables: workers load them, and the driver pins them."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_table_that_was_made_anew_is_seen_whatever_its_version(tmp_path: Path)
 
 
 def test_a_version_that_was_written_again_after_a_restore_is_loaded_again(tmp_path: Path) -> None:
-    """A table that is put back from a copy of its folder keeps its id, and the next commit has a number of before."""
+    """A table restored from a copy of its folder keeps its id, and the next commit has an earlier number again."""
     table, copy = tmp_path / "weights", tmp_path / "copy"
     pins, cache = LookupPins([WEIGHTS], tmp_path), LookupCache()
 
@@ -268,7 +268,7 @@ def test_a_cleaned_up_log_is_no_other_table(tmp_path: Path) -> None:
     for entry in entries:
         entry.unlink()
     assert [pins.pin(2), pins.pin(3)] == [before, before]
-    entries[1].write_bytes(newest)  # delta-rs writes no version after one whose entry is gone
+    entries[1].write_bytes(newest)  # delta-rs writes no version after a version without its entry
     write_weights(table, {"a": 3})
     assert [(each.version, each.table_id) for each in pins.pin(4)] == [(2, before[0].table_id)]
 
@@ -283,7 +283,7 @@ def test_a_column_that_changes_its_type_under_a_run_is_named(tmp_path: Path) -> 
 
 
 def test_a_table_that_cannot_be_looked_at_for_a_moment_is_unusable_and_then_read_again(tmp_path: Path) -> None:
-    """As any other outage of the storage of a lookup: the batch is tried again, and the run goes on."""
+    """As in any other outage of a lookup's storage, the batch is retried and the run continues."""
     table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
     write_weights(table, {"a": 1})
     before = pins.pin(1)
@@ -298,14 +298,14 @@ def test_a_table_that_cannot_be_looked_at_for_a_moment_is_unusable_and_then_read
 
 
 def test_a_folder_that_cannot_be_looked_at_is_no_other_error(tmp_path: Path) -> None:
-    """A name that is too long stands for a folder without rights, an object store that refuses, a share that hangs."""
+    """A too long name represents a folder without rights, a refusing object store or a hanging share."""
     with pytest.raises(LookupUnusable, match="lookup weights"):
         open_lookup(WEIGHTS, tmp_path / ("n" * 300), 0)
 
 
 def test_the_error_arrives_whole_from_a_worker(tmp_path: Path) -> None:
     error = LookupUnusable("weights", tmp_path, 3, "is gone")
-    back = pickle.loads(pickle.dumps(error))  # noqa: S301  # what was just made
+    back = pickle.loads(pickle.dumps(error))  # noqa: S301  # made here
     assert (str(back), back.lookup, back.table, back.version) == (str(error), "weights", tmp_path, 3)
 
 

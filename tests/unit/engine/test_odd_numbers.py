@@ -1,4 +1,4 @@
-"""Numbers and times of other types than int: refused by name, and for every split alike."""
+"""Numbers and times of other types than int are refused by name, the same for every split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLASSES: dict[str, IntegrityClass] = {
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("fold", [FloatNumbers(), FlagNumbers()], ids=["float", "flag"])
 def test_a_number_of_another_type_is_refused_whatever_the_split(name: str, fold: Totals) -> None:
-    """`Strict` took 2.0 for 2 within a batch, and knew the session no more in the next one."""
+    """`Strict` accepted 2.0 as 2 within a batch, and did not know the session in the next batch."""
     stream = totals("values", CLASSES[name], fold)
     whole = run(stream, *SENT)
     assert whole == run(stream, *SENT, split=Split(1))
@@ -42,7 +42,7 @@ def test_a_number_of_another_type_is_refused_whatever_the_split(name: str, fold:
 
 
 def test_a_float_that_follows_is_the_same_number_whatever_the_split() -> None:
-    """A gap behind it was not seen in the next batch, where the session had no number."""
+    """The session had no number in the next batch, so a gap after the float was not seen."""
     stream, behind_a_gap = (
         totals("values", CLASSES["strict"], LaterFloats()),
         SentMessage(value=Value(140, 1, 9), key="a"),
@@ -65,7 +65,7 @@ def test_a_float_that_follows_is_the_same_number_whatever_the_split() -> None:
 def test_a_time_of_another_type_is_refused_whatever_the_split(
     integrity: IntegrityClass, fold: Totals, said: str
 ) -> None:
-    """The clock of its session could not be loaded again: all that followed in a later batch was refused."""
+    """The clock of its session could not be loaded again: all its messages in later batches were refused."""
     stream = totals("values", integrity, fold)
     whole = run(stream, *SENT)
     assert whole == run(stream, *SENT, split=Split(1))
@@ -74,7 +74,7 @@ def test_a_time_of_another_type_is_refused_whatever_the_split(
 
 
 def test_a_time_beyond_the_calendar_moves_no_watermark() -> None:
-    """Where any skew is allowed, nanoseconds did: in the ledger such a watermark is unknown, so a restart forgot it."""
+    """With any skew allowed, nanoseconds moved it: the ledger cannot store such a watermark, so a restart forgot it."""
     stream = replace(totals("values", WINDOW), event_time=EventTime(max_skew=timedelta.max))
     nanoseconds = SentMessage(value=Value(1_700_000_000_000, 1, 9), key="b")
     whole = run(stream, nanoseconds, *SENT)

@@ -1,4 +1,4 @@
-"""The planner, by properties: any positions and ends give a batch that keeps every rule."""
+"""The planner, by properties: any positions and ends result in a batch that keeps every rule."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """One partition as a plan may find it; None where nothing is said of it."""
+    """One partition as a plan may find it; None for an unknown value."""
 
     next_offset: int
     lag: int | None
@@ -52,7 +52,7 @@ BATCH = BatchIdentity(generation=1, epoch=2, number=3, commit_hour="2026-01-01T0
 
 @some.composite
 def inputs(draw: some.DrawFn) -> PlanInput:
-    """Anything that a batch may be planned from: lagging, idle, unavailable, bounded, seen before."""
+    """Draw the input of a plan, with partitions that are lagging, idle, unavailable, bounded or seen before."""
     found = {
         TopicIdPartition(f"id{n % 4}", n // 4): each for n, each in enumerate(draw(some.lists(partitions, max_size=7)))
     }
@@ -83,7 +83,7 @@ def ends_at(offset: int, lag: int, open_transactions: int = 0) -> PartitionOffse
 
 
 def given_lags(lags: dict[TopicIdPartition, int], **changed: object) -> PlanInput:
-    """An input of partitions at offset 1,000, each with so many messages waiting."""
+    """Return an input of partitions at offset 1,000, with a number of waiting messages each."""
     plain = PlanInput(
         batch=BATCH,
         positions=tuple(position(key, 1_000) for key in lags),
@@ -95,12 +95,12 @@ def given_lags(lags: dict[TopicIdPartition, int], **changed: object) -> PlanInpu
 
 
 def planned(plan: BatchPlan) -> dict[TopicIdPartition, int]:
-    """Messages of each partition in the plan."""
+    """Return the number of messages of each partition in the plan."""
     return {item.position.key: item.messages for group in plan.bins for item in group}
 
 
 def waiting(given: PlanInput) -> dict[TopicIdPartition, int]:
-    """What a partition has to read, in the plainest words."""
+    """Return the number of readable messages of each partition, computed plainly."""
     found = {}
     for item in given.positions:
         if item.key in given.ends:
@@ -232,14 +232,14 @@ def test_partitions_that_share_a_bin_are_spread_once_it_would_take_too_long() ->
 
 
 def test_a_partition_keeps_its_bin_where_another_would_do_as_well() -> None:
-    """Its executor has its local store."""
+    """The executor of the bin has the partition's local store."""
     lags = {TopicIdPartition("a", 0): 30_000, TopicIdPartition("b", 0): 30_000}
     before = {TopicIdPartition("a", 0): 1, TopicIdPartition("b", 0): 0}
     assert bins_of(plan_batch(with_bins(given_lags(lags, cores=2), before))) == before
 
 
 def with_bins(given: PlanInput, bins: dict[TopicIdPartition, int]) -> PlanInput:
-    """The input as if partitions had been in these bins before."""
+    """Return the input as if the partitions had been in these bins before."""
     return msgspec.structs.replace(given, learned=msgspec.structs.replace(given.learned, bins_before=bins))
 
 
@@ -248,7 +248,7 @@ def bins_of(plan: BatchPlan) -> dict[TopicIdPartition, int]:
 
 
 def beyond(lags: dict[TopicIdPartition, int], **changed: object) -> set[int]:
-    """How far the ranges of a plan may go on."""
+    """Return how far ranges of a plan may be read beyond their ends."""
     plan = plan_batch(given_lags(lags, **{"is_live": True, **changed}))
     return {item.beyond for group in plan.bins for item in group}
 
@@ -280,7 +280,7 @@ def test_only_a_live_batch_without_a_backlog_goes_on_beyond_its_ends() -> None:
 
 
 def test_a_turn_of_partitions_that_waited_is_not_read_beyond_its_ends_while_others_wait() -> None:
-    """Its few messages leave room, which is that of the partition whose turn is the next one."""
+    """Its few messages leave room, which is reserved for the partition of the next turn."""
     lags = {TopicIdPartition(f"t{number:03}", 0): 11 for number in range(999)} | {TopicIdPartition("z", 0): 95_000}
     given = given_lags(lags, messages_max=100_000, is_live=True)
     plan = plan_batch(msgspec.structs.replace(given, batch=msgspec.structs.replace(BATCH, number=0)))
@@ -376,7 +376,7 @@ def test_no_partitions_give_no_bins() -> None:
 
 
 def test_a_position_past_the_end_is_not_read() -> None:
-    """The log was cut: the audit names it, the planner asks for nothing."""
+    """The log was cut: the audit reports the cut, and the planner reads nothing."""
     cut = msgspec.structs.replace(
         given_lags({TopicIdPartition("a", 0): 5}), ends={TopicIdPartition("a", 0): ends_at(900, 0)}
     )

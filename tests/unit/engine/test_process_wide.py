@@ -1,4 +1,4 @@
-"""Kept once in a process for all its streams: compiled streams, consumers, the exemption from the collector."""
+"""Shared by all streams of a process: compiled streams, consumers, the exemption from the collector."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ship(number: int) -> bytes:
 def clear() -> Iterator[None]:
     yield
     compile_pickled.cache_clear()
-    message_source._cached_consumer.cache_clear()  # noqa: SLF001  # what a worker keeps
+    message_source._cached_consumer.cache_clear()  # noqa: SLF001  # the cache of a worker
 
 
 @given(st.lists(st.integers(0, STREAMS - 1), min_size=1, max_size=4 * STREAMS))

@@ -35,7 +35,7 @@ START = Position(topic="t", topic_id="id", partition=0, next_offset=0)
 
 
 class Unnamed(Adding):
-    """Does not know of which session its poison is."""
+    """A fold that does not know the session of its poison."""
 
     @override
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
@@ -56,7 +56,7 @@ def fold(
     without: Exclusions | None = None,
     stream: AnyStream = SUSPENDING,
 ) -> RangeFold:
-    """The fold of messages of one session, by offset."""
+    """Fold messages of one session, given by offset."""
     compiled, version = compile_stream(stream), make_state_version(1, position)
     pool = LocalStorePool(folder / "local", folder / "state")
     with PartitionState[object].open(version, durable=folder, local_stores=pool, schema=compiled.state) as state:
@@ -79,7 +79,7 @@ def update(value: int) -> Update:
 
 
 GAP = Exclusions(suspend_at=(4,))
-"""One that nothing explains, before offset 4."""
+"""An unexplained hole before offset 4."""
 BEGUN: Sent = {0: Snapshot(1, {"x": 0}), 1: update(1)}
 
 
@@ -110,7 +110,7 @@ def test_behind_a_refused_message_of_an_unknown_session_each_one_waits_for_its_n
     ("sent", "opened", "closed"),
     [
         ([Start(1, 0)], {"s"}, set()),
-        ([Start(1, 0), Close(2, 1)], set(), {"s"}),  # in another partition it may begin now
+        ([Start(1, 0), Close(2, 1)], set(), {"s"}),  # it may start in another partition now
         ([Start(1, 0), Close(2, 1), Start(1, 2)], {"s"}, set()),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_session_is_open_or_closed_as_its_range_ends(
     assert (sessions.opened, sessions.closed) == (opened, closed)
 
 
-@pytest.mark.parametrize("value", [1, 2**63])  # the second one does not fit its column
+@pytest.mark.parametrize("value", [1, 2**63])  # the second value does not fit its column
 def test_the_rows_of_a_message_that_fails_half_way_are_not_encoded(tmp_path: Path, value: int) -> None:
     folded = fold(tmp_path, {**BEGUN, 2: Update(1, {"y": value, "x": POISON})}, 3)
     assert isinstance(folded.outcome, MessageFailed)

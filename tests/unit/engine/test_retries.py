@@ -1,4 +1,4 @@
-"""What follows a failed job: which errors end a run and when, and which message is blamed for a death."""
+"""The consequences of a failed job: the errors that end a run and when, and the message blamed for a death."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JOBS_MAX = 200
 
 
 class Died(Exception):
-    """A worker is gone, without a word about the cause."""
+    """The end of a worker without a stated cause."""
 
 
 def plan_of(*ranges: PlannedRange) -> BatchPlan:
@@ -56,7 +56,7 @@ def read(item: PlannedRange) -> RangeResult:
 
 
 def run_whole(plan: BatchPlan) -> Sequence[TaskResult]:
-    """Every task reads its ranges to their ends."""
+    """Read the ranges of every task to their ends."""
     return [TaskResult(ranges=tuple(map(read, group)), files=(), cpu_seconds=0.0) for group in plan.bins]
 
 
@@ -67,7 +67,7 @@ def retrying(
 
 
 def failing(errors: list[Exception | None]) -> Callable[[BatchPlan], Sequence[TaskResult]]:
-    """Raises these errors, one a job; None is a job that works."""
+    """Return a runner that raises these errors, one a job; None is a job that works."""
     left = iter(errors)
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -109,7 +109,7 @@ def test_a_plan_without_tasks_runs_no_job_and_has_results(tmp_path: Path) -> Non
 def test_exactly_the_messages_that_kill_their_worker_are_left_out(
     tmp_path_factory: pytest.TempPathFactory, messages: int, others: int, deadly: set[int]
 ) -> None:
-    """Each partition is read to its end, whatever else its job contains."""
+    """Each partition is read to its end, with any other contents of its job."""
     left_out: set[int] = set()
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -188,7 +188,7 @@ lockstep.spark.worker_daemon's stdout.
 
 
 def test_an_executor_without_the_package_is_named_and_no_message_is_searched_for() -> None:
-    """It fails most jobs, at once: the search halved ranges in 84 jobs, and could have blamed a message."""
+    """It fails most jobs immediately: the search halved ranges in 84 jobs, and could have blamed a message."""
     problem = find_python_problem(NO_PACKAGE)
     assert problem is not None
     assert "the Python of 10.0.0.7 executor 1 cannot run tasks: ModuleNotFoundError: No module named 'lockstep'" in str(
@@ -208,7 +208,7 @@ CANCELLED = "[SPARK_JOB_CANCELLED] Job 4 cancelled because Stage 4 was cancelled
 def test_jobs_that_somebody_cancels_at_any_time_blame_no_message_and_only_delay_the_search(
     tmp_path_factory: pytest.TempPathFactory, messages: int, deadly: set[int], cancels: list[bool]
 ) -> None:
-    """Less than `FAILURES_MAX` of them between two jobs that work, which would end the run."""
+    """There are fewer than `FAILURES_MAX` cancellations between two working jobs, as more would end the run."""
     left_out, cancelled = set[int](), iter([*cancels, *[False] * 4 * JOBS_MAX])
     in_a_row = 0
 
@@ -250,7 +250,7 @@ def test_a_spark_that_somebody_stopped_ends_the_run_immediately(tmp_path: Path) 
 
 @given(some.text(max_size=200))
 def test_what_a_failed_task_quotes_is_no_cancellation(quoted: str) -> None:
-    """A message of Kafka stands in the error of a worker: its sender could write Spark's own words into it."""
+    """The error of a worker quotes a Kafka message, whose sender could write Spark's own words into it."""
     failed = f"Job aborted due to stage failure: Task 0 in stage 9.0 failed 3 times: {quoted}"
     for said in (failed, f"{failed}\n{CANCELLED}", f"{failed} Job 1 cancelled because SparkContext was shut down"):
         assert find_foreign_end(said, "local[2,3]", stopped=False) is None
@@ -258,5 +258,5 @@ def test_what_a_failed_task_quotes_is_no_cancellation(quoted: str) -> None:
 
 @given(some.text(max_size=200))
 def test_whatever_a_job_of_a_stopped_spark_says_spark_was_stopped(said: str) -> None:
-    """A stop during the submission of a job breaks any part of Spark: seen were its broadcasts."""
+    """A stop during the submission of a job breaks any part of Spark, for example its broadcasts."""
     assert isinstance(find_foreign_end(said, "local[2,3]", stopped=True), SparkStopped)

@@ -1,4 +1,4 @@
-"""Rows of many ranges are encoded together, and are what each range alone would have made of them."""
+"""Rows of many ranges are encoded together, with the same result as for each range alone."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MESSAGES = st.lists(
     max_size=30,
 )
 Messages = Sequence[tuple[int, str, int | None, int | None]]
-"""Number of rows, session, sequence, event time of each message."""
+"""The number of rows, the session, the sequence and the event time of each message."""
 
 
 def make_buffers(
     ranges: Sequence[Messages], *, behind: int = 0, builder: RowsBuilder = BUILDER, emitted: int = 2
 ) -> list[RowBuffer]:
-    """Ranges of one partition each; `behind`: rows come from so many offsets before the one that is processed."""
+    """Return ranges of one partition each; rows are from `behind` offsets before the processed message."""
     buffers = []
     for partition, messages in enumerate(ranges):
         position = Position(topic="readings", topic_id="id", partition=partition, next_offset=100, rows_emitted=emitted)
@@ -53,7 +53,7 @@ def make_buffers(
 
 
 def describe(buffer: RowBuffer) -> tuple[object, ...]:
-    """All that a range has come to."""
+    """Return the full result of a range."""
     rows = pa.Table.from_batches(buffer.batches, BUILDER.schema).to_pylist() if buffer.batches else []
     counts = msgspec.to_builtins(buffer._counts)  # noqa: SLF001
     return rows, counts, buffer.rows_written, buffer.event_time_us, buffer.emitted_at(99 + len(rows)), buffer.rows

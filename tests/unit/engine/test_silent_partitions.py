@@ -1,4 +1,4 @@
-"""How long a partition that gives nothing is left alone, and what is said of it: by results and a clock alone."""
+"""The rest of a silent partition and the reports about it, from results and a clock alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENT, REFUSED = "nothing was heard", "may not be read"
 
 
 def read(until: int, trouble: str | None = None) -> list[RangeResult]:
-    """The result of a range of this partition that ended there."""
+    """Return the result of a range of this partition that ended before this offset."""
     result = RangeResult(
         range=PlannedRange(POSITION, 9),
         reached=msgspec.structs.replace(POSITION, next_offset=until),
@@ -35,7 +35,7 @@ def read(until: int, trouble: str | None = None) -> list[RangeResult]:
 
 @pytest.mark.parametrize(("waited", "rest"), [(0.05, 2.0), (3.0, 30.0), (30.0, 300.0), (120.0, 300.0)])
 def test_a_partition_rests_for_ten_times_as_long_as_it_was_waited_for(waited: float, rest: float) -> None:
-    """After three errors within a second it rested for five minutes."""
+    """After three errors within a second, a partition once rested for five minutes."""
     silent = SilentPartitions(DEFAULT_TUNING)
     for began in (0.0, 200.0, 400.0):
         assert silent.find_resting(began) == frozenset()

@@ -1,4 +1,4 @@
-"""Topics that a run refuses at its start: more of them than the limit says."""
+"""A run refuses more topics than its limit at its start."""
 
 from __future__ import annotations
 

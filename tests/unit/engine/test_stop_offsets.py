@@ -1,4 +1,4 @@
-"""Where a bounded run ends: by positions, views of Kafka and a clock alone."""
+"""The end of a bounded run, from positions, views of Kafka and a clock alone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TUNING = Tuning(patience_seconds=120.0)
 
 
 def seen(*ends: int | None) -> ClusterView:
-    """A topic with these last stable offsets by partition, each one below its high watermark; None without a leader."""
+    """Return a topic with these last stable offsets, 1 below the high watermarks; None for a missing leader."""
     shown = {TopicIdPartition("id-t", number): (0, end, end + 1) for number, end in enumerate(ends) if end is not None}
     return view(topic("t", "id-t", len(ends)), ends=shown)
 
 
 def at(*offsets: int) -> dict[TopicIdPartition, Position]:
-    """Positions by partition."""
+    """Return positions by partition."""
     return {
         TopicIdPartition("id-t", number): Position(topic="t", topic_id="id-t", partition=number, next_offset=offset)
         for number, offset in enumerate(offsets)
@@ -30,7 +30,7 @@ def at(*offsets: int) -> dict[TopicIdPartition, Position]:
 
 
 def bounded(*looks: ClusterView) -> StopOffsets:
-    """The stop offsets of a bounded run after these looks."""
+    """Return the stop offsets of a bounded run after these views."""
     stops = StopOffsets("books", TUNING, is_bounded=True)
     for each in looks:
         stops.note(each)

@@ -1,4 +1,4 @@
-"""Which errors of a run are how a wanted stop ended."""
+"""The errors of a run that are the result of a requested stop."""
 
 from __future__ import annotations
 

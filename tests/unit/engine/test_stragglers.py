@@ -1,4 +1,4 @@
-"""When unfinished tasks of a batch are given up: by the times of the finished ones alone."""
+"""When unfinished tasks of a batch are abandoned, by the times of the finished tasks alone."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def refuse() -> NoReturn:
 
 
 def test_a_spark_that_does_not_say_which_executors_are_busy_has_none_replaced() -> None:
-    """The thread that watches the deadline of a batch asks it."""
+    """The thread that watches the deadline of a batch asks Spark."""
     context = cast("SparkContext", SimpleNamespace(_jsc=SimpleNamespace(sc=refuse)))
     assert list_busy_executors(context) == frozenset()
     assert not renew_executor(context, "1")
 
 
 def test_a_job_is_without_executors_for_too_long_only_where_none_came_meanwhile() -> None:
-    """Spark itself waits without end: a stream that fills files, which has no deadline, stood still in silence."""
+    """Spark itself waits forever: a stream that fills files has no deadline, and stopped silently."""
     presence = ExecutorPresence(100.0, seconds_max=30.0)
     seen = {104.0: True, 120.0: False, 125.0: True, 154.0: False, 155.0: False}
     missed = [presence.is_missed(at, partial(bool, there)) for at, there in seen.items()]

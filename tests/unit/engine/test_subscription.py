@@ -1,4 +1,4 @@
-"""From results to ledger rows and back to positions: what goes in comes out, and nothing is made up."""
+"""Results become ledger rows and positions again: nothing is lost, and nothing is added."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_offsets_of_a_log_that_is_gone_give_up_nothing_of_the_log_that_replaces_
 
 
 def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_a_restart() -> None:
-    """Read from the first offset that is left, nobody would know of the messages before it."""
+    """If it were read from the first offset that is left, the messages before it would be lost unnoticed."""
     before, after = topic("a", "id-1"), topic("a", "id-2")
     subscription = Subscription({}, view(before, ends={TopicIdPartition("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
     seen = view(after, ends={TopicIdPartition("id-2", 0): (3, 5, 5)})
@@ -124,13 +124,13 @@ def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_
 
 
 def test_a_deletion_is_told_of_a_partition_of_which_something_else_was_told_before() -> None:
-    """It would be subscribed until the end of the run, and its deletion in no ledger."""
+    """Otherwise it would be subscribed until the end of the run, and its deletion in no ledger."""
     seen = view(topic("a", "id-1"), ends={TopicIdPartition("id-1", 0): (100, 1_000, 1_000)})
     stood = msgspec.structs.replace(POSITION, topic_id="id-1", partition=0)
     subscription = Subscription({stood.key: make_unchanged_row(STAMP, stood, ENDS)}, seen, frozenset({"a"}))
     (expired,) = audit_positions(subscription.known, seen)
     subscription.accept(expired, seen, suspend=False)
-    for _ in range(2):  # Kafka hides the topic, shows it again, and has deleted it then
+    for _ in range(2):  # Kafka hides the topic, shows it again, and has then deleted it
         (gone,) = audit_positions(subscription.known, NOTHING)
         assert subscription.is_news(gone, suspend=False)
         subscription.accept(gone, NOTHING, suspend=False)
@@ -155,7 +155,7 @@ def test_a_topic_made_anew_that_is_deleted_before_it_has_a_leader_is_deleted() -
 
 
 def test_a_run_keeps_no_measurements_of_a_retired_topic() -> None:
-    """Topics that come and go for months are as many as those that ever were."""
+    """Otherwise a run of months would keep measurements of every topic that ever existed."""
     seen = view(
         topic("a", "id-a", 2), ends={TopicIdPartition("id-a", 0): (0, 75, 75), TopicIdPartition("id-a", 1): (0, 75, 75)}
     )
@@ -245,7 +245,7 @@ def test_a_run_and_its_restart_from_the_ledger_stand_at_the_same_position() -> N
 
 
 class OnlyMarkers:
-    """A log that holds control records where it is read."""
+    """A log that has only control records."""
 
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun | UnreadableRange]:
         for index, wanted in enumerate(ranges):
@@ -276,7 +276,7 @@ def job_in(folder: Path) -> JobSpec:
 
 
 NUMBERS = (1, 2, 3, 4, None, 5, 9)
-"""Of the messages of a log: at offset 4 is a control record, and one number is wrong."""
+"""The numbers of a log's messages: offset 4 is a control record, and one number is wrong."""
 
 
 def message_at(offset: int) -> Message:
@@ -287,7 +287,7 @@ def message_at(offset: int) -> Message:
 
 @dataclass
 class ReadTwice(OnlyMarkers):
-    """A log whose second read is not as the first."""
+    """A log whose second read differs from the first."""
 
     second: Sequence[MessageRun | UnreadableRange]
     is_second: bool = False
@@ -312,7 +312,7 @@ def read_twice(folder: Path, until: int, *second: MessageRun | UnreadableRange) 
 
 
 def test_a_second_read_that_ends_early_leaves_the_rest_to_a_later_batch(tmp_path: Path) -> None:
-    """What the first read saw beyond it, a control record and a violation, is none of this batch's."""
+    """The later part of the first read, a control record and a violation, does not belong to this batch."""
     whole = read_twice(tmp_path / "whole", 6)
     assert (whole.reached.next_offset, whole.holes) == (6, (Hole(4, 5, "marker"),))
     first = MessageRun(0, list(map(message_at, range(3))), [], 3)
@@ -322,7 +322,7 @@ def test_a_second_read_that_ends_early_leaves_the_rest_to_a_later_batch(tmp_path
 
 
 def test_a_second_read_that_lacks_a_message_of_the_first_is_not_committed(tmp_path: Path) -> None:
-    """Kafka compacted it away meanwhile, and no cause for its absence was read."""
+    """Kafka compacted the message away meanwhile, and no cause for its absence was read."""
     less = MessageRun(0, list(map(message_at, range(4))), [(4, 6)], 6)
     with pytest.raises(EnvironmentProblem, match=r"a/0: offsets 0 to 5 held 4 messages, and 1 none"):
         read_twice(tmp_path, 7, less)
@@ -351,7 +351,7 @@ def test_an_event_time_that_no_calendar_holds_is_left_out() -> None:
 
 
 def test_known_partitions_go_on_and_new_topics_begin_at_their_first_offset() -> None:
-    """Partition 0 of topic a is new to the ledger: the topic grew, which the audit tells the class."""
+    """Partition 0 of topic a is new to the ledger: the topic grew, which the audit reports to the class."""
     known = {
         TopicIdPartition("id-a", 1): make_unchanged_row(STAMP, POSITION, ENDS),
         TopicIdPartition("id-x", 0): make_unchanged_row(STAMP, POSITION, ENDS),
@@ -381,7 +381,7 @@ def test_a_known_partition_without_leader_stays_subscribed() -> None:
 
 
 def test_a_new_topic_of_which_one_partition_has_no_leader_waits_for_a_later_run() -> None:
-    """Taken in part, it would look as if it had grown as soon as the leader is back."""
+    """If it were read in part, it would seem to grow when the leader returns."""
     cluster = view(
         topic("a", "id-a", 2),
         topic("b", "id-b"),
@@ -395,7 +395,7 @@ RETAINED_12_HOURS = msgspec.structs.replace(topic("a", "id-a", 2), retention_ms=
 
 
 def subscribe(ends: PartitionOffsets) -> tuple[Subscription, ClusterView]:
-    """A run that continues at offset 60 of a partition, whose newest committed message has the time of FACTS."""
+    """Return a run that continues at offset 60 of a partition, whose newest committed message has the time of FACTS."""
     cluster = ClusterView(cluster_id="c", topics={"a": RETAINED_12_HOURS}, ends={TopicIdPartition("id-a", 1): ends})
     return Subscription(
         {TopicIdPartition("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS)}, cluster, frozenset({"a"})
@@ -403,7 +403,7 @@ def subscribe(ends: PartitionOffsets) -> tuple[Subscription, ClusterView]:
 
 
 def newest_plus(hours: int) -> int:
-    """A time, in ms, this long after the newest message of FACTS."""
+    """Return the time, in ms, so many hours after the newest message of FACTS."""
     return (FACTS.newest_timestamp_ms or 0) + hours * HOUR_MS
 
 
@@ -447,7 +447,7 @@ def test_the_partition_with_the_least_headroom_counts() -> None:
 
 
 def test_a_full_set_of_positions_keeps_the_time_of_the_newest_message_of_quiet_partitions() -> None:
-    """So freshness and headroom outlive quiet times, restarts and topics that are not read any more."""
+    """Freshness and headroom survive quiet times, restarts and topics that are not read any more."""
     known = {
         TopicIdPartition("id-a", 1): make_ledger_row(STAMP, FACTS, ENDS),
         TopicIdPartition("id-x", 0): make_ledger_row(STAMP, FACTS, ENDS),
@@ -477,7 +477,7 @@ AGAIN = view(
 @pytest.mark.parametrize("now", [NOTHING, AGAIN], ids=["deleted", "re-created"])
 @pytest.mark.parametrize("loss", ["", "offsets 50 to 74 of partition 1 were not read"])
 def test_the_end_of_a_topic_that_is_gone_stays_in_the_ledger(now: ClusterView, loss: str) -> None:
-    """In every full set of positions, so that status and history need not read the whole ledger."""
+    """Every full set of positions has it, so status and history need not read the whole ledger."""
     end = TopicEnd(loss=loss, ends={0: 0, 1: 75}, age_seconds=4.5, noticed_us=GONE_US)
     known = {POSITION.key: make_unchanged_row(STAMP, POSITION, ENDS)}
     for _ in range(2):  # once more from its own rows, as a later run does
@@ -493,7 +493,7 @@ def test_the_end_of_a_topic_that_is_gone_stays_in_the_ledger(now: ClusterView, l
 
 
 def test_a_topic_that_comes_back_under_its_id_has_no_last_end() -> None:
-    """Several answers of Kafka in a row were odd."""
+    """Several answers of Kafka in a row were wrong."""
     seen = view(topic("a", "id-a", 2), ends={POSITION.key: (0, 75, 75)})
     subscription = Subscription({POSITION.key: make_unchanged_row(STAMP, POSITION, ENDS)}, NOTHING, frozenset({"a"}))
     (gone,) = audit_positions(subscription.known, NOTHING)

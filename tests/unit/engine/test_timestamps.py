@@ -43,7 +43,7 @@ STAMP = LedgerStamp(
 )
 COMPILED = compile_stream(cast("Stream[object, object, msgspec.Struct]", adding("a")))
 SECONDS = PLANNED_MS // 1000
-"""Seconds where milliseconds were due."""
+"""Seconds instead of milliseconds."""
 NANOSECONDS = PLANNED_MS * 1_000_000
 
 TIMESTAMPS = st.one_of(
@@ -62,7 +62,7 @@ class InReads(LogInMemory):
         self._cuts = sorted({0, len(times_ms), *(cut for cut in cuts if cut < len(times_ms))})
 
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
-        """The messages, in as many reads as there are pieces."""
+        """Yield the messages, in one read for each piece."""
         del ranges
         for first, until in zip(self._cuts, self._cuts[1:], strict=False):
             yield MessageRun(0, cast("list[Message]", self._log[first:until]), [], until)

@@ -1,4 +1,4 @@
-"""What a run remembers of the ends of its topics proves a deletion harmless, or does not; whatever came before it."""
+"""The ends of topics that a run remembers prove a deletion harmless or not, after any history."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ACTIONS = st.one_of(
 
 
 class Life:
-    """One topic between its creation and its deletion: when each message was written, how far each log was read."""
+    """One topic between its creation and its deletion: the time of each message, and the position in each log."""
 
     def __init__(self, number: int) -> None:
         self.topic = topic("a", f"id-{number}", PARTITIONS)
@@ -40,7 +40,7 @@ class Life:
         self.read = [0] * PARTITIONS
 
     def first_unread(self) -> float:
-        """The time at which its first unread message was written; infinite without one."""
+        """Return the time of its first unread message; infinite if all are read."""
         unread = [times[read:] for times, read in zip(self.written, self.read, strict=True)]
         return min((times[0] for times in unread if times), default=float("inf"))
 
@@ -52,7 +52,7 @@ class Life:
 
 
 class World:
-    """A cluster with one topic, and a run that looks at it. Time passes only by waiting, and by answers."""
+    """A cluster with one topic, and a run that reads it. Time passes only by waits and answers."""
 
     def __init__(self) -> None:
         self.now, self.history, self.lives, self.silent = 0.0, TopicHistory(), [Life(0)], set[int]()
@@ -78,7 +78,7 @@ class World:
             self.look(quick=self.described)
 
     def look(self, quick: ClusterView | None = None, *, is_hidden: bool = False) -> ClusterView:
-        """Read the ends, of the topics as described now or, quickly, before: Kafka is asked by name."""
+        """Read the ends of the topics as described now, or, quickly, as described before: Kafka is asked by name."""
         asked = self.tick()
         topics = quick.topics.values() if quick is not None else ([] if is_hidden else [self.lives[-1].topic])
         self.tick()
@@ -93,7 +93,7 @@ class World:
         return Instant(self.now, self.now)
 
     def miss(self, life: Life) -> TopicEnd:
-        """What is judged of a life that is over."""
+        """Return the judgement on a topic that is gone."""
         return judge_topic_end(self.history.find_gone(life.topic.topic_id), life.positions(), {}, AGE_MAX)
 
 
@@ -117,7 +117,7 @@ def test_an_event_loses_no_message_that_was_there_when_the_end_was_observed(acti
 def test_the_deletion_of_a_topic_that_stands_still_is_an_event(
     actions: list[tuple[str, float]], looks: list[str]
 ) -> None:
-    """Its leaders stop to answer before the brokers stop to show it; and most looks ask for no description."""
+    """Its leaders stop answering before the brokers stop showing it; and most reads request no description."""
     world = World()
     for what, argument in actions:
         world.do(what, argument)
@@ -137,7 +137,7 @@ def test_the_deletion_of_a_topic_that_stands_still_is_an_event(
 
 
 def begun(*actions: str) -> World:
-    """A world in which these things happened, to the first partition."""
+    """Return a world after these actions on the first partition."""
     world = World()
     for what in actions:
         world.do(what, 1.0 if what == "wait" else 0)
@@ -176,7 +176,7 @@ def test_an_answer_that_another_thread_has_overtaken_brings_no_topic_back() -> N
 
 
 def test_what_was_judged_or_is_not_asked_about_any_more_is_forgotten() -> None:
-    """Topics come and go for years."""
+    """Topics are created and deleted for years."""
     world = begun("hidden look")
     world.history.forget(["id-0"])
     assert world.history.find_gone("id-0") is None
@@ -188,7 +188,7 @@ def test_what_was_judged_or_is_not_asked_about_any_more_is_forgotten() -> None:
 
 
 def test_an_age_is_that_of_the_clock_that_shows_more() -> None:
-    """One stands still while the machine sleeps; the other one may be set back."""
+    """One clock stops while the machine sleeps; the other may be set back."""
     slept, set_back = Instant(10.0, 9_000.0), Instant(50.0, 100.0)
     assert (slept.since(Instant(9.0, 1_000.0)), set_back.since(Instant(9.0, 1_000.0))) == (8_000.0, 41.0)
 

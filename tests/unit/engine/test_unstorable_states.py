@@ -1,4 +1,4 @@
-"""A message after which the state cannot be stored is treated as one on which the transform raised."""
+"""A message after which the state cannot be stored is treated as a message on which the transform raised."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_more_of_them_than_one_range_folds_again_for(split: int | None) -> None:
 
 
 def test_it_is_found_when_states_move_to_the_disk_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that holds more states than its memory may stores some of them before its last message."""
+    """A task with more states than its memory may hold stores some of them before its last message."""
     monkeypatch.setattr(MemoryBudget.__init__, "__defaults__", (1_000,))
     bad = {17, 64, 65, 99}
     sent = [SentMessage(value=Measured(at, LARGE if at in bad else at), key=f"p{at % 33}") for at in range(100)]
@@ -127,13 +127,13 @@ def test_it_is_found_when_states_move_to_the_disk_within_a_batch(monkeypatch: py
 
 
 GROWN = [Measured(seq, 2**60) for seq in range(205)]
-"""They leave a state of 3 kB, which is checked after each third message at last."""
+"""Messages that leave a state of 3 kB, which is finally checked after each third message."""
 
 
 @pytest.mark.parametrize("at", [*range(190, 194), 199])
 @pytest.mark.parametrize("repairs", [[], [Measured(0, 1)] * 5])
 def test_of_a_large_state_the_message_to_blame_is_found_too(at: int, repairs: list[Measured]) -> None:
-    """Also if a later message repairs the state."""
+    """The message is found also if a later message repairs the state."""
     sent = [*GROWN[:at], Measured(0, LARGE), *GROWN[at + 1 : at + 4], *repairs]
     ran = run(histories(NoIntegrity()), *sent, key="p")
     assert rejected(ran) == [(at, "state not storable")]
@@ -161,21 +161,21 @@ def test_checks_of_a_state_cost_what_its_messages_cost(monkeypatch: pytest.Monke
 
 
 class Pair(msgspec.Struct):
-    """Two lists, of the last values."""
+    """Two lists of the last values."""
 
     left: list[int]
     right: list[int]
 
 
 class ShareList(Transform[Measured, Pair, Seen]):
-    """Leaves one list in two places with its last message."""
+    """A transform that stores one list in two places with its last message."""
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
-        """The session is the key."""
+        """Use the key as the session."""
         return Envelope(record.key_text, sequence=message.seq)
 
     def on_snapshot(self, message: Measured, record: Record, previous: Pair | None) -> Pair:
-        """A large state."""
+        """Return a large state."""
         return Pair(list(range(10_000)), [])
 
     def on_update(self, state: Pair, message: Measured, record: Record) -> list[Seen]:
@@ -190,7 +190,7 @@ class ShareList(Transform[Measured, Pair, Seen]):
 def test_of_a_large_state_one_object_in_two_places_is_found_too(
     at: int, split: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch itself examines only some of its states."""
+    """A batch by itself examines only some of its states."""
     monkeypatch.setattr(codec, "EXAMINED_FIRST", 0)
     stream = Stream(name="pairs", topics=Topics(pattern="pairs"), transform=ShareList(), integrity=NoIntegrity())
     with pytest.raises(StateNotOfItsType, match=r"state\.left and state\.right are one list"):
@@ -198,14 +198,14 @@ def test_of_a_large_state_one_object_in_two_places_is_found_too(
 
 
 class Timed(KeepHistory):
-    """Has a timer that leaves a number that no state can hold."""
+    """A transform with a timer that stores a number which no state can hold."""
 
     def deadline(self, state: History) -> int | None:
-        """A second after the first message."""
+        """Return the time one second after the first message."""
         return None if len(state.times) > 1 else 2_000_000
 
     def on_timer(self, state: History, deadline_us: int) -> list[Seen]:
-        """Keep the number."""
+        """Store the number."""
         state.values[0] = LARGE
         state.times.append(None)
         return []

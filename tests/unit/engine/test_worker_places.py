@@ -1,4 +1,4 @@
-"""The order in which the tasks of a batch are started, and when a worker is no longer needed."""
+"""The order in which the tasks of a batch start, and the time when a worker is no longer needed."""
 
 from __future__ import annotations
 

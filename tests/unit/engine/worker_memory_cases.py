@@ -1,4 +1,4 @@
-"""The limit of a worker's memory: a task that passes it fails, also if it catches errors; a task below it does not."""
+"""The memory limit of a worker: a task above it fails, even if it catches errors; a task below it does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _collected() -> Iterator[None]:
 
 
 def fill(held: list[bytes]) -> None:
-    """Allocate, as a fold does: between instructions of Python; then wait for the watch."""
+    """Allocate between instructions of Python, as a fold does; then wait for the watch."""
     began = time.monotonic()
     while time.monotonic() - began < SECONDS_MAX:
         if len(held) < BLOCKS:
@@ -60,7 +60,7 @@ def fill_and_raise_another(held: list[bytes]) -> None:
 
 
 def catch_every_error(held: list[bytes]) -> None:
-    """The second error of the watch is raised after a pause."""
+    """Catch two errors of the watch, which raises the second after a pause."""
     for _ in range(2):
         with suppress(MemoryError):
             fill(held)

@@ -1,4 +1,4 @@
-"""`ColumnFold`: what names of fields declare, message by message; and declarations that cannot be."""
+"""`ColumnFold`: the effect of field names, message by message; and impossible declarations."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ class NoKey(msgspec.Struct, tag="update"):
 
 
 class WithoutFields(ColumnFold[Message, str, Gauge, GaugeChange]):
-    """Its fields are missing."""
+    """A fold without its fields."""
 
 
 class OtherRow(ColumnFold[Message, str, Gauge, OtherChange]):
-    """A field of its row has no value."""
+    """A fold with a field of its row that has no value."""
 
     fields = Gauges.fields
 
 
 class NoKeyInRows(ColumnFold[Snapshot | NoKey, str, Gauge, GaugeChange]):
-    """The rows of an update have no key."""
+    """A fold whose updates have rows without a key."""
 
     fields = replace(Gauges.fields, end=None)
 
@@ -133,7 +133,7 @@ class LooseSnapshot(msgspec.Struct, tag="snapshot"):
 
 
 class LooseLevels(ColumnFold[LooseSnapshot | Update | End, str, Gauge, GaugeChange]):
-    """The rows of a snapshot have ints for the floats of the state, which a loaded state would not have."""
+    """A snapshot whose rows have ints for the floats of the state, which a loaded state would not have."""
 
     fields = replace(Gauges.fields, snapshot=LooseSnapshot)
 

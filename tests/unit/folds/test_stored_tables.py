@@ -1,4 +1,4 @@
-"""The table of a ready fold is stored by rows: it costs what changes, and its rows are those of a whole dict."""
+"""The table of a ready fold is stored by rows: only changes cost, and its rows are those of a whole dict."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class Book(TableFold[Sent, Key, Level, Change]):
 
 
 class WholeBook(Book):
-    """The same fold with a hook in which a user sees the state: it is stored whole."""
+    """The same fold with a hook in which a user sees the state, so the state is stored whole."""
 
     def on_update(self, state: dict[Key, Level], message: Sent, record: Record) -> Iterable[Change]:
         return super().on_update(state, message, record)
 
 
 class InPlace(Book):
-    """Changes the previous row in place, against the rule of `merge`: such a change emits nothing."""
+    """A fold that changes the previous row in place, against the rule of `merge`: the change emits nothing."""
 
     def merge(self, previous: Level | None, change: Level) -> Level:
         if previous is None:
@@ -167,7 +167,7 @@ class Update(msgspec.Struct):
 
 
 class OfStructs(TableFold[Sent, WithStruct, int, Change]):
-    """Its keys have no single encoding: a Struct may gain fields."""
+    """A fold whose keys have no single encoding: a Struct may gain fields."""
 
 
 class OfOptions(TableFold[Sent, int | str, int, Change]):
@@ -230,7 +230,7 @@ def test_columns_are_stored_by_rows_and_whole_if_code_of_the_user_sees_them() ->
 
 @st.composite
 def spellings(draw: st.DrawFn) -> tuple[Decimal, Decimal]:
-    """Two spellings of one number."""
+    """Draw two spellings of one number."""
     digits = draw(st.integers(-(10**45), 10**45))
     exponent = draw(st.integers(-80, 80))
     zeros = draw(st.integers(0, 60))

@@ -45,14 +45,14 @@ class Table(TableFold[Message, str, int, Change]):
 
 
 class Counting(Table):
-    """Its updates carry only what is added to a row."""
+    """A table whose updates have only the amount that is added to a row."""
 
     def merge(self, previous: int | None, change: int) -> int:
         return (previous or 0) + change
 
 
 class Columns(TableFold[Message, str, list[int], Change]):
-    """Its rows are lists that grow."""
+    """A table whose rows are lists that grow."""
 
     key = ()
 
@@ -77,7 +77,7 @@ changes = some.lists(some.tuples(keys, values), max_size=8)
 
 
 def oracle(table: dict[str, int], message: Changes) -> list[tuple[str, int | None, int | None]]:
-    """What an update does, in the plainest words."""
+    """Apply an update plainly, and return the rows that it emits."""
     emitted = []
     for key, new in message:
         previous = table.get(key)

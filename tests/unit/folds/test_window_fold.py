@@ -74,7 +74,7 @@ def test_with_reorder_the_messages_of_a_window_are_in_order(fold: ListFold, step
 
 @given(sent=some.lists(some.tuples(some.sampled_from("ab"), some.integers(0, 99), some.integers(0, 9)), max_size=30))
 def test_windows_of_a_number_of_messages(sent: Sent) -> None:
-    """They close with their last message; what is left comes when the session ends."""
+    """They close with their last message; an unfinished window is emitted when the session ends."""
     ends = [SentMessage(value=Value(0, 0, Kind.END), key=session) for session in "ab"]
     ran = run(a_stream(Counting(), ANY), *messages(sent), *ends).or_raise()
     expected = []
@@ -136,7 +136,7 @@ def test_a_time_that_is_no_date_is_refused(second: int) -> None:
 
 
 class Years(ListFold):
-    """Windows that are longer than what is left of the calendar after the latest time of a message."""
+    """Windows that are longer than the remaining calendar after the latest time of a message."""
 
     windows = TumblingWindows(timedelta(days=700), lateness=LATENESS)
 
@@ -147,7 +147,7 @@ class YearsOfSilence(ListFold):
 
 @pytest.mark.parametrize("fold", [Years(), YearsOfSilence()])
 def test_a_window_that_ends_after_the_calendar_closes_with_its_session(fold: ListFold) -> None:
-    """The end of a session by silence is a timer, whose error would stop the stream under every class."""
+    """The end of a session by silence is a timer, and its error would stop the stream under every class."""
     idle = EventTime(session_idle=60 * SECOND)
     ran = run(
         a_stream(fold, ANY, idle), *messages([("b", 0, 2), ("a", 253_370_764_799, 1), ("b", 50, 3), ("b", 100, 4)])
