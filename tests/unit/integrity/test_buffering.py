@@ -1,4 +1,4 @@
-"""Updates that wait for their snapshot: recorded feeds as they were received, and made ones that are cut anywhere."""
+"""Updates that wait for their snapshot: recorded feeds as received, and generated feeds that are cut anywhere."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_recorded_book_as_received_comes_to_the_rows_of_a_good_producer(book: 
 
 @pytest.mark.parametrize("book", BOOKS)
 def test_a_recorded_book_has_updates_that_its_snapshot_covers(book: str) -> None:
-    """What is dropped is exactly what a good producer would not have sent, but for one that ends with the snapshot."""
+    """A good producer would not have sent any of the dropped updates, except an update that ends with the snapshot."""
     received, days = to_received(read_recorded_days(RECORDINGS, book)), read_recorded_days(RECORDINGS, book)
     snapshot = next(at for at, each in enumerate(received) if each.kind is RecordedKind.SNAPSHOT)
     covered = [each for each in received if each.first_id is not None and each.last_id <= received[snapshot].last_id]
@@ -73,7 +73,7 @@ def test_a_recorded_book_has_updates_that_its_snapshot_covers(book: str) -> None
 
 @given(some.data())
 def test_wherever_a_snapshot_lies_the_state_is_that_of_all_messages(data: some.DataObject) -> None:
-    """Its number may be that of an earlier or a later update than those around it."""
+    """Its number may belong to an earlier or a later update than the updates around it."""
     count = data.draw(some.integers(1, 12))
     covered = data.draw(some.integers(0, count))
     at = data.draw(some.integers(0, count))

@@ -1,4 +1,4 @@
-"""Evidences `Checksum` and `LogOnly`: the gate only knows whether a session has begun."""
+"""Evidences `Checksum` and `LogOnly`: the gate knows only whether a session has started."""
 
 from __future__ import annotations
 

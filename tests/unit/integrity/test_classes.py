@@ -1,4 +1,4 @@
-"""What each class promises, and its verdicts on what no gate ever sees."""
+"""The promise of each class, and its verdicts on cases that never reach a gate."""
 
 from __future__ import annotations
 

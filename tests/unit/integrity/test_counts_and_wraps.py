@@ -1,4 +1,4 @@
-"""Numbers that wrap around or begin anew, and the count that an END carries."""
+"""Numbers that wrap around or restart, and the count in an END."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_half_a_round_is_the_bound_of_what_is_told_as_forward(lost: int, cause: 
     for integrity in (Strict(evidence=Sequence(wraps_at=256)), Ordered(wraps_at=256), NoIntegrity(wraps_at=256)):
         gate: AnyGate = integrity.gate(PartitionTime())
         state, _ = gate.check(None, snapshot(255), RECORD)
-        _, verdict = gate.check(state, update(lost), RECORD)  # 0 is the next
+        _, verdict = gate.check(state, update(lost), RECORD)  # the next number is 0
         assert verdict.cause == cause, integrity
 
 

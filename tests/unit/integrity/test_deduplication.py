@@ -1,4 +1,4 @@
-"""`Strict(repeats=DROP)`: what a producer sends again at once is dropped, and nothing else."""
+"""`Strict(repeats=DROP)`: an immediate repeat by the producer is dropped, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that was joined in the middle: the engine's gates and the prover's rules say the same, message by message."""
+"""A log that was joined in the middle: the engine's gates and the prover's rules agree on each message."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CLASSES: dict[str, tuple[IntegrityClass, list[str]]] = {
     ),
 }
 JOINED = [(UPDATE, 7), (UPDATE, 8), (SNAPSHOT, 9), (UPDATE, 10), (END, 11)]
-"""A session that began before the log was joined: its END counts eleven messages."""
+"""A session that started before the log was joined: its END counts eleven messages."""
 
 
 def make_envelope(kind: Kind, number: int) -> Envelope:
@@ -62,7 +62,7 @@ def make_envelope(kind: Kind, number: int) -> Envelope:
 
 
 def judge(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined: bool) -> list[str]:
-    """The engine's verdicts on one session's messages."""
+    """Return the engine's verdicts on the messages of one session."""
     gate, state, found = integrity.gate_for(0, PartitionTime(), joined=joined), cast("GateState", None), list[str]()
     for offset, (kind, number) in enumerate(messages):
         after, verdict = gate.check(state, make_envelope(kind, number), at_offset(offset))
@@ -72,7 +72,7 @@ def judge(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined
 
 
 def prove(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined: bool) -> list[str]:
-    """The prover's rulings on them."""
+    """Return the prover's rulings on the messages of one session."""
     rules, known, found = make_rules(integrity, ReplayWatermark(), joined=joined), None, list[str]()
     for offset, (kind, number) in enumerate(messages):
         outcome = decide_outcome(rules, known, make_envelope(kind, number), at_offset(offset), Suspension())
@@ -103,7 +103,7 @@ def test_a_log_that_is_read_from_its_beginning_has_no_session_without_a_snapshot
 
 
 def test_updates_of_a_feed_that_buffers_them_wait_for_its_snapshot() -> None:
-    """They are not skipped: the snapshot of such a feed comes later and covers only some of them."""
+    """They are not skipped: the snapshot of this feed arrives later and covers only some of them."""
     integrity = Strict(evidence=Sequence(), buffer_until_snapshot=True)
     assert judge(integrity, [(UPDATE, 7)], joined=True) == ["buffer"]
     assert prove(integrity, [(UPDATE, 7)], joined=True) == ["hold"]

@@ -1,4 +1,4 @@
-"""Evidence `Linked`: every cell of (what is remembered, what comes), in both link styles."""
+"""Evidence `Linked`: every cell of (remembered, received), in both link styles."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.envelopes import RECORD, end, snapshot, update
 
 
 def named(previous: int, last: int) -> Envelope:
-    """An update that names its predecessor only."""
+    """Return an update that names only its predecessor."""
     return update(link=Link(last, previous=previous))
 
 
 def spot(first: int, last: int) -> Envelope:
-    """An update as the exchange's spot markets send it: ids U to u, without a hole."""
+    """Return an update of the exchange's spot markets: ids U to u, without a hole."""
     return update(link=Link(last, first=first))
 
 
 def futures(first: int, last: int, previous: int) -> Envelope:
-    """An update as its futures markets send it: ids U to u, and pu, the u of the update before."""
+    """Return an update of its futures markets: ids U to u, and pu, the u of the previous update."""
     return update(link=Link(last, first=first, previous=previous))
 
 
@@ -55,7 +55,7 @@ FRESH = LastLink(100, is_fresh=True)
 
 
 def reached(last: int) -> LastLink:
-    """The state after an update."""
+    """Return the state after an update."""
     return LastLink(last, is_fresh=False)
 
 

@@ -1,4 +1,4 @@
-"""Linked feeds, made and recorded: whole ones pass, and each single fault is refused at its very place."""
+"""Linked feeds, generated and recorded: complete feeds pass, and each single fault is refused at its place."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BOOKS = ("spot_btcusdt", "spot_ethusdt", "cm_btcusd_perp")
 
 @some.composite
 def feeds(draw: some.DrawFn) -> list[Envelope]:
-    """A snapshot and the updates after it, in one of the three link styles; the first may overlap."""
+    """Draw a snapshot and its updates in one of the three link styles; the first update may overlap."""
     style = draw(some.sampled_from(["spot", "futures", "named"]))
     last = draw(some.integers(1_000, 2**40))
     places = [snapshot(link=Link(last))]
     overlap = draw(some.integers(0, 50)) if style != "named" else 0
     previous = last - overlap
     for number in range(draw(some.integers(1, 20))):
-        lowest = last - previous + 1 if number == 0 else 1  # the first reaches past the snapshot
+        lowest = last - previous + 1 if number == 0 else 1  # the first update ends after the snapshot
         until = previous + draw(some.integers(lowest, lowest + 40))
         places.append(update(link=link_of(style, previous, until)))
         previous = until
@@ -54,7 +54,7 @@ def test_a_removed_message_is_missed_at_the_very_next_one(feed: list[Envelope], 
 @given(feeds(), some.data())
 def test_a_repeated_message_is_refused_where_it_repeats(feed: list[Envelope], data: some.DataObject) -> None:
     repeated = data.draw(some.integers(0, len(feed) - 1))
-    again = data.draw(some.integers(max(2, repeated + 1), len(feed)))  # the snapshot twice at once is harmless
+    again = data.draw(some.integers(max(2, repeated + 1), len(feed)))  # an immediate repeat of the snapshot is harmless
     feed.insert(again, feed[repeated])
     assert place_and_cause(feed) == (again, "repeat" if again == repeated + 1 else "sequence goes back")
 

@@ -1,4 +1,4 @@
-"""Snapshots over several messages: every cell of (what is on its way, what comes), for a gate that goes by numbers."""
+"""Snapshots over several messages: every cell of (open snapshot, received message), for a gate that uses numbers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_snapshot_of_more_parts_than_there_may_be_is_refused() -> None:
 
 
 def test_a_message_that_cannot_be_part_of_an_open_snapshot_leaves_no_trace_in_the_memory() -> None:
-    """`Once` remembers ids in place: of a message that is refused it would find the second delivery repeated."""
+    """`Once` remembers ids in place: the trace of a refused message would make its second delivery a repeat."""
     once = Once(keep_ids=10)
     gate = MultipartGate(once.gate(PartitionTime()))
     snapshot_open, _ = gate.check(None, *part(1).at(0))

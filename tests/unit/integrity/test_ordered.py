@@ -1,4 +1,4 @@
-"""Ordered: numbers rise, or offsets where the producer sends none; what goes back is dropped."""
+"""Ordered: numbers rise, or offsets if the producer sends no numbers; a message that goes back is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session that another class has left, under `FIRST_MESSAGE`: the engine and the proof go on with its state alike."""
+"""A session that another class has left, under `FIRST_MESSAGE`: engine and proof continue its state alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEFT = {"f": True}
 
 
 def remembered(state: GateState) -> Memory:
-    """A stored state as the proof reads it."""
+    """Return a stored state as the proof reads it."""
     gate = read_gate(msgspec.msgpack.encode(state))
     return None if gate is None else gate.known.memory
 
@@ -63,7 +63,7 @@ NOW_US = 100_000_000
 def test_its_next_message_waits_for_its_order_unless_it_is_late(
     seconds: int, judgement: Judgement, what: Action
 ) -> None:
-    """Applied at once, it would be in a window that is closed, or make the earlier ones late that are still to come."""
+    """Applied immediately, it would be in a closed window, or make earlier messages late that have yet to arrive."""
     integrity = FuzzyWindow(lateness=BOUND, reorder=True, session_start=FIRST)
     gate, watermark = OpeningAtFirst(integrity.gate(PartitionTime(NOW_US))), ReplayWatermark()
     watermark.advance(NOW_US)

@@ -1,4 +1,4 @@
-"""Evidence `Sequence`: every cell of (what is remembered, what comes) -> (what is remembered, verdict)."""
+"""Evidence `Sequence`: every cell of (remembered, received) -> (remembered, verdict)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that begin at their first message: what the classes promise is compared from there on."""
+"""Sessions that start at their first message: the promises of the classes hold from this message on."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLASSES: dict[str, IntegrityClass] = {
 
 
 def judged(gate: AnyGate, *messages: tuple[Kind, int]) -> list[str]:
-    """What a gate says of the messages of one session at the offsets 0, 1, 2 ..., driven as the engine does it."""
+    """Return a gate's verdicts on the messages of one session at the offsets 0, 1, 2 ..., driven as by the engine."""
     state: GateState = None
     said = []
     for offset, (kind, number) in enumerate(messages):
@@ -106,6 +106,6 @@ def test_a_snapshot_still_sets_the_state() -> None:
 def test_a_start_of_sessions_that_is_none_is_refused() -> None:
     from dataclasses import replace
 
-    wrong = Ordered(session_start="first")  # type: ignore[arg-type]  # what is refused
+    wrong = Ordered(session_start="first")  # type: ignore[arg-type]  # the refused value
     with pytest.raises(DeclarationError, match=r"(?s)session_start.*SessionStart\.FIRST_MESSAGE"):
         replace(STREAMS["ordered"], integrity=wrong)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 SUSPENDED = SuspensionMark(3, 5)
 FROM = 10
-"""Sessions that began before this offset are suspended."""
+"""Sessions that started before this offset are suspended."""
 
 
 def began(offset: int, number: int = 1) -> ActiveSession[int]:
-    """The state of a session that began at an offset and has come to a number."""
+    """Return the state of a session that started at an offset and has reached a number."""
     return ActiveSession(offset, number)
 
 
@@ -128,5 +128,5 @@ def test_a_skipped_session_is_so_until_a_snapshot_at_the_offset_or_after_it(offs
 def test_a_session_that_waits_for_no_snapshot_is_skipped_until_all_that_was_given_up_is_read(
     reached: int, *, skipped: bool
 ) -> None:
-    """Whether it was touched before does not count: a timer may have touched it, or a range that ended at a burst."""
+    """Earlier changes of the session do not count: a timer may have made them, or a range that ended at a burst."""
     assert bool(list_unread_skips([SuspendedSession("s", FROM)], reached)) is skipped

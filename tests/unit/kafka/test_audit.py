@@ -1,4 +1,4 @@
-"""The audit names every way in which a log is not what the ledger knows; and only those."""
+"""The audit names every difference between a log and the ledger, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.cluster_views import topic, view
 
 
 def position(topic: str, partition: int, next_offset: int, leader_epoch: int | None = None) -> Position:
-    """A position in a topic's first life."""
+    """Return a position in a topic's first life."""
     return Position(
         topic=topic, topic_id=f"id-{topic}", partition=partition, next_offset=next_offset, leader_epoch=leader_epoch
     )
@@ -155,7 +155,7 @@ READ = position("a", 0, 50, 4)
 def doubted(
     *, read: int | None = 4, now: int | None = 6, held: int | None = None, ends: tuple[int, int, int] = (0, 60, 60)
 ) -> dict[TopicIdPartition, Position]:
-    """What is asked about a partition, read to offset 50 under one leader's epoch, under another's now."""
+    """Return the epoch check of a partition that was read to offset 50 under a leader epoch, and now has another."""
     cluster = view(topic("a", "id-a"), ends={KEY: ends})
     cluster.ends[KEY] = msgspec.structs.replace(cluster.ends[KEY], leader_epoch=now)
     return need_epoch_check({KEY: position("a", 0, 50, read)}, cluster, {} if held is None else {KEY: held})

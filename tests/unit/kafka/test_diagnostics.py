@@ -1,4 +1,4 @@
-"""From what a client says of its connections to the one cause that a person can act on."""
+"""The log lines of a client about its connections lead to the one cause that a person can act on."""
 
 from __future__ import annotations
 

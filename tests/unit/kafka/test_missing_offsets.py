@@ -1,4 +1,4 @@
-"""Offsets without a message and their causes, as intervals: the same as offset by offset."""
+"""Offsets without a message and their causes: intervals have the same result as single offsets."""
 
 from __future__ import annotations
 

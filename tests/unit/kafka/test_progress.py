@@ -1,4 +1,4 @@
-"""Lifecycle, lag, headroom and freshness: from figures alone."""
+"""Lifecycle, lag, headroom and freshness, from figures alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading beyond the end of a range never makes the reader wait longer for another one."""
+"""A read beyond the end of a range never extends the wait for another range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = msgspec.structs.replace(DEFAULT_TUNING, straggler_seconds_max=0.2)
 
 
 class EndlessBesideSilent:
-    """Gives messages of one partition without end, and none of the others."""
+    """A consumer that returns messages of one partition without end, and no messages of the others."""
 
     def __init__(self, topic: str) -> None:
         self._topic, self._offsets = topic, count()

@@ -1,4 +1,4 @@
-"""A cluster that does not answer a group is described by one text for all errors of the client."""
+"""A cluster that does not answer a group request is described by one text for all errors of the client."""
 
 from __future__ import annotations
 

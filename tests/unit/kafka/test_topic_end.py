@@ -1,4 +1,4 @@
-"""A deletion is an event if and only if every message was read; anything else names what may be lost."""
+"""A deletion is an event if and only if every message was read; otherwise the possible loss is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFFSETS = st.integers(0, 4)
 
 
 class Part(NamedTuple):
-    """A partition: its position, and the end in each read, newest first; None for a read without an answer."""
+    """A partition: its position, and its end in each read, newest first; None for a read without an answer."""
 
     position: int | None
     ends: tuple[int | None, ...]
@@ -83,7 +83,7 @@ def make_positions(case: Case) -> dict[int, Position]:
 
 
 def is_unread(case: Case, at: int) -> bool:
-    """Whether a read, whole or not, shows messages that were not read."""
+    """Return whether a read, whole or not, shows unread messages."""
     pairs = [(part.position, part.ends[at]) for part in case.parts]
     return any(position is None or (end or 0) > position for position, end in pairs)
 
@@ -117,7 +117,7 @@ def test_only_a_recent_read_of_the_very_end_makes_a_deletion_an_event(case: Case
 
 
 def judged(position: int, *looks: tuple[int | None, float], certain: bool = True) -> str:
-    """The loss of a topic of one partition; reads are ends and their ages, newest first."""
+    """Return the loss of a topic of one partition; reads are ends and their ages, newest first."""
     ends, epochs = tuple(end for end, _ in looks), (None,) * len(looks)
     part = Part(position, ends, epoch=None, leader_epochs=epochs, is_verified=False, catching_up=False)
     case = Case((part,), tuple(age for _, age in looks), (certain,) * len(looks))
@@ -144,7 +144,7 @@ def test_a_fault_names_what_may_be_lost(loss: str, text: str) -> None:
 
 
 def test_messages_that_an_uncertain_read_shows_are_unread_messages() -> None:
-    """Whether they were of this topic or of its successor: nobody may say that all was read."""
+    """They may be of this topic or of its successor, so it is uncertain that all messages were read."""
     assert re.match("offsets 5 to 6", judged(5, (7, 3.0), certain=False))
 
 

@@ -1,4 +1,4 @@
-"""Removals of keys that are not there reach the ledger, `lockstep status` and the metrics with their number."""
+"""Removals of absent keys reach the ledger, `lockstep status` and the metrics with their number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Changes = list[tuple[str, int | None]]
 
 
 class Sent(msgspec.Struct):
-    """Values by name; None removes one."""
+    """Values by name; None removes a value."""
 
     values: Changes
     snapshot: bool = False
@@ -40,7 +40,7 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Values(TableFold[Sent, str, int, Changed]):
-    """The values of a session."""
+    """A fold of the values of a session."""
 
     key = ("name",)
     removed = "value"
@@ -69,7 +69,7 @@ Batch = dict[str, list[tuple[str, Sent]]]
 
 
 def count_absent(batches: Iterable[Batch]) -> list[dict[str, int]]:
-    """By batch and topic. The first message of a session and snapshots set its table: nothing is removed."""
+    """Count by batch and topic. The first message of a session and snapshots set its table, and remove nothing."""
     tables: defaultdict[str, dict[str, int] | None] = defaultdict(lambda: None)
     counted = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What is asked of a stream every few seconds costs the same after a month of batches as on the first day."""
+"""Requests that are made every few seconds cost the same after a month of batches as on the first day."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FEW, MANY = 100, 10_000
-"""Files of the ledger; one that is opened more for each of them, or for some, makes a difference of thousands."""
+"""Files of the ledger; opening a file more for each of them, or for some, makes a difference of thousands."""
 BATCHES = 30
 
 
 def stream_with_history(root: Path, files: int) -> Offline:
-    """A stream of two partitions, one of them silent, and as many ledger files of earlier batches before it."""
+    """Return a stream of two partitions, one of them silent, after this number of ledger files of earlier batches."""
     made = Offline(keeping(), root)
     first: dict[str, list[tuple[str, bytes]]] = {
         name: [(name, message(Kind.SNAPSHOT, 1, x=1))] for name in ("kept.busy", "kept.idle")
@@ -50,7 +50,7 @@ def stream_with_history(root: Path, files: int) -> Offline:
 
 
 def _name_in_log(folder: Path, names: list[str], size: int) -> None:
-    """One entry, then a log checkpoint."""
+    """Write one entry, then a log checkpoint."""
     handle = DeltaTable(folder)
     batch = Transaction(transactions.BATCH, handle.transaction_version(transactions.BATCH) or 0)
     handle.create_write_transaction(
@@ -98,7 +98,7 @@ LOOKS: dict[str, Callable[[Offline], object]] = {
     "a start": lambda made: made.claim().head.epoch,
     "repair": _repair,
     "the state of an earlier batch": _earlier,
-    "clean-up of state": _state,  # the last one: it raises the rewind floor
+    "clean-up of state": _state,  # last, as it raises the rewind floor
 }
 
 
@@ -124,7 +124,7 @@ def test_ten_thousand_ledger_files_cost_no_more_than_a_hundred(young: Offline, o
 
 
 def test_positions_are_read_from_as_many_rows_as_there_are_partitions_twice(young: Offline) -> None:
-    """A full set is written as soon as the rows since the last one are as many."""
+    """A full set is written when the rows since the last full set are as many."""
     with opened_files(young.folders.ledger) as names:
         assert dict(_sensor(young)) == {"kept.busy": BATCHES - 1, "kept.idle": 1}  # type: ignore[call-overload]  # pairs
     assert len(set(names)) <= 3

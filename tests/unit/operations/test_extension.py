@@ -1,4 +1,4 @@
-"""An extension of another version is not used, and the doctor says so."""
+"""An extension of another version is not used, and the doctor reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions add alarms and commands; a broken one removes nothing else."""
+"""Extensions add alarms and commands; a broken extension removes nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BROKEN = {
 
 @pytest.fixture
 def extend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Write modules in the working folder, and name them in the settings."""
+    """Return a function that writes modules in the working folder, and names them in the settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = set(sys.modules)
@@ -139,7 +139,7 @@ def test_alarms_of_extensions_are_added_once_each_and_hide_none(
     second: list[str],
     fails: bool,  # noqa: FBT001  # drawn
 ) -> None:
-    """Also with equal kinds, and if one of them fails after some alarms."""
+    """Kinds may be equal, and an extension may fail after some alarms."""
     with pytest.MonkeyPatch.context() as patched:
         features = (Feature(name="one", alarms=("x:1",)), Feature(name="two", alarms=("x:2",)))
         judges = {"x:1": raising(first, fails=fails), "x:2": raising(second, fails=False)}

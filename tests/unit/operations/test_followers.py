@@ -76,7 +76,7 @@ class BatchTree:
         self.add(self.current)
 
     def rewind(self, choice: int) -> None:
-        """The rewind is the first batch of its generation; the target may be one that was undone."""
+        """Rewind as the first batch of a generation; the target may be an undone batch."""
         targets = range(max(1, self.erasure), self.newest + 1)
         target = targets[choice % len(targets)]
         self.generation += 1
@@ -87,15 +87,15 @@ class BatchTree:
         self.erasure = self.newest
 
     def quiet(self, _: int) -> None:
-        """A commit without a batch."""
+        """Commit without a batch."""
         self.version += 1
 
     def replace(self, _: int) -> None:
-        """The stream was reset: another table."""
+        """Reset the stream: another table."""
         self.__init__(table_id=f"{self.table_id}+")  # type: ignore[misc]  # a new table in its place
 
     def path(self) -> list[int]:
-        """The batches that count, oldest first."""
+        """Return the batches that count, oldest first."""
         found = list[int]()
         at = self.current
         while at:
@@ -120,7 +120,7 @@ class BatchTree:
         )
 
     def read(self, up_to: int | None = None) -> SourceHistory:
-        """A follower reads up to the newest batch, or up to another that counts."""
+        """Read up to the newest batch, or up to another batch that counts."""
         head = self.head()
         batch = self.current if up_to is None else up_to
         return SourceHistory(

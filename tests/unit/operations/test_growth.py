@@ -1,4 +1,4 @@
-"""Growth is measured by housekeeping, and what a look at it costs does not grow."""
+"""Housekeeping measures growth, and the cost of a read of it does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alarms from facts alone: what somebody must act on, and what raises none."""
+"""Alarms from facts alone: facts on which a person must act, and facts that raise no alarm."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ WELL = HealthFacts(
 
 
 def partition(name: str = "a.b", **figures: Any) -> PartitionFigures:
-    """A partition of a topic that keeps messages for a week; its lag can be read unless said otherwise."""
+    """Return a partition of a topic that keeps messages for a week; its lag is readable unless given otherwise."""
     given = {"lag_messages": 0, "headroom_seconds": 168 * HOUR, "retention_seconds": 168 * HOUR, **figures}
     return PartitionFigures(topic=name, partition=0, **{"readable_messages": given["lag_messages"], **given})
 
 
 def waits(seconds: float, messages: int = 12, **figures: Any) -> PartitionFigures:
-    """A partition whose first unread message is so old."""
+    """Return a partition whose first unread message has waited this long."""
     return partition(
         lag_messages=messages, waiting_seconds=seconds, **{"headroom_seconds": 168 * HOUR - seconds, **figures}
     )
 
 
 def but(**changes: Any) -> HealthFacts:
-    """A healthy stream, but for these facts."""
+    """Return a healthy stream, except for these facts."""
     return msgspec.structs.replace(WELL, **changes)
 
 
 def follows(**changes: Any) -> FollowerLag:
-    """A follower that has read everything."""
+    """Return a follower that has read everything."""
     name = FollowerName("derived", "activity")
     given = {"unread_batches": 0, "last_run_seconds": 60.0, **changes}
     return FollowerLag(name=name, command="lockstep derive activity", **given)

@@ -1,4 +1,4 @@
-"""Looks at several streams do not wait for each other."""
+"""Reads of several streams do not wait for each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAIT_SECONDS_MAX = 30.0
 
 
 class Looks:
-    """Computes its value only together with another instance that computes its own."""
+    """A value that is computed only together with the value of another instance."""
 
     together = threading.Barrier(2)
 
@@ -20,7 +20,7 @@ class Looks:
 
     @computed_once
     def value(self) -> int:
-        """How often it was computed."""
+        """Return how often the value was computed."""
         self.together.wait(WAIT_SECONDS_MAX)
         self.computed += 1
         return self.computed

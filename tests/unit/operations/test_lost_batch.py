@@ -1,4 +1,4 @@
-"""The newest entry of the table is empty or cut: one cause everywhere, and a way out without a copy."""
+"""The newest entry of the table is empty or cut: one cause everywhere, and a repair without a copy."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_batch_that_the_ledger_holds_is_taken_back_and_read_again(tmp_path: Pa
 
 
 def test_an_operation_that_is_lost_is_named(tmp_path: Path) -> None:
-    """A rewind that is undone must be repeated by somebody; of a batch the next run takes care."""
+    """An undone rewind must be repeated by a person; the next run repeats a lost batch."""
     made = EveryCommit(tmp_path)
     made.batch()
     made.batch()

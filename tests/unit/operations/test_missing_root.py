@@ -1,4 +1,4 @@
-"""A table root that the settings name and that is not there: its disk may not be mounted. Nothing calls that new."""
+"""A table root in the settings that is missing: its disk may not be mounted, and nothing calls it new."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def in_root(root: Path) -> Settings:
-    """With a Kafka that refuses connections."""
+    """Return settings with a Kafka that refuses connections."""
     return Settings(table_root=root, kafka=KafkaSettings(bootstrap_servers="127.0.0.1:1", timeout_seconds=1))
 
 

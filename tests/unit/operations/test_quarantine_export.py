@@ -1,4 +1,4 @@
-"""An export of the quarantine holds a few of its messages in memory, however many there are."""
+"""An export of the quarantine holds a few messages in memory, for any number of messages."""
 
 from __future__ import annotations
 

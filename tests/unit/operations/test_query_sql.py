@@ -1,4 +1,4 @@
-"""SQL reads only, and gives what is in the tables, also times that Python has no type for."""
+"""SQL only reads, and returns the contents of the tables, also times that Python has no type for."""
 
 from __future__ import annotations
 

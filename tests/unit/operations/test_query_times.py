@@ -1,4 +1,4 @@
-"""The version of a table at a time: never that of another time, however much of its log is deleted."""
+"""The version of a table at a time is never the version of another time, also after deletions from its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_AGO, LATER = datetime(2020, 1, 1, tzinfo=UTC), timedelta(hours=1)
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A table with the versions 0 to 3."""
+    """Return a table with the versions 0 to 3."""
     folders = folders_in(tmp_path)
     run = ProtocolRun(folders)
     run.claim()
@@ -31,7 +31,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def delete(table: Path, *versions: int) -> None:
-    """As housekeeping does, which keeps the entries of savepoints."""
+    """Delete entries as housekeeping does, which keeps the entries of savepoints."""
     for version in versions:
         delta_log.make_entry_path(table, version).unlink()
 

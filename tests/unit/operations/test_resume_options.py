@@ -1,4 +1,4 @@
-"""`lockstep settings`: every setting with its origin, and no secret, whatever its name."""
+"""`lockstep settings` shows every setting with its origin, and no secret of any name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CANARY = "canary-7f3a"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment that says nothing."""
+    """Return an empty working folder, and clear the environment of settings."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.upper().startswith("LOCKSTEP_")]:
         monkeypatch.delenv(name)

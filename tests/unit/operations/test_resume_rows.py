@@ -1,4 +1,4 @@
-"""The ledger rows of a resumption: each partition goes on where it stood, and an added one begins at nothing."""
+"""The ledger rows of a resumption: each partition continues at its position, and an added partition starts empty."""
 
 from __future__ import annotations
 

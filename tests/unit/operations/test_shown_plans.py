@@ -1,4 +1,4 @@
-"""The plan that was shown is carried out, or it is refused by name: other writers change the table in between.
+"""The plan that was shown is carried out, or refused by name, if other writers change the table in between.
 
 Every command of the frame meets every change, alone and in sequences.
 """
@@ -66,7 +66,7 @@ def write_batch(run: ProtocolRun) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Four hours of two batches."""
+    """Return a run with four hours of two batches."""
     run = ProtocolRun(folders_in(tmp_path_factory.mktemp("hours")))
     run.claim()
     for _ in range(HOURS):
@@ -84,7 +84,7 @@ def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_handle(run: ProtocolRun) -> StreamHandle:
-    """A handle that has read the table as it is now; Kafka has all messages."""
+    """Return a handle that has read the table as it is now; Kafka has all messages."""
     head = run.output.base().head
     rows = ledger.read_positions(run.folders, head)
     ends = {key: (0, row.until, row.until) for key, row in rows.items()}
@@ -101,7 +101,7 @@ def make_handle(run: ProtocolRun) -> StreamHandle:
 
 
 def count_messages(folders: StreamFolders, command: str) -> int:
-    """Messages in quarantine; for an erasure those of the session: it leaves rows that name none."""
+    """Count messages in quarantine; for an erasure only of its session, as an erasure leaves rows without a session."""
     sessions = read_table(folders.quarantine)["session"].to_pylist() if named_files(folders.quarantine) else []
     return sessions.count("s") if command == "erase" else len(sessions)
 
@@ -138,12 +138,12 @@ HARMLESS = {"compaction", "compaction of the quarantine", "hour"}
 
 
 def count_promised(plan: Plan) -> tuple[int, int]:
-    """Rows and messages that go by a plan."""
+    """Return the numbers of rows and messages that a plan removes."""
     return getattr(plan, "rows", 0), getattr(plan, "messages", 0)
 
 
 def check_promise(run: ProtocolRun, command: str, changes: list[str]) -> bool:
-    """Show a plan, change the table, commit the plan: return whether it was carried out as it was shown."""
+    """Show a plan, change the table and commit the plan; return whether it was carried out as shown."""
     prepared = COMMANDS[command](run)
     for change in changes:
         with suppress(LockstepError):  # such as an erasure of a session that is gone

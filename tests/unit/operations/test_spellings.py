@@ -1,4 +1,4 @@
-"""Two spellings of one number among the keys of a fold are named, and nothing else is."""
+"""Two spellings of one number among the keys of a fold are named, and nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Keys(TableFold[list[Any], Any, int, Any]):
-    """A message is a list of keys."""
+    """A fold whose messages are lists of keys."""
 
     def envelope(self, message: list[Any], record: Record) -> Envelope:
         return Envelope("s")

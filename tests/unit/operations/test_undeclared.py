@@ -1,4 +1,4 @@
-"""Tables whose declaration is gone: they are found by their folders, and what other folders hold is passed over."""
+"""Tables without a declaration are found by their folders, and the contents of other folders are ignored."""
 
 from __future__ import annotations
 

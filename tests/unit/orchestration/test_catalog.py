@@ -1,4 +1,4 @@
-"""What Dagster's catalog shows of a stream."""
+"""The entries of a stream in Dagster's catalog."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_every_address_of_an_object_store_is_one_of_the_store() -> None:
 def test_the_freshness_of_the_assets_follows_a_longer_objective(
     hours: float | None, ledger: timedelta, table: timedelta
 ) -> None:
-    """A shorter one is for the check `health`: the assets are observed too rarely for it."""
+    """A shorter objective is for the check `health`: the assets are observed too rarely for it."""
     objectives = Objectives(freshness=None if hours is None else timedelta(hours=hours))
     stream = replace(order_books, objectives=objectives)
     wait = timedelta(seconds=5) if hours is None or hours < 1 else timedelta()

@@ -1,4 +1,4 @@
-"""Many streams that start at once, on a machine whose time is generated: which one is first, and which never."""
+"""Many streams that start together, on a machine with generated time: their order, and that each starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TICK_SECONDS = 5.0
 
 @dataclass
 class Machine:
-    """A stream as it is: its table, its writer, and the run that comes."""
+    """The facts of a stream: its table, its writer, and its next run."""
 
     name: str
     desired: Desired | None
@@ -182,7 +182,7 @@ def test_starts_take_turns_and_all_that_are_wanted_come_to_run(streams: list[Mac
 
 
 def find_start_times(streams: list[Machine], slots: int) -> dict[str, float]:
-    """When each stream that is wanted starts, in seconds."""
+    """Return when each wanted stream starts, in seconds."""
     supervision, found = Supervision([copy.deepcopy(each) for each in streams], slots), dict[str, float]()
     while len(found) < len([each for each in streams if each.is_wanted]):
         supervision.tick()
@@ -194,7 +194,7 @@ def find_start_times(streams: list[Machine], slots: int) -> dict[str, float]:
 @settings(max_examples=scale_examples(100), deadline=None)
 @given(streams=machines(), slots=st.integers(1, 3))
 def test_first_starts_hold_up_no_stream_that_has_written(streams: list[Machine], slots: int) -> None:
-    """After a reboot all are due at the same poll, in whatever order they are declared."""
+    """After a reboot all streams are due at the same poll, in any order of their declarations."""
     for each in streams:
         each.wants_topics = False
     ran = [each for each in streams if each.is_wanted and each.batch]

@@ -1,4 +1,4 @@
-"""What the code location holds; a rename of an asset, a job or a sensor shows here first."""
+"""The contents of the code location: a rename of an asset, a job or a sensor is detected here first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 STREAMS = ("betting_markets", "checksummed_books", "order_books")
 EXPORTED = "betting_markets"
-"""The one that declares an export."""
+"""The stream that declares an export."""
 OWN: dict[str, tuple[str, ...]] = {
     "betting_markets": (),
     "checksummed_books": (),
@@ -55,11 +55,11 @@ def repository(location: Definitions) -> RepositoryDefinition:
 
 LOGS = ("loggers", "console", "config")
 TEXTS = {("execution", "config", "marker_to_close"), (*LOGS, "name"), (*LOGS, "log_level")}
-"""Texts that Dagster itself takes: a word in an event, and how the console logs. No path, address, option or class."""
+"""Texts that Dagster itself reads: a word in an event, and the console's logs. No path, address, option or class."""
 
 
 def list_texts(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The places of a run's configuration that take a text, also one from a variable of the environment."""
+    """Yield the places of a run's configuration that accept a text, or a text of an environment variable."""
     for name, field in getattr(schema, "fields", {}).items():
         yield from list_texts(field.config_type, (*path, name))
     for inner in getattr(schema, "inner_type", None), getattr(schema, "scalar_type", None):
@@ -179,7 +179,7 @@ def test_the_check_of_the_contents_holds_up_what_comes_after_the_table_and_that_
 
 
 def test_the_hourly_job_runs_the_check_of_the_contents_alone(repository: RepositoryDefinition) -> None:
-    """The health sensor evaluates the other one, which would look as if it was in progress in each such run."""
+    """The health sensor evaluates `health`, which would otherwise be shown as in progress in each of these runs."""
     selection = repository.get_job("order_books_checks").asset_layer.asset_graph.asset_check_keys
     assert {key.name for key in selection} == {*BUILT_IN, *OWN["order_books"]}
 
@@ -240,7 +240,7 @@ def test_what_begins_for_all_streams_at_once_is_tagged_so_that_few_run_at_once(
 
 
 def test_no_tick_is_kept_longer_than_the_run_that_it_requested(tmp_path: Path) -> None:
-    """Four schedules of each stream request a run each hour: of a hundred streams 288,000 ticks in thirty days."""
+    """Four schedules of each stream request a run each hour: a hundred streams have 288,000 ticks in thirty days."""
     (tmp_path / "dagster.yaml").write_text((ROOT / "deploy" / "dagster.yaml").read_text())
     with DagsterInstance.from_config(str(tmp_path)) as instance:
         kept = [instance.get_tick_retention_settings(kind) for kind in (InstigatorType.SENSOR, InstigatorType.SCHEDULE)]

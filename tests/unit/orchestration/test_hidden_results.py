@@ -1,4 +1,4 @@
-"""Which results of checks a run hides that did not execute them, on a real instance without a Kafka."""
+"""Results of checks that are hidden by a run which did not execute them, on a real instance without a Kafka."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def instance(tmp_path: Path) -> Iterator[DagsterInstance]:
 
 
 def execute(instance: DagsterInstance, root: Path, selection: AssetSelection, *, seconds: float | None = None) -> bool:
-    """A run of these assets and checks; `seconds` is a configuration of the table's step that it refuses."""
+    """Run these assets and checks; `seconds` is a configuration that the table's step refuses. Return the success."""
     settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root)
     definitions = Definitions(
         assets=make_stream_assets(STREAM, settings, owners=()),
@@ -82,7 +82,7 @@ def test_a_run_whose_table_fails_hides_the_results_of_all_checks_until_they_are_
     for result in list_last_results(STREAM, hidden - {HEALTH}, instance):
         instance.report_runless_asset_event(result)
     assert [shown(instance, name) for name in ("completeness", "sequence")] == [FAILED, FAILED]
-    assert find_hidden_checks(STREAM, instance) == hidden - {"completeness", "sequence"}  # the others never had one
+    assert find_hidden_checks(STREAM, instance) == hidden - {"completeness", "sequence"}  # the others have no result
 
 
 def test_a_check_that_had_nothing_new_hides_its_result_and_one_that_itself_failed_does_not(
@@ -106,7 +106,7 @@ def first_checks(instance: DagsterInstance) -> RunRequest | None:
 
 @pytest.mark.parametrize("later", [0, 3])
 def test_checks_that_never_ran_are_requested_once_the_table_has_rows(tmp_path: Path, later: int) -> None:
-    """The run's figures come as a materialization, and then as observations: either shows the first rows."""
+    """The run's figures are reported as a materialization, then as observations: both show the first rows."""
     checks = AssetSelection.checks(*(AssetCheckKey(TABLE, name) for name in list_checks(STREAM)))
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         assert first_checks(instance) is None
@@ -120,11 +120,11 @@ def test_checks_that_never_ran_are_requested_once_the_table_has_rows(tmp_path: P
         assert first_checks(instance) == asked  # its run key: Dagster launches it once
 
         assert not execute(instance, tmp_path / "nowhere", checks)
-        assert first_checks(instance) is None  # the next one is that of the schedule
+        assert first_checks(instance) is None  # the schedule requests the next run
 
 
 def test_a_new_rule_is_checked_soon(instance: DagsterInstance) -> None:
-    """`completeness` and `sequence` have results, the others have none."""
+    """`completeness` and `sequence` have results, the other checks have none."""
     instance.report_runless_asset_event(AssetMaterialization(TABLE, metadata={"rows_in_table": 3}))
     assert first_checks(instance) is not None
     for name in list_checks(STREAM):

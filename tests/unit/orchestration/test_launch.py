@@ -1,4 +1,4 @@
-"""What `lockstep start` waits for, and what it says when it waits in vain; on a real instance and a real table."""
+"""The conditions that `lockstep start` awaits, and its errors without them; on a real instance and a real table."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ FINDING = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, 
 
 @op
 def refusing() -> None:
-    """As the stream's asset fails."""
+    """Fail as the stream's asset fails."""
     raise Failure("Kafka did not answer within 60 s", allow_retries=False)
 
 
@@ -113,7 +113,7 @@ QUEUE = {"module": "dagster._core.run_coordinator.queued_run_coordinator", "clas
 
 @given(seconds=st.floats(0, 4 * DAEMON_SECONDS_MAX) | st.just(math.inf))
 def test_a_slow_daemon_is_waited_for_and_a_silent_one_told_as_silent(seconds: float) -> None:
-    """It was told of a living daemon that no daemon takes the run, after 30 s."""
+    """After 30 s, the error about a living daemon was that no daemon takes the run."""
     if seconds <= DAEMON_SECONDS_MAX:
         said = judge_daemon_silence("s", "r", seconds)
         assert bool(said) is (seconds >= QUEUE_SECONDS_MAX)
@@ -136,7 +136,7 @@ def test_the_silence_of_a_daemon_is_measured_from_its_last_heartbeat(tmp_path: P
 def test_a_start_that_finds_no_slot_in_the_queue_says_how_to_make_room(
     tmp_path: Path, claimed: ProtocolRun, folders: StreamFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a dagster.yaml of its own, Dagster runs ten at once; each stream holds one of the slots for good."""
+    """Without a dagster.yaml, Dagster has ten slots for runs; each stream holds a slot permanently."""
     del claimed
     monkeypatch.setattr("lockstep.orchestration.launch.QUEUE_SECONDS_MAX", -1.0)
     home = tmp_path / "dagster"
@@ -227,7 +227,7 @@ def test_a_run_that_a_start_launched_knows_as_of_when_it_was_wanted(instance: Da
 
 
 def reexecuted(instance: DagsterInstance, original: DagsterRun, **tags: str) -> DagsterRun:
-    """A re-execution, with the tags that Dagster copies."""
+    """Return a re-execution, with the tags that Dagster copies."""
     run_id = original.run_id
     return instance.create_run_for_job(
         order_books_stream, parent_run_id=run_id, root_run_id=run_id, tags={**original.tags, **tags}
@@ -251,7 +251,7 @@ def test_a_reexecution_has_no_tags_that_are_true_of_its_original_alone(instance:
 
 
 def noted(instance: DagsterInstance, run: DagsterRun, folders: StreamFolders) -> DagsterRun:
-    """A run after it has corrected its tags, as its step does first."""
+    """Return a run after it has corrected its tags, as its step does first."""
     instance.add_run_tags(run.run_id, find_copied_tags(run) | find_request_tag(run, folders))
     found = instance.get_run_by_id(run.run_id)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Tables that a stream looks up are upstream assets of its table."""
+"""The lookup tables of a stream are upstream assets of its table."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SETTINGS = Settings(table_root=ROOT)
 
 
 def reading(name: str, *paths: str) -> AnyStream:
-    """A stream that looks up these tables."""
+    """Return a stream with lookups in these tables."""
     lookups = [Lookup(f"lookup_{n}", path, key="name", row=Weight) for n, path in enumerate(paths)]
     return replace(weighing(r"t\..+"), name=name, lookups=tuple(lookups))
 
 
 def rows_of(rows: DataFrame) -> DataFrame:
-    """A derivation that changes nothing."""
+    """Return the rows without a change."""
     return rows
 
 
 def upstream(*streams: AnyStream, derived: tuple[Derived, ...] = ()) -> dict[str, set[str]]:
-    """The parents of each stream's table in a code location that loads, without its topics."""
+    """Return the parents of each stream's table, without its topics; the code location must load."""
     location = Definitions(
         assets=make_assets(streams, derived, SETTINGS, owners=()), resources={"spark": SparkResource()}
     )

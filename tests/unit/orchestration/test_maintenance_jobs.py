@@ -64,7 +64,7 @@ def instance(tmp_path: Path) -> Iterator[DagsterInstance]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Eight hours of three batches; the closed ones are compacted."""
+    """Return a run with eight hours of three batches, whose closed hours are compacted."""
     made = ProtocolRun(folders_in(tmp_path_factory.mktemp("hours")))
     made.claim()
     for _ in HOURS:
@@ -78,7 +78,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
 
 @pytest.fixture
 def run(written: ProtocolRun, tmp_path: Path) -> ProtocolRun:
-    """A copy of it; the stream has been idle since long."""
+    """Return a copy of it, whose stream has been idle for long."""
     made = written.copied(tmp_path / "tables")
     entry = delta_log.make_entry_path(made.folders.table, made.head.batch_version)
     os.utime(entry, (time.time() - 2 * IDLE_SECONDS,) * 2)
@@ -86,7 +86,7 @@ def run(written: ProtocolRun, tmp_path: Path) -> ProtocolRun:
 
 
 def materialize(run: ProtocolRun, instance: DagsterInstance, schedule: ScheduleDefinition) -> Mapping[str, Any]:
-    """Evaluate a schedule, run what it requests; metadata of the materialization."""
+    """Evaluate a schedule and run its request; return the metadata of the materialization."""
     settings = Settings(table_root=run.folders.root, local_root=run.folders.root.parent / "local")
     definitions = Definitions(
         assets=make_stream_assets(STREAM, settings, owners=("team:test",)),

@@ -1,4 +1,4 @@
-"""No two legal names meet in a name that is made of them: in Dagster, in SQL and in folders."""
+"""Names that are made from two legal names never collide: in Dagster, in SQL and in folders."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ SCHEDULES = (compaction_schedules, housekeeping_schedules, checks_schedules, exp
 
 
 def make_stream(name: str) -> AnyStream:
-    """A stream with all parts."""
+    """Return a stream with all parts."""
     return replace(ADDING, name=name, topics=Topics(pattern=rf"{name}\..+"))
 
 
 def find_operation(key: AssetKey) -> str:
-    """The step that makes an asset."""
+    """Return the step that makes an asset."""
     return key.to_python_identifier()
 
 
 def list_made(name: str) -> dict[str, list[str]]:
-    """What is made of the name of a stream, by the set in which it must be unique."""
+    """Return the names that are made from the name of a stream, by the set in which they must be unique."""
     stream = make_stream(name)
     assets = names.list_all_assets(stream)
     return {
@@ -98,7 +98,7 @@ def test_a_name_is_legal_or_its_declaration_says_why(name: str) -> None:
 
 
 def load(streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Settings) -> Definitions:
-    """The definitions of a platform, as `definitions.py` makes them."""
+    """Return the definitions of a platform, as `definitions.py` makes them."""
     streams, derived = tuple(streams), tuple(derived)
     return Definitions(
         assets=make_assets(streams, derived, settings, owners=("team:data",)),
@@ -113,7 +113,7 @@ def load(streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Set
 
 
 def test_streams_whose_names_begin_alike_load_together(tmp_path: Path) -> None:
-    """`orders_minor` and `orders_table` took the whole code location down."""
+    """With `orders_minor` and `orders_table`, the whole code location did not load."""
     ends = ["minor", "table", "checks", "rules", "compaction", "stream", "rotation", "schedule", "minor_schedule"]
     streams = [make_stream(name) for name in ("orders", *(f"orders_{end}" for end in ends))]
     derived = [Derived(name=f"orders_{end}", sources=[streams[0]], derive=keep_rows) for end in ("derive", "all")]

@@ -1,4 +1,4 @@
-"""When the topics of a stream are looked at: from figures alone."""
+"""When the topics of a stream are observed: from figures alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One description, two renderers: a terminal and Dagster's metadata show every fact, table and note of it."""
+"""One description, two renderers: a terminal and Dagster's metadata show each of its facts, tables and notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Dagster keeps of the streams is bounded: on a real instance, whose clock is moved."""
+"""Dagster's storage of the streams is bounded: on a real instance, whose clock is moved."""
 
 import re
 import shutil
@@ -58,7 +58,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="module")
 def new_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a new instance on SQLite: Dagster takes a second to make them."""
+    """Return the files of a new instance on SQLite: Dagster takes a second to make them."""
     home = tmp_path_factory.mktemp("new")
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     with DagsterInstance.from_config(str(home)) as made:
@@ -68,7 +68,7 @@ def new_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def instance(tmp_path: Path, new_files: Path, request: pytest.FixtureRequest) -> Iterator[DagsterInstance]:
-    """SQLite, as `make up` has it, and Postgres, as an installation of several machines has it."""
+    """Yield an instance on SQLite, as after `make up`, or on Postgres, as in an installation of several machines."""
     storage = request.getfixturevalue("postgres").make_storage(tmp_path) if request.param == "postgres" else ""
     if not storage:
         shutil.copytree(new_files, tmp_path, dirs_exist_ok=True)
@@ -78,11 +78,11 @@ def instance(tmp_path: Path, new_files: Path, request: pytest.FixtureRequest) ->
 
 
 sqlite_only = pytest.mark.parametrize("instance", ["sqlite"], indirect=True)
-"""For what files are left: Postgres has none of runs."""
+"""For the remaining files: Postgres has no files of runs."""
 
 
 def made(name: str, asset: AssetKey = TABLE) -> JobDefinition:
-    """A job that observes an asset and prints."""
+    """Return a job that observes an asset and prints."""
 
     @op
     def work(context: OpExecutionContext) -> None:
@@ -101,18 +101,18 @@ def run(instance: DagsterInstance, name: str = OURS, asset: AssetKey = TABLE) ->
 
 
 def observed(instance: DagsterInstance, asset: AssetKey) -> list[str | None]:
-    """The partitions of all observations of an asset, the newest first."""
+    """Return the partitions of all observations of an asset, the newest first."""
     return [record.partition_key for record in instance.fetch_observations(asset, limit=1000).records]
 
 
 def files(tmp_path: Path) -> set[str]:
-    """Run ids of which a file or a folder is there."""
+    """Return the ids of runs with a file or a folder."""
     shards = {path.stem for path in (tmp_path / "history" / "runs").glob("?*.db") if path.stem != "index"}
     return shards | {path.name for path in (tmp_path / "storage").glob("*")}
 
 
 def add_ticks(instance: DagsterInstance, name: str) -> None:
-    """A tick that did something and one that did not, of a sensor, which warned of something."""
+    """Add ticks of a sensor: a tick with a success, and a skipped tick that logged a warning."""
     code = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="lockstep")
     origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(code, "__repository__"), name)
     instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING))
@@ -136,7 +136,7 @@ def add_ticks(instance: DagsterInstance, name: str) -> None:
 
 
 def ticks(instance: DagsterInstance) -> list[TickData]:
-    """All ticks, by the name of their sensor and the newest last."""
+    """Return all ticks, by the name of their sensor and the newest last."""
     states = sorted(instance.all_instigator_state(), key=lambda state: state.instigator_name)
     found = [instance.get_ticks(state.instigator_origin_id, state.selector_id) for state in states]
     return [tick.tick_data for group in found for tick in reversed(group)]
@@ -172,7 +172,7 @@ def test_no_more_than_so_many_runs_of_a_job_stay_however_young(instance: Dagster
 def test_of_runs_without_a_job_only_ours_are_counted_and_those_of_checks_alone_are_ours(
     instance: DagsterInstance,
 ) -> None:
-    """All code locations share Dagster's job for what a person launches without one."""
+    """All code locations share Dagster's job for launches without a job."""
 
     def launch(asset: AssetKey, *, checks: bool = False) -> str:
         selected = frozenset({AssetCheckKey(asset, "complete")}) if checks else None
@@ -225,7 +225,7 @@ def test_events_without_a_run_go_but_for_the_newest_of_each_asset_partition_and_
 
 
 def test_no_old_event_stays_of_a_topic_that_is_gone(instance: DagsterInstance) -> None:
-    """Topics that come and go by the hour would leave an event for each that there ever was."""
+    """Topics that exist for an hour would leave an event for each topic that ever existed."""
     scope = msgspec.structs.replace(SCOPE, topics={TOPICS: "s_topics"})
     for topic in ("stays", "gone"):
         instance.report_runless_asset_event(AssetObservation(TOPICS, partition=topic))
@@ -275,7 +275,7 @@ def test_what_is_old_is_found_once_among_our_rows_however_much_of_it_there_is(
 def test_a_pruning_that_is_killed_leaves_no_events_of_a_run_that_is_gone(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In Postgres nothing would find them again."""
+    """In Postgres nothing would find these events again."""
     first, *_ = [run(instance) for _ in range(2)]
 
     def killed(*_: object) -> None:
@@ -293,7 +293,7 @@ def test_a_pruning_that_is_killed_leaves_no_events_of_a_run_that_is_gone(
 def test_evaluations_of_a_check_without_a_run_go_in_both_files_and_those_of_others_stay(
     instance: DagsterInstance,
 ) -> None:
-    """The check `health` has one every half hour of each stream."""
+    """The check `health` has an evaluation every half hour for each stream."""
     for asset in (TABLE, FOREIGN, TABLE):
         instance.report_runless_asset_event(AssetCheckEvaluation(asset, "health", passed=True, metadata={}))
     assert prune_storage(instance, SCOPE, LIMITS, days_on(6)).events == 0

@@ -1,4 +1,4 @@
-"""The requests that the guard before Dagster's web server lets pass, of all that any page can make a browser send."""
+"""The requests that the guard before Dagster's web server accepts, of all that a page can make a browser send."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ REBOUND = (
     *("http://localhost.attacker.example:3000", "http://127.0.0.1.:3000", "http://192.0.2.1:3000"),
     *("http://console.example:3000", "http://2130706433:3000", "http://attacker.example:localhost"),
 )
-"""Names that an attacker has lead to this machine: page and web server are of one origin for the browser."""
+"""Names that an attacker directs to this machine: page and web server have one origin for the browser."""
 
 
 def judge(request: BrowserRequest) -> bool:
-    """Whether the guard refuses a request."""
+    """Return whether the guard refuses a request."""
     headers = [("host", request.host), *((name.lower(), value) for name, value in request.headers)]
     return find_refusal(WebRequest(request.method, request.path, tuple(headers)), DECLARED) is not None
 
@@ -50,7 +50,7 @@ def list_foreign() -> Iterator[BrowserRequest]:
 
 
 def test_no_page_of_another_site_has_anything_changed() -> None:
-    """What passes is GET of a page, without effects; and of a browser that tells its site, a link that one follows."""
+    """Only a GET without effects passes, and from a browser that sends its site, only a link that a person follows."""
     passed = [request for request in list_foreign() if not judge(request)]
     assert {request.method for request in passed} == {"GET"}
     assert not any("graphql" in request.path for request in passed)
@@ -60,7 +60,7 @@ def test_no_page_of_another_site_has_anything_changed() -> None:
 
 
 def test_every_page_of_the_web_server_itself_works() -> None:
-    """Its pages are read by GET, and ask by JSON and by a websocket."""
+    """Its pages are read by GET, and use JSON and a websocket for requests."""
     used = {Kind.LINK, Kind.IMAGE, Kind.SIMPLE_GET, Kind.JSON_POST, Kind.SOCKET}
     for origin in OWN:
         requests = [each for each in list_requests(origin, origin, is_own=True) if each.kind in used]

@@ -1,4 +1,4 @@
-"""The user whom a proxy names is a tag of the run that the request launches or terminates, and of no other."""
+"""The user named by a proxy is a tag of the run that the request launches or terminates, and of no other run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = some.text(min_size=1, max_size=2 * USER_LENGTH_MAX)
 
 
 def see_users(*requests: list[tuple[bytes, bytes]]) -> list[str]:
-    """The user of each of some requests, as the application sees it."""
+    """Return the user of each of some requests, as the application sees it."""
     seen = list[str]()
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,12 +64,12 @@ def test_a_header_that_is_there_twice_names_nobody() -> None:
 
 @op
 def nothing() -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 @job
 def nothing_job() -> None:
-    """A job."""
+    """Run nothing."""
     nothing()
 
 

@@ -1,4 +1,4 @@
-"""When the topics sensor asks for a run: the decision alone, from what was seen."""
+"""When the topics sensor requests a run: the decision alone, from observed facts."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_nothing_is_started_while_there_is_a_reason_to_wait(
 PULSES = (
     None,
     LIVING,
-    msgspec.structs.replace(LIVING, counter=10),  # did not count on: it is dead
+    msgspec.structs.replace(LIVING, counter=10),  # stopped counting: it is dead
     ENDED,
-    msgspec.structs.replace(LIVING, never_ending=False),  # a bounded run that somebody launched
+    msgspec.structs.replace(LIVING, never_ending=False),  # a bounded run that a person launched
 )
 
 
@@ -159,7 +159,7 @@ def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
 
 @pytest.mark.parametrize("looks_between", [1, 3, 6])
 def test_a_topic_that_flaps_fifty_times_costs_a_few_restarts_each_of_which_is_launched(looks_between: int) -> None:
-    """A look every ten seconds shows it in turns, and no run is fast enough to read it; then it stays."""
+    """Polls every ten seconds see it present and absent in turns, too fast for any run to read it; then it stays."""
     cursor, clock, asked = SUPERVISED, NOW, list[tuple[float, str]]()
 
     def tick(*, there: bool) -> bool:
@@ -180,7 +180,7 @@ def test_a_topic_that_flaps_fifty_times_costs_a_few_restarts_each_of_which_is_la
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0, 86_400.0, -86_400.0])
 def test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most(jump: float) -> None:
-    """Twenty minutes, a look every ten seconds, two topics that no run reads; the clock jumps there and back."""
+    """Twenty minutes, a poll every ten seconds, two topics that no run reads; the clock jumps forth and back."""
 
     def count_restarts(jumps: dict[int, float]) -> int:
         cursor, clock, restarts = SUPERVISED, NOW, 0
@@ -224,7 +224,7 @@ def test_an_unreadable_cursor_begins_anew_with_a_warning(text: str) -> None:
 
 
 def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
-    """Its first batch tells what it reads; a run asked for before that would only restart it."""
+    """Its first batch names its topics; a run requested before this batch would only restart it."""
     claimed = look(wanted="a b", subscribed="", pulse=LIVING)
     first = decide_restart(claimed, RestartCursor(), NOW)
     assert first.restart is None
@@ -241,7 +241,7 @@ def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
 
 
 def test_a_successor_that_did_not_come_is_asked_for_again_as_a_run_that_never_ends() -> None:
-    """By then the run before has handed over and ended: nothing that lives says so any more."""
+    """By then the previous run has handed over and ended, and nothing alive states the kind of run any more."""
     first = decide_restart(look(pulse=LIVING), SEEN_BEFORE, NOW)
     assert first.restart is not None
     assert first.restart.never_ending
@@ -253,7 +253,7 @@ def test_a_successor_that_did_not_come_is_asked_for_again_as_a_run_that_never_en
 
 
 def test_topics_that_appear_are_left_to_a_run_that_adopts_them() -> None:
-    """Each is new for some ticks only, however many come one after the other."""
+    """Each topic is new for some ticks only, for any number of successive topics."""
     cursor = SEEN_BEFORE
     for tick in range(30):
         pulse = HeartbeatRecord(counter=50 + tick, phase=Phase.WRITING, never_ending=True)

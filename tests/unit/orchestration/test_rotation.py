@@ -1,4 +1,4 @@
-"""The daily rotation on a real Dagster instance and a real table: which run it asks for, and when it does not."""
+"""The daily rotation on a real Dagster instance and a real table: its request of a run, and when it has none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Rotated:
-    """A stream with its rotation, on an instance of its own."""
+    """A stream with its rotation, on a separate instance."""
 
     def __init__(self, root: Path, instance: DagsterInstance) -> None:
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
@@ -53,11 +53,11 @@ class Rotated:
         return self.instance.create_run_for_job(self.definitions.resolve_job_def("order_books_stream"), status=status)
 
     def write(self, run_id: str, *, never_ending: bool = True) -> None:
-        """The liveness file of a run that writes."""
+        """Write the liveness file of a run that writes."""
         Heartbeat(self.folders.control, 1, never_ending=never_ending, run_id=run_id)._write(9)  # noqa: SLF001
 
     def tick(self) -> tuple[list[RunRequest], str]:
-        """One tick of the schedule, as the daemon takes it."""
+        """Evaluate one tick of the schedule, as the daemon does."""
         repository = self.definitions.get_repository_def()
         with build_schedule_context(instance=self.instance, repository_def=repository) as context:
             data = self.schedule.evaluate_tick(context)

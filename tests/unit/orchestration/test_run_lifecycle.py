@@ -1,4 +1,4 @@
-"""A person who terminates a run stops the stream, whatever became of the run; on a real table and a real instance."""
+"""A person who terminates a run stops the stream, for any end of the run; on a real table and a real instance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folders(tmp_path: Path) -> StreamFolders:
 
 
 def running(folders: StreamFolders, desired: Desired = Desired.RUNNING) -> ProtocolRun:
-    """A run that has claimed the table."""
+    """Return a run that has claimed the table."""
     run = ProtocolRun(folders)
     epoch = run.head.epoch
     run.head = run.output.commit(commit_claim(epoch, run.output.table_id, anything, desired=desired)).head
@@ -160,7 +160,7 @@ def test_a_run_that_failed_or_was_deleted_was_not_terminated(instance: DagsterIn
 
 @op
 def stopped_by_a_signal() -> None:
-    """Stops as an asset does, whose context has the same instance and run."""
+    """Stop as an asset does, whose context has the same instance and run."""
     raise interrupt_run(cast("AssetExecutionContext", OpExecutionContext.get()), "stopped (SIGTERM)")
 
 
@@ -182,7 +182,7 @@ def test_a_run_that_a_signal_stops_is_canceled_and_nobody_has_terminated_it(inst
 
 
 def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance: DagsterInstance) -> None:
-    """Dagster has no process to send a signal to: it only marks the run."""
+    """Dagster has no process to send a signal to, and only marks the run."""
     run, stopping = started(instance), StopSignal()
     own = RunStatusPoller(instance, run.run_id, interval_seconds=0.0)
     own.tick(stopping)
@@ -194,7 +194,7 @@ def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance
 
 
 class LockedStorage:
-    """An asset's context whose instance takes no event while its database is locked, as SQLite says it."""
+    """The context of an asset whose instance accepts no event while its database is locked, with SQLite's error."""
 
     def __init__(self, instance: DagsterInstance) -> None:
         self.instance, self.locked = instance, True

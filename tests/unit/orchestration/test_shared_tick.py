@@ -1,4 +1,4 @@
-"""One tick for all streams: a look that fails, takes long or starts a run concerns its stream alone."""
+"""One tick for all streams: a poll that fails, takes long or starts a run concerns its stream alone."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def tick(instance: DagsterInstance, cursor: str | None = None) -> SensorEvaluati
 
 
 class Looks(SensorCursor, frozen=True):
-    """A cursor that counts looks."""
+    """A cursor that counts polls."""
 
     number: int = 0
 
 
 def make_cursor(**looks: int) -> SharedCursor:
-    """The cursor after so many looks at each stream."""
+    """Return the cursor after so many polls of each stream."""
     return SharedCursor.of({name: Looks(number=number).encode() for name, number in looks.items()})
 
 
 def counts(_: AnyStream, cursor: Looks) -> SensorResult:
-    """A look that counts itself in its cursor."""
+    """Count the poll in its cursor."""
     number = cursor.number + 1
     return SensorResult(cursor=Looks(number=number).encode(), skip_reason=SkipReason(f"look {number}"))
 

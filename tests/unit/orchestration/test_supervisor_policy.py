@@ -1,4 +1,4 @@
-"""When the supervisor starts a stream, closes a dead run, or stops what a person terminated: the decision alone."""
+"""When the supervisor starts a stream, closes a dead run, or stops a terminated stream: the decision alone."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def look(
 
 
 class Supervised:
-    """A sensor whose looks follow each other."""
+    """A sensor whose polls follow each other."""
 
     def __init__(self, now: float = BOOT, boot: str = "a boot") -> None:
         self.cursor, self.now, self.boot = SupervisorCursor(), now, boot
         self.decisions: list[SupervisorDecision] = []
 
     def see(self, seen: SupervisorObservation, *, after: float = TICK_SECONDS) -> SupervisorDecision:
-        """Look once, so many seconds after the look before."""
+        """Poll once, so many seconds after the previous poll."""
         self.now += after
         text = self.cursor.encode()
         cursor, warning = SupervisorCursor.read(text)
@@ -75,7 +75,7 @@ class Supervised:
         return [self.see(each) for each in seen][-1]
 
     def until_start(self, seen: SupervisorObservation, looks_max: int = 200) -> float:
-        """Look on at the same thing until a start is asked for; the seconds it took."""
+        """Repeat the same poll until a start is requested; return the seconds it took."""
         began = self.now
         for _ in range(looks_max):
             if self.see(seen).start is not None:
@@ -83,7 +83,7 @@ class Supervised:
         pytest.fail("nothing was started")
 
     def lives(self, seconds: float, counter: int = 1_000) -> None:
-        """A writer that counts for so long."""
+        """Poll a writer that counts for so long."""
         for number in range(int(seconds / TICK_SECONDS) + 2):
             decision = self.see(look(pulse=msgspec.structs.replace(PULSE, counter=counter + number)))
             assert decision.start is None
@@ -145,7 +145,7 @@ def test_after_a_reboot_no_back_off_of_before_holds_up_the_start() -> None:
 
 
 def test_the_clock_of_another_machine_ends_no_launch_and_no_back_off() -> None:
-    """The daemon went on elsewhere, on a machine that is up for months longer."""
+    """The daemon continued on another machine, which has been up for months longer."""
     before = Supervised(now=30.0, boot="here")
     launched = look(run(), pulse=None)
     before.see(launched)
@@ -194,7 +194,7 @@ def test_a_run_that_counts_is_waited_for_though_it_has_not_claimed_yet() -> None
 
 @pytest.mark.parametrize("stage", [RunStage.UNKNOWN, RunStage.OVER])
 def test_a_run_that_counts_is_waited_for_whatever_dagster_knows_of_it(stage: RunStage) -> None:
-    """A run of another home, or one that Dagster gave up too early."""
+    """It is a run of another home, or a run that Dagster abandoned too early."""
     supervised = Supervised()
     for counter in range(20):
         assert supervised.see(look(run(stage, counter=counter))).start is None
@@ -243,7 +243,7 @@ def test_a_run_that_dagster_launched_and_that_never_counted_is_given_up_after_fi
 
 
 def test_a_run_of_an_older_release_is_not_closed_while_its_writer_counts() -> None:
-    """It leaves no file, and its epoch does not say which run it is."""
+    """It leaves no file, and its epoch does not identify the run."""
     supervised = Supervised()
     for counter in range(200):
         decision = supervised.see(look(run(), pulse=HeartbeatRecord(counter, Phase.WRITING, never_ending=True)))
@@ -251,7 +251,7 @@ def test_a_run_of_an_older_release_is_not_closed_while_its_writer_counts() -> No
 
 
 def test_the_last_moments_of_a_run_that_has_ended_writing_hold_up_nothing() -> None:
-    """Its machine may have gone down before it could tell Dagster that it ended."""
+    """Its machine may have failed before it could report its end to Dagster."""
     ended = msgspec.structs.replace(PULSE, phase=Phase.ENDED)
     assert Supervised().see(look(run(run_id="writer"), pulse=ended)).start is not None
 
@@ -317,7 +317,7 @@ def test_the_cursor_keeps_no_runs_of_the_past() -> None:
 
 
 def test_two_looks_from_the_same_cursor_ask_for_the_same_start() -> None:
-    """Two daemons, or a tick that is repeated: the key and the reservation are the same."""
+    """Two daemons, or a repeated tick, have the same key and the same reservation."""
     supervised = Supervised()
     supervised.see_all([STILL] * (POLLS - 1))
     twice = [

@@ -68,10 +68,10 @@ if TYPE_CHECKING:
 
 
 class Supervised:
-    """A stream with its supervisor, on an instance of its own."""
+    """A stream with its supervisor, on a separate instance."""
 
     def __init__(self, root: Path, instance: DagsterInstance, *others: str) -> None:
-        # Supervision never asks Kafka; a start that fails because Kafka is away says so itself.
+        # Supervision never asks Kafka; a start that fails because Kafka is away reports it.
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
         streams = [order_books, *(dataclasses.replace(order_books, name=name) for name in others)]
         jobs = [streaming_job(stream) for stream in streams]
@@ -99,7 +99,7 @@ class Supervised:
         return OutputLog(self.folders.table).base().head
 
     def look(self, cursor: str | None = None) -> SensorExecutionData:
-        """One look, as the daemon takes it some seconds after the one before."""
+        """Evaluate the sensor once, as the daemon does some seconds after the previous evaluation."""
         repository = self.definitions.get_repository_def()
         context = build_sensor_context(
             instance=self.instance, cursor=_aged(cursor or self.cursor), repository_def=repository
@@ -121,13 +121,13 @@ class Supervised:
         return now.status
 
     def dead_file(self, run: DagsterRun) -> None:
-        """The liveness file of a run that was killed."""
+        """Write the liveness file of a run that was killed."""
         find_storage(self.folders.control).replace(
             self.folders.control / f"{run.run_id}{RUN_FILE}", msgspec.json.encode(RunHeartbeat(counter=9))
         )
 
     def dead_writer(self, run: DagsterRun, epoch: int = 1) -> None:
-        """The liveness file of a writer that was killed."""
+        """Write the liveness file of a writer that was killed."""
         Heartbeat(self.folders.control, epoch, never_ending=True, run_id=run.run_id)._write(9)  # noqa: SLF001
 
 
@@ -310,7 +310,7 @@ def test_a_person_who_terminates_a_start_before_it_claims_has_stopped_the_stream
 
 
 def test_a_person_who_terminates_the_retry_of_a_run_by_hand_has_stopped_the_stream(supervised: Supervised) -> None:
-    """It had not begun: it was no writer, and no sensor had asked for it."""
+    """It had not started: it was not a writer, and no sensor had requested it."""
     supervised.claim()
     run = supervised.run(DagsterRunStatus.FAILURE)
     supervised.dead_writer(run)
@@ -323,7 +323,7 @@ def test_a_person_who_terminates_the_retry_of_a_run_by_hand_has_stopped_the_stre
 
 
 def test_a_handover_that_a_person_terminated_does_not_stop_the_stream_later(supervised: Supervised) -> None:
-    """The writer went on; when it dies, it is started again."""
+    """The writer continued; when it dies, it is started again."""
     supervised.claim()
     successor = supervised.run(DagsterRunStatus.NOT_STARTED, tags={AUTOMATIC_TAG: "topics sensor", EPOCH_TAG: "1"})
     supervised.instance.report_run_canceled(successor)
@@ -355,7 +355,7 @@ def test_a_table_that_cannot_be_read_is_said_and_keeps_the_cursor(supervised: Su
 def test_after_a_reboot_few_streams_start_at_once_and_the_next_when_one_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each start keeps a core busy for a while: all at once they would not live within the time for a start."""
+    """Each start keeps a core busy for a while: all together, they would exceed the time for a start."""
     monkeypatch.setattr("lockstep.orchestration.supervisor_sensor.STARTS_MAX", 2)
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         supervised = Supervised(tmp_path, instance, "b", "c")
@@ -367,14 +367,14 @@ def test_after_a_reboot_few_streams_start_at_once_and_the_next_when_one_is_over(
         waits, starts = supervised.looks(2)
         assert waits.run_requests == []
         assert "c: waits until fewer other streams start" in str(waits.skip_message)
-        assert [request.job_name for request in starts.run_requests or ()] == ["c_stream"]  # that of b never came
+        assert [request.job_name for request in starts.run_requests or ()] == ["c_stream"]  # the run of b never started
         assert supervised.status(run) is DagsterRunStatus.STARTED
 
 
 def test_a_stream_without_a_table_that_an_operator_wants_is_started_until_it_is_terminated(
     supervised: Supervised,
 ) -> None:
-    """Its first run failed before its claim: nothing knew any more that it was to run."""
+    """After its first run failed before its claim, nothing recorded that it should run."""
     assert requests(supervised.looks()) == [0, 0, 0]
     wanted = record_start_request(supervised.folders, "lockstep start (me)", 0)
     (request,) = [each for look in supervised.looks() for each in look.run_requests or ()]
@@ -431,7 +431,7 @@ def test_a_stop_while_the_first_run_is_on_its_way_says_so(supervised: Supervised
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
 def test_a_run_that_does_not_write_yet_is_a_start_under_way(supervised: Supervised, status: DagsterRunStatus) -> None:
-    """A run that loads Spark was none: the topics sensor launched a second one beside it."""
+    """A run that loads Spark did not count, and the topics sensor launched a second run."""
     supervised.claim()
     run = enqueue(supervised.instance, "order_books_stream") if status.name == "QUEUED" else supervised.run(status)
 

@@ -1,4 +1,4 @@
-"""Options that would protect less than they seem to are refused; secrets are named by where they are."""
+"""Options that would protect less than they seem to are refused; secrets are named by their place."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_hosts_of_issuers_have_no_effect_with_the_identity_of_a_machine() -> Non
 
 @pytest.mark.parametrize("variable", ["http_proxy", "all_proxy"])
 def test_no_proxy_gets_the_token_of_a_machine(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service of the cloud has no TLS: a proxy could read the token, or answer with its own."""
+    """The service of the cloud has no TLS: a proxy could read the token, or answer with another token."""
     monkeypatch.setenv(variable, "http://proxy.example:3128")
     monkeypatch.delenv("no_proxy", raising=False)
     sent = make_reader_configuration(KafkaSettings(options=AZURE))  # to a task, on a machine with another environment

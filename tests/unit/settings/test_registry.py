@@ -32,7 +32,7 @@ def test_the_settings_become_the_registry_that_tasks_ask(monkeypatch: pytest.Mon
     assert make_registry(load_settings().registry) == HttpRegistry(
         url=FULL["URL"],
         user="reader",
-        password_from="env:REGISTRY_SECRET",  # noqa: S106  # where it is
+        password_from="env:REGISTRY_SECRET",  # noqa: S106  # its place
         timeout_seconds=3.0,
     )
 

@@ -1,4 +1,4 @@
-"""Settings come from one file and the environment; whatever is wrong is named, and no secret is shown."""
+"""Settings are read from one file and the environment; a wrong setting is named, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CORRECT = "correct lockstep.toml or the LOCKSTEP_* variables of the environment"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment that says nothing."""
+    """Return an empty working folder, and clear the environment of settings."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.upper().startswith("LOCKSTEP_")]:
         monkeypatch.delenv(name)
@@ -177,7 +177,7 @@ def test_a_wrong_key_is_named_with_its_value(folder: Path, text: str, problem: s
 def test_a_table_root_that_delta_rs_would_read_as_another_one_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such folders are made by build servers: the table was written, and looked for in another folder."""
+    """Build servers make folders like this: the table was written, and then searched for in another folder."""
     working = folder / "plants%2Fmain"
     working.mkdir()
     monkeypatch.chdir(working)

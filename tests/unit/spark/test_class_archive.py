@@ -1,4 +1,4 @@
-"""An archive of classes is used by the Java and the jars that it was made for, and missed by nobody."""
+"""An archive of classes is used by the Java and the jars that it was made for, and may be absent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def jars(tmp_path: Path) -> Path:
-    """A folder with the one jar of a small program."""
+    """Return a folder with the one jar of a small program."""
     folder = tmp_path / "jars"
     folder.mkdir()
     shutil.copy(fetch_ivy_jar(), folder / "program.jar")
@@ -38,13 +38,13 @@ def jars(tmp_path: Path) -> Path:
 
 
 def run(jars: Path, *options: str) -> str:
-    """Run the program; what it and its JVM say."""
+    """Run the program; return the output of the program and its JVM."""
     command = [str(require_java()), *options, "-cp", f"{jars}/*", "org.apache.ivy.Main", "-version"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def written(options: tuple[str, ...]) -> None:
-    """What a JVM leaves at its end, as far as the files go."""
+    """Write the file that a JVM leaves at its end."""
     Path(options[0].removeprefix("-XX:ArchiveClassesAtExit=")).write_bytes(b"classes")
 
 

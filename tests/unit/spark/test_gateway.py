@@ -1,4 +1,4 @@
-"""The JVM's error stream: what needs no action is left out, everything else arrives as it was written."""
+"""The JVM's error stream: lines that need no action are left out, all others arrive unchanged."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def test_only_the_lines_that_need_no_action_are_left_out(lines: list[bytes], *, 
 
 
 def test_the_first_heartbeat_of_a_driver_comes_long_after_a_slow_start_and_long_before_it_is_missed() -> None:
-    """One that came while Spark started was an error of its `Inbox`: in 4 of 13 runs on a busy machine."""
+    """A heartbeat during the start of Spark was an error of its `Inbox`: in 4 of 13 runs on a busy machine."""
     interval, missed = (int(ON_THIS_MACHINE[f"spark.{name}"][:-1]) for name in HEARTBEATS)
     assert interval >= 120
-    assert 2 * interval < missed  # the first one comes after one to two intervals
+    assert 2 * interval < missed  # the first heartbeat is sent after one to two intervals
 
 
 HEARTBEATS = ("executor.heartbeatInterval", "network.timeout")

@@ -1,4 +1,4 @@
-"""Jars come from a mirror or the cache, and only with the hash that the lock demands."""
+"""Jars are from a mirror or the cache, and only with the hash that the lock demands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHA256 = hashlib.sha256(CONTENTS).hexdigest()
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Maven repository in a folder, with one jar in it; the cache is empty."""
+    """Return a Maven repository in a folder, with one jar in it; the cache is empty."""
     monkeypatch.setenv("LOCKSTEP_MAVEN_REPOSITORY", (tmp_path / "mirror").as_uri() + "/")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     published = tmp_path / "mirror" / "org" / "example" / "tool" / "1.0"

@@ -1,4 +1,4 @@
-"""Java is found as Spark finds it, and what is wrong with it is said in one line."""
+"""Java is found as Spark finds it, and a problem with it is reported in one line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ os.execl(java, java, "-XshowSettings:properties", "-version")
 
 
 def a_java_that_says(folder: Path, banner: str, unless: str = "no such option") -> Path:
-    """A command `java` that prints a banner as Java does, on stderr, unless an option is given."""
+    """Return a command `java` that prints a banner as Java does, on stderr, unless an option is given."""
     java = folder / "java"
     refusal = f"case \"$*\" in *'{unless}'*) exit 1;; esac"
     java.write_text(f"#!/bin/sh\n{refusal}\necho '{banner}' >&2\n")

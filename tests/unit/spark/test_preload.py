@@ -1,4 +1,4 @@
-"""A worker imports nothing more for its first arrays: its daemon has done so once."""
+"""A worker imports nothing more for its first arrays: its daemon has imported everything."""
 
 from __future__ import annotations
 

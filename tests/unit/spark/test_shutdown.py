@@ -1,4 +1,4 @@
-"""The end of Spark where its JVM hangs, or is gone."""
+"""The end of Spark if its JVM hangs or is gone."""
 
 from __future__ import annotations
 

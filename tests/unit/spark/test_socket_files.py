@@ -1,4 +1,4 @@
-"""JVM and Python meet at files of sockets only where no path of such a file can be too long, whatever the master."""
+"""JVM and Python use files of sockets only if no path of such files can be too long, under any master."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FOLDERS = st.lists(st.text("aä.-_0 ", min_size=1, max_size=9).map(str.strip).fi
 
 @pytest.fixture(autouse=True, scope="module")
 def without_jars() -> Iterator[None]:
-    """Which jars and which archive of classes there are is nothing to this choice, and costs a hash of each."""
+    """Leave out the jars and the archive of classes: they do not affect the choice, and each costs a hash."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session, "resolve_jars", lambda _group: ())
         patched.setattr(session, "_archive_options", lambda: ())
@@ -47,7 +47,7 @@ def choice(master: str, **options: str) -> str:
 
 
 def binds(folder: str) -> bool:
-    """Whether the kernel takes the path of a socket in a folder of such a length."""
+    """Return whether the kernel accepts the path of a socket in a folder of this length."""
     with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as listening:
         place = Path(short, "x" * (len(os.fsencode(folder)) - len(short) - 1))
         place.mkdir(exist_ok=True)

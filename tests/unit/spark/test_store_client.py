@@ -1,4 +1,4 @@
-"""Spark reads tables in an object store by Hadoop's client, with the settings of lockstep's own clients."""
+"""Spark reads tables in an object store through Hadoop's client, with the settings of lockstep's own clients."""
 
 from __future__ import annotations
 
