@@ -1,4 +1,4 @@
-"""A fresh home of state for each test."""
+"""A new home of state for each test."""
 
 from __future__ import annotations
 

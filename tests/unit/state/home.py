@@ -1,4 +1,4 @@
-"""What the tests of state share: a place for state, and one batch of one partition written out plainly."""
+"""Shared parts of the tests of state: a place for state, and one batch of one partition written out plainly."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Home:
     idle: IdleFiles = field(default_factory=lambda: IdleFiles(files_max=0))
 
     def start(self, partition: int = 0) -> StateVersion:
-        """The empty state of a partition."""
+        """Return the empty state of a partition."""
         return make_empty_state(1, "topic-id", partition, 0)
 
     def local_stores(self) -> LocalStorePool:
-        """The hot folder, as a new process would open it."""
+        """Open the hot folder, as a new process would."""
         return LocalStorePool(
             self.local_root,
             self.durable,
@@ -57,13 +57,13 @@ class Home:
         )
 
     def open(self, version: StateVersion, local_stores: LocalStorePool | None = None) -> PartitionState[Panel]:
-        """The state of a version."""
+        """Open the state of a version."""
         return PartitionState.open(
             version, durable=self.durable, local_stores=local_stores or self.local_stores(), schema=self.schema
         )
 
     def batch(self, version: StateVersion, fold: Fold) -> StateVersion:
-        """Fold one range as a task does, and give the new version."""
+        """Fold one range as a task does, and return the new version."""
         with self.open(version) as state:
             fold(state)
             with StateFileWriter.open(self.durable) as writer:
@@ -72,25 +72,25 @@ class Home:
         return after
 
     def values(self, version: StateVersion, sessions: list[str]) -> dict[str, int]:
-        """The value of each session that the state of a version knows."""
+        """Return the value of each session in the state of a version."""
         with self.open(version) as state:
             loaded = {session: state.load(session) for session in sessions}
         return {session: entry.state.value for session, entry in loaded.items() if entry is not None}
 
     def restored(self, version: StateVersion) -> Restored:
-        """How a local store came to the state of a version, when it was asked for a session."""
+        """Return how a local store was restored to the state of a version for a read of a session."""
         with self.open(version) as state:
             state.load("any")
             assert state.restored is not None
             return state.restored
 
     def store_files(self) -> list[Path]:
-        """The files of local stores on this machine."""
+        """Return the files of local stores on this machine."""
         return sorted(self.local_root.rglob("*.lmdb"))
 
 
 def put(values: dict[str, int]) -> Fold:
-    """A fold that sets sessions, whether they were known or not."""
+    """Return a fold that sets sessions, known or not."""
 
     def fold(state: PartitionState[Panel]) -> None:
         for session, value in values.items():
@@ -104,7 +104,7 @@ def put(values: dict[str, int]) -> Fold:
 
 
 def drop(*sessions: str) -> Fold:
-    """A fold that removes sessions."""
+    """Return a fold that removes sessions."""
 
     def fold(state: PartitionState[Panel]) -> None:
         for session in sessions:

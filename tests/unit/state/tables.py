@@ -21,7 +21,7 @@ from lockstep.verify.state import StoredSystemEntries
 from tests.unit.state.home import Home
 
 SESSIONS = ("a", "a\0", "b", "l" * 505, "m" * 700)
-"""Rows of the last two have names too long for lmdb, of the fourth only some."""
+"""Rows of the last two have names too long for lmdb; of the fourth session only some rows."""
 ROWS = st.dictionaries(st.integers(0, 6), st.text("xy", max_size=2), max_size=6)
 Tables = tuple[dict[int, str], dict[int, str]]
 Model = dict[str, Tables]
@@ -86,7 +86,7 @@ def take(state: PartitionState[Any], model: Model, step: Step) -> None:
 
 
 def read(home: Home, version: StateVersion) -> Model:
-    """The tables that a fold reads."""
+    """Return the tables that a fold reads."""
     found: Model = {}
     with home.open(version) as state:
         for session in SESSIONS:
@@ -102,7 +102,7 @@ def count_rows(model: Model) -> int:
 
 
 def verified_rows(home: Home, version: StateVersion) -> int:
-    """The rows that the proof reads from all segments."""
+    """Count the rows that the proof reads from all segments."""
     assert version.segment is not None
     entries = StoredSystemEntries()
     head = read_segment(home.durable, version.segment, version)
@@ -113,12 +113,12 @@ def verified_rows(home: Home, version: StateVersion) -> int:
 
 
 def read_changes(home: Home, version: StateVersion, ref: SegmentRef) -> list[Change]:
-    """The entries of a segment."""
+    """Return the entries of a segment."""
     return [*chain.from_iterable(read_segment(home.durable, ref, version).blocks())]
 
 
 def check_readers(home: Home, version: StateVersion, model: Model) -> None:
-    """Compare the fold's view, all durable entries and the proof's with the model."""
+    """Compare the view of a fold, all durable entries and the rows of the proof with the model."""
     assert read(home, version) == model
     if version.segment is not None:
         stored = read_entries(home.durable, version)[1]

@@ -1,4 +1,4 @@
-"""An object in two places of a state is found, whatever lies between them."""
+"""An object in two places of a state is found, for any types between them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from lockstep.model.aliases import find_alias
 
 
 class Flat(msgspec.Struct, frozen=True):
-    """Cannot have an object that can be changed."""
+    """A struct without mutable objects."""
 
     text: str = ""
 
 
 class Deep(msgspec.Struct, frozen=True):
-    """Cannot be changed, and may have objects that can."""
+    """An immutable struct that may have mutable objects."""
 
     inner: list[object] | None = None
 
 
 class Open(msgspec.Struct):
-    """Can be changed."""
+    """A mutable struct."""
 
     inner: object = None
 

@@ -1,4 +1,4 @@
-"""A small state file takes little memory, whatever it states; what a writer has written is always read."""
+"""A small state file takes little memory, for any sizes stated in it; a written file can always be read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SHAPE = make_type_schema(int)
 HEADER = SegmentHeader(1, "id", 0, 10, (), hash_of_type_schema(SHAPE), SHAPE, 9, 0, 1, file="x.state")
 MEMORY_MAX = 160_000_000
-"""Of a file of some kilobytes: a block of the smallest entries, decoded."""
+"""The memory for a file of some kilobytes: a block of the smallest entries, decoded."""
 MIB = 1 << 20
 
 
@@ -46,7 +46,7 @@ def frame_of(content: bytes) -> bytes:
 
 
 def zeros(size: int) -> bytes:
-    """A frame of that many zeros, which nothing holds as a whole."""
+    """Return a frame of that many zeros, without all of them in memory."""
     writer = zstandard.ZstdCompressor(level=19).compressobj(size=size)
     pieces = [writer.compress(bytes(MIB)) for _ in range(size // MIB)]
     return b"".join((*pieces, writer.flush()))
@@ -64,7 +64,7 @@ def segment_with(head: bytes, index: bytes, block: bytes = b"") -> bytes:
 
 
 def read_all(folder: Path, data: bytes, length: int | None = None) -> int:
-    """Read a file as a header and as a segment; gives the entries."""
+    """Read a file as a header and as a segment; return the number of its entries."""
     (folder / "x.state").write_bytes(data)
     ref = SegmentRef("x.state", 0, len(data) if length is None else length)
     read_header(folder, ref)
@@ -134,7 +134,7 @@ def test_whatever_size_a_frame_states_it_is_refused(
     is_header: bool,  # noqa: FBT001  # of the strategy
     body: bytes,
 ) -> None:
-    """A frame with eight bytes for its size, and something behind it."""
+    """The frame has eight bytes for its size, and further bytes after it."""
     frame = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", lie) + body
     data = segment_of(frame, b"") if is_header else segment_of(HEAD, frame)
 

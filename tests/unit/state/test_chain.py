@@ -1,4 +1,4 @@
-"""When a state base is due, and what a local store has to read."""
+"""When a state base is due, and the segments that a local store must read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries read from the indexes of segments, with and without a part in a local store, are those of a plain dict."""
+"""Entries read from the indexes of segments, with and without a part in a local store, equal those of a dict."""
 
 from __future__ import annotations
 

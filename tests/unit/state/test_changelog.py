@@ -1,4 +1,4 @@
-"""A durable state file gives back what was written, or says what is wrong with it."""
+"""A durable state file returns the written entries, or an error that names the damage."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_later_offset_and_a_rewound_generation_still_read_the_last_section(tmp
 
 
 def test_the_file_is_plain_zstd_and_msgpack(tmp_path: Path) -> None:
-    """Read by the format's description alone, without the product's reader."""
+    """It is read by the format's description alone, without the product's reader."""
     (ref,) = written(tmp_path, (header(), CHANGES))
     data = (tmp_path / ref.file).read_bytes()
     header_length = int.from_bytes(data[10:14], "little")

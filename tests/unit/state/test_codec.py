@@ -1,4 +1,4 @@
-"""A state type that changes: read, migrated when touched, or refused, and all of it in one chain."""
+"""A state type that changes: its states are read, migrated when touched, or refused, all in one chain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Panel2(msgspec.Struct):
 
 
 class Panel3(msgspec.Struct):
-    """`Panel2`, and a field with a default: what stored state survives by itself."""
+    """`Panel2` with another field that has a default, which needs no migration."""
 
     amount: str
     words: list[str]
@@ -83,7 +83,7 @@ RELEASES = [
 
 
 def put(release: Release, values: Mapping[str, int | None]) -> Callable[[PartitionState[Any]], None]:
-    """A fold that sets sessions as this release's state, or removes them."""
+    """Return a fold that sets sessions as this release's state, or removes them."""
 
     def fold(state: PartitionState[Any]) -> None:
         for session, value in values.items():
@@ -163,7 +163,7 @@ def test_a_base_forgets_an_older_type_once_no_session_is_of_it(home: Home) -> No
 
 
 def test_after_a_step_back_values_of_todays_type_that_have_a_tag_are_read(home: Home) -> None:
-    """The base of the older release tags them, and no delta after it said that there were tags."""
+    """The base of the older release has tags, and no delta after it recorded that there were tags."""
     newer, older = of(home, RELEASES[2]), of(home, RELEASES[1])
     version = newer.batch(home.start(), put(RELEASES[2], {"a": 1, "b": 2}))
     version = older.batch(version, put(RELEASES[1], {"c": 3, "d": 4, "e": 5, "f": 6, "g": 7}))

@@ -1,4 +1,4 @@
-"""Stored state is read as today's type only where every value keeps its meaning."""
+"""Stored state is read as today's type only if every value keeps its meaning."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ print(hash_of_type_schema(make_type_schema(Defaults)))
 
 
 def test_a_type_has_the_same_hash_in_every_process() -> None:
-    """An address was part of it: each new process refused the state of the one before."""
+    """An address was part of the hash: each new process refused the state of the previous process."""
     found = {
         subprocess.run(
             [sys.executable, "-c", HASH_OF_DEFAULTS],
@@ -208,7 +208,7 @@ def test_a_type_has_the_same_hash_in_every_process() -> None:
 
 
 class Foreign:
-    """A class that msgspec knows nothing of."""
+    """A class unknown to msgspec."""
 
 
 @pytest.mark.parametrize("state_type", [Foreign, dict[str, Foreign], msgspec.Raw, memoryview], ids=str)

@@ -1,4 +1,4 @@
-"""Whatever dies between write and commit, and whatever local store is found: state is what was committed."""
+"""After a death at any step between write and commit, and with any local store, state is the committed state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOUND = ["as left", "none", "of another boot", "an earlier one", "in use by anot
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: what it does, where it dies, and what local store it finds."""
+    """One batch: its changes, the step at which it dies, and the local store that it finds."""
 
     puts: dict[str, int]
     removes: list[str]
@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass
 class Run:
-    """The state under test beside the oracle: a dict that follows the commits."""
+    """The state under test, and the oracle: a dict that follows the commits."""
 
     home: Home
     version: StateVersion
@@ -56,7 +56,7 @@ class Run:
             self.check()
 
     def fold(self, batch: Batch) -> StateVersion | None:
-        """Fold as a task does; None when it dies before the commit."""
+        """Fold as a task does; return None if it dies before the commit."""
         with self.home.open(self.version) as state:
             drop(*batch.removes)(state)
             put(batch.puts)(state)
@@ -109,7 +109,7 @@ def test_state_is_what_was_committed(batches: list[Batch]) -> None:
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """The end of the process."""
 
 
 def killed_after_two(blocks: Iterator[list[Change]]) -> Iterator[list[Change]]:
@@ -120,7 +120,7 @@ def killed_after_two(blocks: Iterator[list[Change]]) -> Iterator[list[Change]]:
 def test_a_local_store_left_between_two_blocks_of_its_rebuild_is_rebuilt(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each block is a transaction of its own: under the stamp of the last one it would count as the whole state."""
+    """Each block is a separate transaction: under the stamp of the last block it would count as the whole state."""
     monkeypatch.setattr(changelog, "BLOCK_BYTES", 1)
     version = home.batch(home.start(), put({"a": 1, "b": 2, "c": 3}))
     assert version.segment is not None

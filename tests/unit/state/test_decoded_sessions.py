@@ -1,4 +1,4 @@
-"""Sessions that a worker keeps decoded are those that are stored: in any other case they are decoded again."""
+"""Sessions that a worker keeps decoded equal the stored sessions; otherwise they are decoded again."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def keeping(home: Home) -> Home:
 
 
 def state_of(home: Home, version: StateVersion, session: str) -> Panel:
-    """The object that a batch works on."""
+    """Return the object that a batch works on."""
     with home.open(version) as state:
         entry = state.load(session)
         assert entry is not None
-        state.publish_local()  # as a task does that changed nothing
+        state.publish_local()  # as a task without changes does
     return entry.state
 
 
@@ -135,7 +135,7 @@ def put_text(session: str, text: str) -> Fold:
 
 @dataclass
 class Step:
-    """One batch: what it sets, what it removes, and what happens after it."""
+    """One batch: its values, the sessions that it removes, and the events after it."""
 
     values: dict[str, int]
     removed: set[str]

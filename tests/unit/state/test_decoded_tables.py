@@ -1,4 +1,4 @@
-"""Tables of sessions that a worker keeps decoded are those that are stored, and are not read again."""
+"""Tables of sessions that a worker keeps decoded equal the stored tables, and are not read again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Worker:
     cache: SessionCache = field(default_factory=SessionCache)
 
     def open(self, version: StateVersion) -> PartitionState[Any]:
-        """The state of a version."""
+        """Open the state of a version."""
         stores = LocalStorePool(
             self.root / "local", self.root / "durable", stores_max=10, decoded=self.cache, idle=IdleFiles(files_max=0)
         )
@@ -56,7 +56,7 @@ class Worker:
         return after
 
     def read(self, version: StateVersion) -> dict[str, dict[int, str]]:
-        """The tables of all sessions that a state knows, as another process decodes them."""
+        """Return the tables of all sessions of a state, as another process decodes them."""
         other = Worker(self.root, SessionCache(bytes_max=0))
         with other.open(version) as state:
             loaded = {session: state.load(session) for session in SESSIONS}
@@ -69,7 +69,7 @@ def start(root: Path) -> tuple[Worker, StateVersion]:
 
 
 def find(state: PartitionState[Any], session: str) -> Table:
-    """The table of a session, made if it is new."""
+    """Return the table of a session; make it if it is new."""
     entry = state.entries.get(session) or state.load(session)
     if entry is None:
         entry = state.entries[session] = SessionEntry(None, Table())
@@ -89,7 +89,7 @@ STEPS = st.lists(
 
 
 def apply(state: PartitionState[Any], expected: dict[str, dict[int, str]], change: tuple[str, str, int, str]) -> None:
-    """Make a change in a state and in a plain dict, and compare what both show of its key."""
+    """Make a change in a state and in a plain dict, and compare their views of its key."""
     kind, session, key, text = change
     if kind == "remove":
         state.remove(session)
@@ -149,7 +149,7 @@ def test_the_next_batch_uses_the_rows_in_memory(tmp_path: Path) -> None:
 
 @given(STEPS)
 def test_rows_in_memory_count_by_their_encoded_bytes(steps: list[tuple[Any, bool, bool]]) -> None:
-    """Of any history: read, written, deleted and new rows, and keys that are known to be absent."""
+    """The history is any: read, written, deleted and new rows, and keys that are known to be absent."""
     with TemporaryDirectory() as folder:
         worker, version = start(Path(folder))
         for changes, _, _ in steps:
@@ -185,7 +185,7 @@ def apply_alone(state: PartitionState[Any], kind: str, session: str, key: int, t
 
 
 def count_held_bytes(table: Table) -> int:
-    """The bytes of the rows in memory, counted from the rows."""
+    """Return the bytes of the rows in memory, counted from the rows."""
     held: dict[int, Any] = getattr(table, "_held")  # noqa: B009  # as `bind` has it
     rows = [(msgspec.msgpack.encode(key), row) for key, row in held.items()]
     sizes = [len(msgspec.msgpack.encode(row)) if isinstance(row, str) else 0 for _, row in rows]

@@ -31,7 +31,7 @@ VALUES = {str(number): number for number in range(2_000)}
 
 @contextmanager
 def small_blocks(filled_bytes: int, block_bytes: int = 100) -> Iterator[None]:
-    """Any chain is read by its blocks, which are small."""
+    """Read any chain by its blocks, and make the blocks small."""
     sizes = {
         "restore.LATER_BYTES_MIN": -1,
         "restore.AHEAD_BYTES_MAX": 0,
@@ -163,7 +163,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("calls", range(1, 14))
 def test_a_kill_while_a_store_is_filled_loses_nothing(home: Home, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
-    """At each transaction of a batch that fills the store."""
+    """The kill is at each transaction of a batch that fills the store."""
     with small_blocks(filled_bytes=2_000):
         version = home.batch(home.start(), put(VALUES))
         lose_store(home)

@@ -1,4 +1,4 @@
-"""Whatever a release has written, this one opens, reads and goes on from."""
+"""This release opens, reads and continues the fixtures of all releases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = ("_offset", "_session", "name", "value", "total")
 
 @pytest.fixture(params=RELEASES)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Offline:
-    """A copy of the folder that a release wrote, with the messages it had read."""
+    """Return a copy of the folder that a release wrote, with the messages that it had read."""
     shutil.copytree(FIXTURES / str(request.param), tmp_path / "tables")
     stream = Offline(keeping(), tmp_path)
     for batch in script():
@@ -35,12 +35,12 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Offline:
 
 
 def told(batches: list[dict[str, list[Sent]]], topic: str) -> list[Sent]:
-    """All that a topic holds."""
+    """Return all messages of a topic."""
     return [sent for batch in batches for sent in batch.get(topic, [])]
 
 
 def values(stream: Offline, topic: str) -> dict[str, object]:
-    """The values of every session of a topic, as `lockstep state` shows them."""
+    """Return the values of every session of a topic, as `lockstep state` shows them."""
     listed = read_states(stream.stream, stream.root / "tables", StateFilter(topic=topic)).sessions
     found = {}
     for item in listed:

@@ -24,13 +24,13 @@ VALUES = {f"session-{number}": number for number in range(50)}
 
 @pytest.fixture
 def kept(home: Home) -> Home:
-    """A machine on which this process leaves the files open."""
+    """Return a machine on which this process leaves the files open."""
     home.idle = IdleFiles()
     return home
 
 
 def count_opened(home: Home, version: StateVersion) -> int:
-    """How many files the next use of a partition opens."""
+    """Return the number of files that the next use of a partition opens."""
     opened = list[Path | None]()
 
     class Counted(StoreFile):
@@ -79,7 +79,7 @@ print(msgspec.json.encode(version).decode())
 
 
 def go_on_elsewhere(home: Home, version: StateVersion) -> StateVersion:
-    """Batches of the partition in another process, which use and change the same file."""
+    """Fold batches of the partition in another process, which uses and changes the same file."""
     arguments = [str(home.durable), str(home.local_root), msgspec.json.encode(version).decode()]
     command = [sys.executable, "-c", OTHER, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -101,7 +101,7 @@ def test_a_lock_is_free_while_its_file_is_idle(kept: Home) -> None:
     version = kept.batch(kept.start(), put(VALUES))
     before = kept.store_files()[0].read_bytes()
     go_on_elsewhere(kept, version)
-    assert kept.store_files()[0].read_bytes() != before  # a private one served it otherwise
+    assert kept.store_files()[0].read_bytes() != before  # otherwise a private store was used
 
 
 def lose_lock(home: Home) -> None:
@@ -163,7 +163,7 @@ def test_a_lock_is_free_after_an_error(kept: Home) -> None:
         kept.values(version, ["session-7"])
     copy.rmdir()
     assert kept.values(version, list(VALUES)) == VALUES
-    assert len(kept.idle) == 1  # a private one would not be here
+    assert len(kept.idle) == 1  # a private store would not be idle
 
 
 def test_a_forked_process_does_not_share_the_locks_of_its_parent(kept: Home) -> None:
@@ -185,7 +185,7 @@ def test_a_forked_process_does_not_share_the_locks_of_its_parent(kept: Home) -> 
 
 
 def count_handles(home: Home) -> int:
-    """Open handles of files on the machine's local disk."""
+    """Return the number of open handles of files on the machine's local disk."""
     found = (os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir())
     return sum(path.startswith(str(home.local_root)) for path in found)
 

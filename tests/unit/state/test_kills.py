@@ -1,4 +1,4 @@
-"""kill -9 at any moment, again and again: the next process reads what was committed."""
+"""After repeated kill -9 at any moment, the next process reads the committed state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRESS_SECONDS_MAX = 30
 
 
 def killed_after_progress(folder: Path, home: Home, luck: random.Random) -> None:
-    """Start a worker, let it commit a few batches, and kill it somewhere in the next one."""
+    """Start a worker, let it commit a few batches, and kill it during the next batch."""
     goal = committed(folder, home).next_offset + luck.randint(1, 4)
     command = [sys.executable, "-m", "tests.unit.state.worker", str(folder), str(SESSIONS)]
     with subprocess.Popen(command) as worker:

@@ -1,4 +1,4 @@
-"""A table is stored whole or row by row, as its release declares; another release reads it all the same."""
+"""A table is stored whole or row by row, as its release declares; a release with the other layout reads it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.dictionaries(st.sampled_from("p
 def put(
     values: dict[str, dict[Any, Any] | None], make: Callable[[dict[Any, Any]], Any]
 ) -> Callable[[PartitionState[Any]], None]:
-    """A fold that sets the tables of sessions; None ends one. A table that is there is changed in place."""
+    """Return a fold that sets the tables of sessions; None ends a session. An existing table is changed in place."""
 
     def fold(state: PartitionState[Any]) -> None:
         for session, rows in values.items():
@@ -125,7 +125,7 @@ def test_only_rows_that_differ_are_written(tmp_path: Path) -> None:
 def test_rows_that_return_to_an_earlier_value_are_written(
     tmp_path: Path, make: Callable[[dict[Any, Any]], Any]
 ) -> None:
-    """Also if the session stays decoded from batch to batch, since it was read."""
+    """The session may also stay decoded from batch to batch."""
     schema: StateSchema[Any] = StateSchema(TableState[Key, list[int]])
     home = Home(tmp_path / "durable", tmp_path / "hot", schema=schema, decoded=SessionCache())
     rows: dict[Any, Any] = {("a", number): [number] for number in range(9)}

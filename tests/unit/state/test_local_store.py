@@ -1,4 +1,4 @@
-"""A local store is used only by one at a time, only in its boot, and only as it was written."""
+"""A local store is used only by one process at a time, only in its boot, and only as it was written."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_copy_is_emptied_for_an_empty_state(home: Home) -> None:
 
 
 def test_a_store_that_was_not_used_for_a_week_is_removed_and_one_in_use_is_not(home: Home) -> None:
-    """Of topics that are gone; one that comes back is restored from the durable files."""
+    """It is of a topic that is gone; if the topic returns, it is restored from the durable files."""
     versions = [home.batch(home.start(partition), put(VALUES)) for partition in range(3)]
     long_ago = time.time() - UNUSED_SECONDS - 60
     with home.open(versions[1]) as used:
@@ -192,7 +192,7 @@ def test_a_folder_that_another_user_made_in_a_shared_one_is_refused(
 
 
 def test_a_local_root_that_this_user_cannot_write_is_named_before_it_is_used() -> None:
-    """As one that root made in `/tmp`: a run ended with a Java stack; the doctor asked for rights to the folder."""
+    """For a folder of root in `/tmp`, a run ended with a Java stack, and the doctor asked for rights to the folder."""
     said = subprocess.run([sys.executable, "-c", CANNOT_WRITE], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.splitlines() == [
         "/root-only/lockstep/state cannot be written by this user (uid 12345): / is another user's, or read-only",
@@ -327,7 +327,7 @@ print(wrong, rebuilt, died)
 
 
 def test_a_flipped_bit_is_harmless_or_found_within_three_attempts(home: Home) -> None:
-    """In processes of their own: a damaged tree may kill its reader, as it may kill a worker."""
+    """The reads run in separate processes: a damaged tree may kill its reader, as it may kill a worker."""
     command = [sys.executable, "-c", FLIP, str(home.durable), str(home.local_root)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     wrong, rebuilt, _ = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Deltas are merged, and a base is written only when they outweigh it: the state is that of a plain dict."""
+"""Deltas are merged, and a base is written only when they outweigh it: the state equals that of a plain dict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.state.tables import SCHEMA, SESSIONS, STEPS, Model, Step, check_
 
 FOUND = ["as left", "none", "an earlier one", "in use by another"]
 LARGE = {f"base {number}": number for number in range(300)}
-"""A base that few deltas outweigh."""
+"""A base that a few deltas do not outweigh."""
 BATCHES = st.lists(
     st.tuples(st.lists(STEPS, max_size=4), st.sampled_from(FOUND), st.integers(0, 9), st.booleans()),
     min_size=8,
@@ -36,7 +36,7 @@ History = list[tuple[list[Step], str, int, bool]]
 @settings(max_examples=scale_examples(100, usual=12))
 @given(batches=BATCHES)
 def test_a_merged_state_is_that_of_a_dict(batches: History) -> None:
-    """Local stores of earlier versions, kills before the commit and rewinds in between."""
+    """The history has local stores of earlier versions, kills before the commit and rewinds."""
     with TemporaryDirectory() as folder, patch.object(changelog, "CHAIN_MAX", 4), patch_limit(4):
         follow(Path(folder), batches)
 
@@ -66,7 +66,7 @@ def follow(folder: Path, batches: History) -> None:
 
 
 def fill(state: PartitionState[Any], model: Model) -> None:
-    """Sessions with rows, and many which no step names."""
+    """Add sessions with rows, and many sessions that no step names."""
     for session in SESSIONS:
         take(state, model, Step("snapshot", session, {1: "x", 2: "y"}))
     for name in LARGE:
@@ -79,13 +79,13 @@ def run(state: PartitionState[Any], model: Model, steps: list[Step]) -> None:
 
 
 def keep_store(home: Home, folder: Path, number: int) -> None:
-    """A copy of the local store, as another machine would hold it."""
+    """Copy the local store, as another machine would hold it."""
     for path in home.store_files():
         shutil.copy(path, folder / f"{number}.kept")
 
 
 def place_store(home: Home, folder: Path, found: str, back: int) -> None:
-    """Put the local store in place that a batch finds."""
+    """Restore the local store that a batch finds."""
     for path in home.store_files():
         kept = folder / f"{back}.kept"
         if found == "none":
@@ -156,7 +156,7 @@ STREAM = st.lists(
 def test_a_merged_stream_has_the_effect_of_all(
     streams: list[list[Change]], stored: dict[bytes, bytes], held: int
 ) -> None:
-    """On a store that has the first of them already, too."""
+    """The store may already have the first of these streams."""
     ordered = [sort_changes(stream) for stream in streams]
     expected = stored
     for changes in ordered:
@@ -170,7 +170,7 @@ def test_a_merged_stream_has_the_effect_of_all(
 
 
 def apply(entries: dict[bytes, bytes], changes: list[Change]) -> dict[bytes, bytes]:
-    """Entries after changes, as a plain dict."""
+    """Return the entries after changes, as a plain dict."""
     after = dict(entries)
     for key, value in changes:
         if is_prefix_removal((key, value)):

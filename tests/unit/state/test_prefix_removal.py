@@ -1,4 +1,4 @@
-"""One entry removes all rows of a session: every reader agrees with a dict, after spills and losses too."""
+"""One entry removes all rows of a session: every reader agrees with a dict, also after spills and losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that would be loaded as another one is refused: its type when declared, its value when it is stored."""
+"""A state that would be loaded as another state is refused: its type when declared, its value when it is stored."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def write(schema: StateSchema[Any], folder: Path, *states: object) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_another_type_is_named_with_its_field(tmp_path: Path, name: str) -> None:
-    """Rows depended on where the batches and restarts were: 6 was 6.0 after one, a time had another hour."""
+    """Rows depended on the batches and restarts: after a restart 6 was 6.0, and a time had another hour."""
     left, expected = BROKEN[name]
     with pytest.raises(StateNotOfItsType, match="session 's200'") as raised:
         write(StateSchema(Typed), tmp_path, *(Typed() for _ in range(200)), left)
@@ -189,7 +189,7 @@ ALIASES: dict[str, tuple[object, Callable[[], object], str]] = {
 
 @pytest.mark.parametrize("name", ALIASES)
 def test_one_object_in_two_places_is_named(tmp_path: Path, name: str) -> None:
-    """A change of one would be no change of the other once they are loaded."""
+    """After a load, a change of one place would not change the other."""
     declared, make, expected = ALIASES[name]
     with pytest.raises(StateNotOfItsType, match=r"(?s)session 's0'.*fix the fold") as raised:
         write(StateSchema(declared), tmp_path, make())

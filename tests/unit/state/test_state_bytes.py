@@ -1,4 +1,4 @@
-"""State files follow the rows that change: bases and merged deltas included, over many batches."""
+"""The size of state files follows the changed rows, with bases and merged deltas, over many batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SESSION_BYTES_MAX = 200
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row of a book: numbers as they vary."""
+    """A row of a book, with numbers that vary."""
 
     price: float
     quantity: float
@@ -34,7 +34,7 @@ SCHEMA: StateSchema[Any] = StateSchema(MapState[int, Row])
 
 
 class Writer:
-    """Folds batches, and counts the bytes of their changes and of their files."""
+    """A fold of batches that counts the bytes of their changes and of their files."""
 
     def __init__(self, folder: Path, sessions: int, rows: int) -> None:
         (folder / "durable").mkdir()
@@ -63,7 +63,7 @@ class Writer:
         self.version = self.home.batch(self.version, fold)
 
     def file_bytes(self) -> int:
-        """Bytes of all state files, of batches that nothing needs any more too."""
+        """Return the bytes of all state files, also of batches that nothing needs any more."""
         return sum(path.stat().st_size for path in self.home.durable.iterdir())
 
     def _fill(self, state: PartitionState[Any]) -> None:
@@ -92,7 +92,7 @@ def test_state_files_follow_the_changed_rows(tmp_path: Path, sessions: int, rows
 
 
 def test_a_batch_of_one_row_takes_the_header_of_a_segment(tmp_path: Path) -> None:
-    """Schema, chain and index: more than the goal of a batch that touches a few sessions."""
+    """The header has schema, chain and index, and exceeds the goal of a batch that touches a few sessions."""
     writer = Writer(tmp_path, 100, 5)
     for _ in range(BATCHES):
         writer.update(1)

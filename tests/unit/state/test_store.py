@@ -1,4 +1,4 @@
-"""A partition's state: loaded when asked for, saved when changed, and only then."""
+"""A partition's state: loaded on request, saved when changed, and only then."""
 
 from __future__ import annotations
 

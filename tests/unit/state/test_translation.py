@@ -1,4 +1,4 @@
-"""State goes on at other offsets: their order is kept, and all lie before the new position."""
+"""State continues at other offsets: their order is kept, and all are before the new position."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Panel(msgspec.Struct):
 
 
 def write(folder: Path, entries: dict[bytes, bytes]) -> Position:
-    """A base of these entries before offset 100; the position with it."""
+    """Write a base of these entries before offset 100; return the position with it."""
     shape = make_type_schema(Panel)
     header = SegmentHeader(1, "old", 0, 100, (), hash_of_type_schema(shape), shape, 0, 0, 0)
     with StateFileWriter.open(folder, "g1") as writer:

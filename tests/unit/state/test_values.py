@@ -1,4 +1,4 @@
-"""Tables in a state that are stored row by row: the same rows as a dict, whatever happens between batches."""
+"""Tables in a state that are stored row by row: the same rows as a dict, for any events between batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def session_of(state: PartitionState[Any], name: str) -> Any:
 
 
 def make(state: PartitionState[Any], name: str, bids: Mapping[int, Level], *, is_plain: bool = False) -> None:
-    """A snapshot of a session, known or not."""
+    """Set a snapshot of a session, known or not."""
     session_of(state, name)
     state.entries[name] = SessionEntry(0, PlainBook(name, dict(bids)) if is_plain else Book(name, MapState(bids)))
 
@@ -152,7 +152,7 @@ def test_a_table_given_to_another_session_is_copied(tmp_path: Path) -> None:
 
 
 def read_migrated(folder: Path, migrate: Callable[[Mapping[str, Any]], Any]) -> tuple[Home, Any, StateVersion]:
-    """What a migration from `PlainBook` gives, now and in the next batch."""
+    """Return a home, the state that a migration from `PlainBook` returned, and the version of the next batch."""
     old = book_home(folder, PLAIN)
     version = old.batch(old.start(), lambda state: make(state, "a", {1: Level(5)}, is_plain=True))
     home = dataclasses.replace(old, schema=StateSchema(Book, migrate))
@@ -182,7 +182,7 @@ def test_a_dict_becomes_a_table(tmp_path: Path) -> None:
 def test_a_migration_that_gives_no_table_of_the_type_fails(
     tmp_path: Path, migrate: Callable[[Mapping[str, Any]], Any], said: str
 ) -> None:
-    """A dict in place of a table lost its rows without a word; the other errors were taken for those of a message."""
+    """A dict in place of a table lost its rows silently; the other errors were taken for errors of a message."""
     with pytest.raises(MigrationFailed, match=said) as raised:
         read_migrated(tmp_path, migrate)
     assert raised.value.session == "a"
@@ -193,14 +193,14 @@ class Noted(msgspec.Struct):
 
 
 class Counted(msgspec.Struct):
-    """`Noted` with a table that is not empty at first."""
+    """`Noted` with a table that has a row by default."""
 
     name: str
     bids: MapState[int, Level] = msgspec.field(default_factory=lambda: MapState({1: Level(5)}))
 
 
 def test_the_rows_of_a_default_are_kept(tmp_path: Path) -> None:
-    """They were there in the first batch after the release only."""
+    """They were present only in the first batch after the release."""
     home = book_home(tmp_path, StateSchema(Noted))
     version = home.batch(home.start(), lambda state: state.entries.update(a=SessionEntry(0, Noted("a"))))  # type: ignore[arg-type]  # of this schema
     home = dataclasses.replace(home, schema=StateSchema(Counted))
@@ -280,7 +280,7 @@ Batch = st.tuples(
 
 
 def do(state: PartitionState[Any], session: str, action: tuple[Any, ...], *, is_plain: bool) -> object:
-    """What a fold may do, and what it sees."""
+    """Carry out an action of a fold, and return its view."""
     kind, *given_ = action
     held = session_of(state, session)
     if kind == "snapshot":

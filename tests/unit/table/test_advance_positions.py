@@ -1,4 +1,4 @@
-"""A position never goes back, whatever the rows of a batch say."""
+"""A position never goes back, for any rows of a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Batches = list[list[tuple[TopicIdPartition, tuple[int, int, bool]]]]
 
 
 def make_row(key: TopicIdPartition, start: int, until: int, *, is_forgotten: bool) -> LedgerRow:
-    """The ledger row of a range."""
+    """Return the ledger row of a range."""
     position = Position(topic="t", topic_id=key[0], partition=key[1], next_offset=start)
     lifecycle = FORGOTTEN if is_forgotten else None
     return replace(make_unchanged_row(STAMP, position, None), until=until, lifecycle=lifecycle)

@@ -1,4 +1,4 @@
-"""A log checkpoint is made when the log since the last one costs more than it does."""
+"""A log checkpoint is made when the log since the last checkpoint costs more than a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit protocol on real tables: what each kind of commit demands of its base, and what it leaves."""
+"""The commit protocol on real tables: the demands of each kind of commit on its base, and its result."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def test_a_claim_records_a_changed_policy_from_the_next_batch_on(run: ProtocolRu
 
     run.batch()
     assert claim(suspends) == [(2, suspends)]
-    assert claim(None) == [(2, suspends)]  # an operator's
-    assert claim(halts) == [(2, halts)]  # no batch was under the one before
+    assert claim(None) == [(2, suspends)]  # an operator's claim
+    assert claim(halts) == [(2, halts)]  # no batch was under the previous policy
     ProtocolRun(run.folders).claim()
     after = ProtocolRun(run.folders)
     after.claim()
@@ -100,7 +100,7 @@ def test_a_batch_without_its_ledger_file_is_not_proposed(run: ProtocolRun) -> No
 
 
 def test_a_claim_that_loses_to_a_batch_tries_again(folders: StreamFolders, run: ProtocolRun) -> None:
-    """The epoch it names is still the one in force: only the base is another."""
+    """The epoch that it names is still in force: only the base has changed."""
     successor = ProtocolRun(folders)
     run.batch()
     assert successor.claim().epoch == 2
@@ -153,7 +153,7 @@ def test_a_batch_that_does_not_follow_the_last_is_refused(run: ProtocolRun, skip
 
 
 def test_the_newest_ledger_file_with_all_positions_is_named_until_the_next_one(run: ProtocolRun) -> None:
-    """A start reads the ledger back to it: named too late, positions would be missing."""
+    """A start reads the ledger back to this file: if it were named too late, positions would be missing."""
     named = [run.batch(full=full).head.full_ledger_batch for full in (False, True, False, False, True, False)]
     assert named == [0, 2, 2, 2, 5, 5]
 
@@ -230,7 +230,7 @@ def test_a_file_that_was_cut_is_not_named(folders: StreamFolders, run: ProtocolR
 
 
 def test_a_file_beside_the_table_that_was_cut_is_not_referred_to(folders: StreamFolders, run: ProtocolRun) -> None:
-    """Other batches may have made a file of states longer: it has at least what the batch needs of it."""
+    """Other batches may have extended a file of states, so it must have at least the bytes that the batch needs."""
     batch = run.prepared()
     state = folders.state / "states"
     folders.state.mkdir(exist_ok=True)
@@ -241,7 +241,7 @@ def test_a_file_beside_the_table_that_was_cut_is_not_referred_to(folders: Stream
 
 
 def test_a_file_beside_the_table_that_is_gone_is_not_referred_to(folders: StreamFolders, run: ProtocolRun) -> None:
-    """As after a clean-up while a driver slept between its tasks and its commit."""
+    """A clean-up can delete it while a driver sleeps between its tasks and its commit."""
     batch = run.prepared()
     state = folders.state / "states"
     folders.state.mkdir(exist_ok=True)
@@ -285,7 +285,7 @@ def test_a_commit_that_only_checks_leaves_the_head_as_it_is(run: ProtocolRun) ->
 
 
 def test_the_floor_of_rewinding_never_sinks_and_is_that_of_its_generation(run: ProtocolRun) -> None:
-    """Two clean-ups at once: the one with the older floor comes last."""
+    """Of two concurrent clean-ups, the clean-up with the older floor may commit last."""
     generation = run.head.generation
     floors = [run.output.commit(raise_rewind_floor(generation, batch)).head.rewind_floor for batch in (3, 2, 4)]
     assert floors == [3, 3, 4]

@@ -1,4 +1,4 @@
-"""Two first starts of a stream at once: each of its tables is created once."""
+"""Simultaneous first starts of a stream: each of its tables is created once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STARTS, ROUNDS = 4, 12
 
 
 def test_of_first_starts_at_once_one_creates_and_all_go_on(tmp_path: Path) -> None:
-    """Four at once made two tables over each other in 55 of 60 rounds, when delta-rs tried again at version 1."""
+    """Four starts made two tables over each other in 55 of 60 rounds, when delta-rs retried at version 1."""
     for number in range(ROUNDS):
         folders = folders_in(tmp_path / str(number))
         barrier = threading.Barrier(STARTS)

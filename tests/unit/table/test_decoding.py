@@ -1,4 +1,4 @@
-"""A table that two threads are the first of a process to read."""
+"""A table whose first read in a process is by two threads."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ STEPS = st.sampled_from(
 
 
 def read_actions(table: Path, version: int) -> tuple[str | None, list[dict[str, Any]]]:
-    """The kind of an entry, and its actions."""
+    """Return the kind of an entry, and its actions."""
     entry = delta_log.read_entry(table, version)
     assert entry is not None
     lines = delta_log.make_entry_path(table, version).read_text().splitlines()
@@ -41,7 +41,7 @@ def read_actions(table: Path, version: int) -> tuple[str | None, list[dict[str, 
 
 
 def check_kinds(table: Path) -> None:
-    """What a reader of each commit is told is what its kind does to rows."""
+    """Check that each commit changes rows as its kind states to readers."""
     for version in delta_log.list_versions(table):
         name, actions = read_actions(table, version)
         kind = find_commit_kind(name) or commit_kinds.CREATE
@@ -74,7 +74,7 @@ def test_commits_of_all_kinds_in_any_order_keep_the_rules(steps: list[str]) -> N
 
 
 def test_each_kind_of_commit_with_files_is_made_and_keeps_the_rules(tmp_path: Path) -> None:
-    """The steps above make all of them: none is left out by chance."""
+    """These steps make all kinds of commits, so that no kind is left out by chance."""
     made = EveryCommit(tmp_path)
     steps = ["batch", "quarantined", "quarantined", "batch", "savepoint", "batch", "hour", "hour", "compact", "rewind"]
     steps += [
@@ -106,7 +106,7 @@ def test_no_two_kinds_of_commit_have_one_name() -> None:
 
 
 def test_the_rules_are_checked_from_a_log_checkpoint_on(tmp_path: Path) -> None:
-    """As housekeeping shortens a log; a broken rule after it is found."""
+    """Housekeeping shortens a log in this way; a broken rule after the checkpoint is found."""
     made = EveryCommit(tmp_path)
     for step in ("batch", "hour", "hour"):
         made.step(step)
@@ -129,7 +129,7 @@ def test_no_table_is_append_only(tmp_path: Path) -> None:
 
 
 def test_a_rewind_over_a_retention_is_no_append(tmp_path: Path) -> None:
-    """Its files come back and none goes: a reader that has read their rows would read them again."""
+    """Its files return and none is removed: a reader that has read their rows would read them again."""
     made = EveryCommit(tmp_path)
     for step in ("batch", "hour", "hour"):
         made.step(step)
@@ -147,7 +147,7 @@ def test_a_rewind_over_a_retention_is_no_append(tmp_path: Path) -> None:
 
 
 def test_a_rewind_to_no_rows_is_no_deletion(tmp_path: Path) -> None:
-    """What is removed only looks like retention, and a reader with `ignoreDeletes` passes over it silently."""
+    """A removal alone resembles retention, and a reader with `ignoreDeletes` ignores it silently."""
     made = EveryCommit(tmp_path)
     made.quiet()
     made.batch()

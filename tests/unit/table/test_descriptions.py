@@ -1,4 +1,4 @@
-"""Others may describe a table while a stream writes it: nothing stops, nothing is lost; other changes are refused."""
+"""Others may describe a table while a stream writes it, without a stop or a loss; other changes are refused."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 FINDING = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
 NEVER_ENDING, LEFT = Desired.RUNNING, None
-"""What the claims of a never-ending run that a person launches, and of any other run, say of the desired state."""
+"""The desired state in claims of a never-ending run that a person launches, and in claims of any other run."""
 UNHALTED = [desired for desired in Desired if desired is not Desired.HALTED]
 
 
 class Run(ProtocolRun):
-    """A run that can be told what it wants."""
+    """A run that claims with a desired state."""
 
     def wanting(self, desired: Desired | None, reason: str = "because") -> Head:
         proposal = commit_claim(self.head.epoch, self.output.table_id, anything, desired=desired, reason=reason)

@@ -102,7 +102,7 @@ def test_a_file_that_is_cut_at_any_byte_is_named_and_written_again(tmp_path: Pat
 @settings(max_examples=scale_examples(200), deadline=None)
 @given(at=st.integers(0, 1_000), byte=st.integers(0, 255))
 def test_a_changed_byte_ends_no_reading(at: int, byte: int) -> None:
-    """It is another text, or damaged; a position of another follower counts as damaged."""
+    """The position has another text, or is damaged; a position of another follower counts as damaged."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_position(root, ONE)

@@ -1,4 +1,4 @@
-"""Only lockstep writes its tables: a commit of anybody else stops the stream, by version and author."""
+"""Only lockstep writes its tables: a commit of another writer stops the stream, by version and author."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folders(tmp_path: Path) -> StreamFolders:
 
 @pytest.fixture
 def run(folders: StreamFolders) -> ProtocolRun:
-    """A run with two committed batches: the newest version is 3."""
+    """Return a run with two committed batches; the newest version is 3."""
     claimed = ProtocolRun(folders)
     claimed.claim()
     claimed.batch()
@@ -38,7 +38,7 @@ def run(folders: StreamFolders) -> ProtocolRun:
 
 
 def append(table: Path) -> None:
-    """What a user's notebook does."""
+    """Append a row as a user's notebook does."""
     row = {
         "number": 7,
         "_topic": "t",
@@ -57,12 +57,12 @@ def append(table: Path) -> None:
 
 
 def restore(table: Path) -> None:
-    """To the first batch; it leaves application transactions as they were."""
+    """Restore the first batch, which leaves application transactions unchanged."""
     DeltaTable(table).restore(2)
 
 
 def vacuum(table: Path) -> None:
-    """With something to delete: a vacuum that finds nothing commits nothing."""
+    """Vacuum a table with a file to delete, as an empty vacuum commits nothing."""
     (table / "orphan.parquet").write_bytes(b"PAR1")
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
@@ -80,7 +80,7 @@ def set_property(table: Path) -> None:
 
 
 def delete(table: Path) -> None:
-    """Delta allows it, as the table is not append-only."""
+    """Delete rows, which Delta allows as the table is not append-only."""
     DeltaTable(table).delete("number = 1")
 
 

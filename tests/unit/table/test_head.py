@@ -1,4 +1,4 @@
-"""The head survives the way through a commit's metadata, whatever stands in it."""
+"""The head survives storage in a commit's metadata, for any contents."""
 
 from __future__ import annotations
 

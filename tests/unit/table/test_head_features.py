@@ -1,4 +1,4 @@
-"""A head names the features that its table needs; a table that needs an absent one is refused by its name."""
+"""A head names the features that its table needs; a table that needs an absent feature is refused by its name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TYPES = {field.name: field.type for field in msgspec.structs.fields(Head)}
 
 
 def make_value(kind: Any) -> Any:
-    """A value of a type of a field: None and empty values leave a field as if it was never set."""
+    """Return a value of a field's type that is neither None nor empty: these count as never set."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind(**{each.name: make_value(each.type) for each in msgspec.structs.fields(kind) if each.required})
     parts = [each for each in getattr(kind, "__args__", ()) if each not in {type(None), ...}]
@@ -36,7 +36,7 @@ def make_value(kind: Any) -> Any:
 
 
 def use_features(fields: Iterable[str]) -> Head:
-    """A head with some fields set."""
+    """Return a head with some fields set."""
     return msgspec.structs.replace(HEAD, **{field: make_value(TYPES[field]) for field in fields})
 
 

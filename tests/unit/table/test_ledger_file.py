@@ -1,4 +1,4 @@
-"""The file of a batch's ledger rows: all of them come back, and a few rows are not compressed."""
+"""The file of a batch's ledger rows: all rows are read back, and a few rows are not compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the head says of losses, after any history of batches, acceptances and rewinds."""
+"""The losses in the head, after any history of batches, acceptances and rewinds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = some.lists(
 
 
 class Batch(NamedTuple):
-    """A batch that counts: sessions that it lost and of which the loss is open, and the head after it."""
+    """A batch that counts: the numbers of its open and accepted lost sessions, and the losses in the head after it."""
 
     number: int
     open: int
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
 @dataclass
 class History:
-    """The batches of a stream that count, and which of them an operator has seen when he accepted."""
+    """The batches of a stream that count, and the batches that an operator has seen at an acceptance."""
 
     lost: LostStates = NONE_LOST
     batches: list[Batch] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A store that does not answer: the token in the log says what became of the commit, never a blind retry."""
+"""A store that does not answer: the token in the log decides whether the commit landed, never a blind retry."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 def loses_answers(path: Path, content: bytes) -> None:
-    """The commit lands, and the connection breaks before the answer."""
+    """Write the entry, and break the connection before the answer."""
     create_entry(path, content)
     raise OSError("connection reset by peer")
 
 
 def answers_that_it_failed(path: Path, content: bytes) -> None:
-    """The commit lands, and a retry inside of the store's client finds its own entry in the way."""
+    """Write the entry, and fail as a retry inside the store's client that meets its own entry."""
     create_entry(path, content)
     raise FileExistsError(path)
 
 
 class LosesRequests:
-    """The request does not arrive in time; it may arrive later."""
+    """A request that does not arrive in time, but may arrive later."""
 
     late: tuple[Path, bytes] | None = None
     requests = 0
@@ -46,7 +46,7 @@ class LosesRequests:
         raise OSError("timed out")
 
     def arrives(self) -> None:
-        """What was sent arrives after all."""
+        """Deliver the late request."""
         assert self.late is not None
         create_entry(*self.late)
 
@@ -103,7 +103,7 @@ def test_a_commit_that_nobody_answers_for_ends_the_run(folders: StreamFolders) -
         run.commit(run.prepared())
     assert unknown.value.problem == f"{folders.table}: no answer whether version 2 was written: timed out"
     assert unknown.value.next_step == "start the stream again: the next claim finds out"
-    assert lossy.requests == 1  # a second one could land besides the first, which may arrive late
+    assert lossy.requests == 1  # a second request could land besides the first, which may arrive late
     assert stored_offsets(folders) == []
 
 
@@ -139,7 +139,7 @@ def test_a_commit_that_the_storage_does_not_take_is_known_not_to_be_there(
 def test_a_commit_is_on_the_disk_before_anybody_is_told_of_it(
     folders: StreamFolders, monkeypatch: pytest.MonkeyPatch, create: CreateEntry
 ) -> None:
-    """Rows that were seen would be others after a power failure, were only the page cache to know the entry."""
+    """If only the page cache had the entry, rows that were seen could change after a power failure."""
     run = ProtocolRun(folders, OutputLog(folders.table, create))
     run.claim()
     prepared, synced = run.prepared(), set[Path]()
@@ -172,7 +172,7 @@ def test_a_commit_that_arrives_after_the_next_claim_is_refused(folders: StreamFo
 
 
 def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> None:
-    """The entry is there, with another token."""
+    """The entry exists, with another token."""
     rival = ProtocolRun(folders)
 
     class Overtaken(LosesRequests):
@@ -189,7 +189,7 @@ def test_a_lost_answer_to_a_lost_race_is_a_lost_race(folders: StreamFolders) -> 
 
 
 def lossy_run(folders: StreamFolders) -> tuple[ProtocolRun, LosesRequests]:
-    """A run that claimed by a good connection, which then went bad."""
+    """Return a run that claimed over a good connection, which then failed, and the failing connection."""
     good = ProtocolRun(folders)
     good.claim()
     lossy = LosesRequests()

@@ -1,4 +1,4 @@
-"""Decimals of very many places: JSON of ten characters holds one."""
+"""Decimals of very many places, which fit into ten characters of JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode(row: Price) -> dict[str, object]:
     ],
 )
 def test_a_decimal_that_no_column_holds_is_refused(text: str, problem: str) -> None:
-    """Arrow made 0 of the first two, and the third ended the process."""
+    """Arrow stored the first two as 0, and the third ended the process."""
     with pytest.raises(RowRejected) as refused:
         encode(Price(Decimal(text)))
     assert problem in str(refused.value)

@@ -1,8 +1,7 @@
-"""The raced model: runs that claim, commit and are fenced at any moment, beside rewinds and harmless commits.
+"""The raced model: runs that claim, commit and are fenced at any moment, with rewinds and harmless commits.
 
-Each rule of the protocol is there because a race without it lost a proof. Whatever the interleaving:
-batch numbers rise by one, epochs never go back, only the holder of the epoch commits, and the table
-and the ledger say the same of every offset.
+Each rule of the protocol exists because a race without it lost a proof. For any interleaving, batch numbers rise by
+one, epochs never go back, only the holder of the epoch commits, and the table and the ledger agree on every offset.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Race:
         self._newest_batch = 0
 
     def run_again_and_again(self, seed: int) -> None:
-        """Start run after run; each goes on until it is fenced, or dies between its two last commits."""
+        """Start run after run; each run continues until it is fenced, or dies between its two last commits."""
         while not self.enough.is_set():
             self._let_others_commit(1 + seed)
             self._may_start.wait()
@@ -58,19 +57,19 @@ class Race:
             except Fenced:
                 self.fenced += 1
             except TableError:
-                # Overtaken while it moved the ledger forward: it is fenced, and would hear so at its next commit.
+                # Overtaken while it moved the ledger forward: it is fenced, as its next commit would report.
                 if run.output.base().head.epoch == run.head.epoch:
                     raise
 
     def disturb(self) -> None:
-        """Commits that change no head, and log checkpoints, as compaction and maintenance make them."""
+        """Commit without a change of the head, and write log checkpoints, as compaction and maintenance do."""
         output = OutputLog(self.folders.table)
         while not self.enough.wait(0.2):
             output.commit(Proposal(kind=COMPACTION, next_head=keep_head(anything)))
             write_checkpoint(self.folders.table)
 
     def rewind_again_and_again(self) -> None:
-        """Undo a batch or two, or bring back what an earlier rewind undid; lost races change nothing.
+        """Undo a batch or two, or restore batches that an earlier rewind undid; lost races change nothing.
 
         After a lost race no new run starts before a rewind has won: against ever new runs it may starve.
         """
@@ -104,7 +103,7 @@ class Race:
         return head
 
     def _let_others_commit(self, batches: int) -> None:
-        """Runs that only claim would fence each other for ever; a dead one is not waited for."""
+        """Wait for new batches, as runs that only claim would fence each other forever; a timeout covers dead runs."""
         with self._landed:
             wanted = self._newest_batch + batches
             self._landed.wait_for(lambda: self._newest_batch >= wanted, PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""Row types become table schemas, and what has no column is refused by name when it is declared."""
+"""Row types become table schemas, and a type without a column is refused by name when it is declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Side tables follow the output table: at most the last batch is missing, and a start brings it forward."""
+"""Side tables follow the output table: at most the last batch is missing, and a start adds it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folders(tmp_path: Path) -> StreamFolders:
 
 @pytest.fixture
 def run(folders: StreamFolders) -> ProtocolRun:
-    """A run with one batch, its ledger moved forward."""
+    """Return a run with one batch, and its ledger moved forward."""
     claimed = ProtocolRun(folders)
     claimed.claim()
     claimed.batch()
@@ -59,7 +59,7 @@ def test_a_ledger_that_is_behind_by_one_is_brought_forward(folders: StreamFolder
 def test_a_log_kept_open_follows_where_housekeeping_deleted_what_it_had_read(
     folders: StreamFolders, run: ProtocolRun
 ) -> None:
-    """While the topics were silent, compactions added entries, and a log checkpoint made all before it needless."""
+    """While the topics were silent, compactions added entries, and a log checkpoint made earlier entries needless."""
     kept = side_tables.SideLogs(folders)
     for _ in range(3):
         for _ in range(2):
@@ -76,7 +76,7 @@ def test_a_log_kept_open_follows_where_housekeeping_deleted_what_it_had_read(
 
 
 def test_an_addition_to_a_table_that_few_batches_add_to_names_the_one_before(run: ProtocolRun) -> None:
-    """Whether the table lacks the last addition only is known by the batch of the one before."""
+    """The batch of the previous addition shows whether the table lacks only the last addition."""
     added: list[SideBatch | None] = []
     for number in range(2, 7):
         row = QuarantineRow(
@@ -169,7 +169,7 @@ def test_several_processes_may_bring_it_forward_at_once(folders: StreamFolders, 
 def test_a_log_checkpoint_of_the_ledger_by_somebody_else_does_no_harm_and_a_commit_is_refused(
     folders: StreamFolders, run: ProtocolRun
 ) -> None:
-    """A commit that lockstep did not make may be of any kind: a RESTORE takes batches out of the ledger."""
+    """A foreign commit may be of any kind: a RESTORE removes batches from the ledger."""
     DeltaTable(folders.ledger).create_checkpoint()
     run.batch()
     assert batches_in_ledger(folders) == [1, 2]
@@ -181,7 +181,7 @@ def test_a_log_checkpoint_of_the_ledger_by_somebody_else_does_no_harm_and_a_comm
 def test_who_looks_beside_a_writer_that_has_gone_on_meanwhile_is_no_alarm(
     folders: StreamFolders, run: ProtocolRun
 ) -> None:
-    """Compaction and housekeeping take a head, and by the time they look the writer has committed more."""
+    """Compaction and housekeeping read a head, and the writer commits more before they read the side tables."""
     looked = run.head
     run.batch()
     run.batch()

@@ -1,4 +1,4 @@
-"""Which files no commit can name any more, by the batch in their names and the head of the table."""
+"""The files that no commit can name any more, by the batch in their names and the head of the table."""
 
 from __future__ import annotations
 

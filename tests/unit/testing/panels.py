@@ -34,7 +34,7 @@ class Update(msgspec.Struct, tag="update", tag_field="type"):
 
 
 class Ping(msgspec.Struct, tag="ping", tag_field="type"):
-    """Known and not wanted."""
+    """A known message that the stream ignores."""
 
 
 class Closed(msgspec.Struct, tag="closed", tag_field="type"):

@@ -1,4 +1,4 @@
-"""Whatever the batches, the crashes and the restarts: the same rows, states, verdicts and messages set aside."""
+"""Any batches, crashes and restarts lead to the same rows, states, verdicts and messages set aside."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_in_batches_leaves_no_file_open() -> None:
 
 
 def list_mapped_stores() -> set[str]:
-    """The local stores that this process maps, each by its deleted file."""
+    """Return the local stores that this process maps, each by its deleted file."""
     return {line for line in Path("/proc/self/maps").read_text().splitlines() if "lockstep-testing-" in line}
 
 

@@ -1,4 +1,4 @@
-"""Lookups in the test harness: rows of a test, changed on the way, in every hook that may read them."""
+"""Lookups in the test harness: rows of a test, changed between messages, in every hook that may read them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def find_site() -> str:
 
 
 class Hooked(Transform[Measured, Memory, Seen]):
-    """A row for each hook, with what the lookup says in it."""
+    """A transform that emits a row for each hook, with the values of the lookup."""
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         kind = {"snapshot": Kind.SNAPSHOT, "end": Kind.END}.get(message.kind, Kind.UPDATE)

@@ -1,4 +1,4 @@
-"""The public test harness says what a run would: the engine's own fold, gate and columns judge."""
+"""The public test harness has the results of a run: the engine's own fold, gate and columns judge."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_gap_is_the_last_verdict_and_the_finding_of_the_halt() -> None:
 
 
 def test_a_message_that_raises_leaves_no_trace() -> None:
-    """The update changes the state and emits a row before its total turns out wrong."""
+    """The update changes the state and emits a row before its wrong total is detected."""
     ran = run(panels, BEGIN, Update(2, "a", 2.0, total=3.0), key="p")
     assert Verdict(Judgement.VIOLATION, "total", "2.0", "3.0") == ran.verdicts[-1]
     assert ([], {"p": Panel({"a": 1.0})}) == (ran.rows, ran.states)
@@ -99,7 +99,7 @@ def test_what_a_class_accepts_with_a_remark_is_shown() -> None:
 
 
 def test_a_row_that_the_table_cannot_hold_is_refused_as_in_a_run() -> None:
-    """Half of a surrogate pair: JSON and Python carry it, a table cannot."""
+    """JSON and Python can hold half of a surrogate pair, and a table cannot."""
     ran = run(panels, BEGIN, Update(2, "b", 1.0), b'{"type":"update","seq":3,"name":"\\ud800","value":1}', key="p")
     assert [Reading("b", 1.0)] == ran.rows
     assert ran.verdicts[-1].judgement is Judgement.VIOLATION
@@ -170,4 +170,4 @@ def decode(value: bytes) -> Snapshot:
 
 def decode_wrongly(value: bytes) -> Snapshot:
     del value
-    return Snapshot(1, {"a": "no number"})  # type: ignore[dict-item]  # what a careless decoder may give
+    return Snapshot(1, {"a": "no number"})  # type: ignore[dict-item]  # as a careless decoder may return

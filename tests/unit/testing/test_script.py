@@ -1,4 +1,4 @@
-"""Messages as text: what each line means, and what is said of lines that mean nothing."""
+"""Messages as text: the meaning of each line, and the errors about lines without a meaning."""
 
 from __future__ import annotations
 

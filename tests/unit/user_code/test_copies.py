@@ -104,7 +104,7 @@ def test_many_at_once_make_one_copy(tmp_path: Path) -> None:
 
 
 def make_copy_until(root: Path, code: CodeFiles, steps: int) -> int:
-    """Make a copy in a process that is killed before a system call of a number; its exit code."""
+    """Make a copy in a process that is killed before a system call with this number; return its exit code."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

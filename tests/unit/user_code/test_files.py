@@ -1,4 +1,4 @@
-"""The digest of code names exactly its files: any byte counts, and neither order, times nor caches do."""
+"""The digest of code names exactly its files: each byte counts, and order, times and caches do not."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_equal_digests_are_of_equal_files(first: dict[str, bytes], other: dict[s
 
 @given(contents=CONTENTS.filter(bool), data=st.data())
 def test_each_byte_and_each_name_counts(contents: dict[str, bytes], data: st.DataObject) -> None:
-    """Also a byte that moves between a name and its content, or between two files."""
+    """A byte also counts if it moves between a name and its content, or between two files."""
     name = data.draw(st.sampled_from(sorted(contents)))
     changed = dict(contents)
     match data.draw(st.sampled_from(("more", "renamed", "moved", "gone"))):
@@ -119,7 +119,7 @@ def test_what_is_no_code_in_the_folder_of_the_project_stops_nothing(tmp_path: Pa
 
 
 def test_a_link_to_a_folder_of_code_is_refused(tmp_path: Path) -> None:
-    """A run could not keep it as it was."""
+    """A run could not keep the code of the folder unchanged."""
     folder = write_files(tmp_path / "project", PROJECT)
     write_files(tmp_path, {"common/shared.py": b""})
     (folder / "common").symlink_to(tmp_path / "common")
@@ -170,7 +170,7 @@ def test_a_folder_without_code_and_one_with_too_much_are_refused(
 
 
 def test_files_that_change_meanwhile_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two files are edited together: a copy never has one of them from before."""
+    """Two files are edited together: a copy never has the earlier version of only one file."""
     write_files(tmp_path, PROJECT)
     edits = list(range(2))
     plain = list_code
@@ -189,7 +189,7 @@ def test_files_that_change_meanwhile_are_read_again(tmp_path: Path, monkeypatch:
 
 
 def test_files_that_change_all_the_time_are_refused_by_name(tmp_path: Path) -> None:
-    """Replaced as editors do, so that the name is missing for a moment."""
+    """The file is replaced as editors do, so its name is missing for a moment."""
     write_files(tmp_path, PROJECT)
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A process imports from the copy that it made at its start, also after edits of the working folder."""
+"""A process imports from the copy that was made at its start, also after edits of the working folder."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_project(folder: Path, version: int) -> None:
-    """A project whose modules all have one version."""
+    """Write a project whose modules all have one version."""
     (folder / "assets").mkdir(parents=True, exist_ok=True)
     for name in ("assets/orders.py", "assets/later.py", "shared.py"):
         (folder / name).write_text(f"VERSION = {version}\n")
@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def start_location(project: Path) -> subprocess.Popen[str]:
-    """A process of the code location, as Dagster starts it for each run."""
+    """Start a process of the code location, as Dagster does for each run."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")},
         "PYTHONPATH": LIBRARY,
@@ -94,7 +94,7 @@ def test_an_edit_reaches_the_next_run_and_no_worker_of_a_living_run(project: Pat
         copy = Path(file).parents[1]
         assert (version, definitions, copy.parent) == (1, 2, project.parent / "tables.code" / "copies")
         write_project(project, 2)
-        # Without -P the working folder would be the first; the worker daemon moves it to the end.
+        # Without -P the working folder would be the first entry; the worker daemon moves it to the end.
         late = [sys.executable, "-P", "-c", WORKER]
         said = subprocess.run(late, cwd=project, env={"PYTHONPATH": str(copy)}, capture_output=True, check=True)
         assert json.loads(said.stdout) == [1, 1], "a worker that starts after the edit"
@@ -182,7 +182,7 @@ def test_the_version_is_that_of_the_copy_of_the_transform(tmp_path: Path, monkey
 
 
 def import_in(project: Path, text: str, *, first: str = "import lockstep.code_location", **environment: str) -> str:
-    """The output of a text that imports from the code location of a project."""
+    """Return the output of a text that imports from the code location of a project."""
     variables = {**os.environ, "PYTHONPATH": LIBRARY, "LOCKSTEP_TABLE_ROOT": str(project.parent / "tables")}
     command = [sys.executable, "-c", f"{first}\n{text}"]
     said = subprocess.run(
@@ -229,7 +229,7 @@ def test_tables_within_the_project_are_not_copied(project: Path) -> None:
 def test_an_extension_that_imports_the_project_pins_no_code_of_the_working_folder(
     project: Path, extension: str
 ) -> None:
-    """Folders without __init__.py and inside of others, an extension in a package, and one with a command."""
+    """The cases are nested folders without __init__.py, an extension in a package, and an extension with a command."""
     (project / "shared_parts" / "units").mkdir(parents=True)
     (project / "shared_parts" / "units" / "prices.py").write_text("VERSION = 1\n")
     module = project.joinpath(*extension.split(".")).with_suffix(".py")
