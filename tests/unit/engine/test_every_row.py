@@ -1,4 +1,4 @@
-"""Ledger rows of a batch are made from one blank row: each has exactly the columns of its partition."""
+"""Ledger rows of a batch are copies of a blank row: each has exactly the columns of its partition."""
 
 from __future__ import annotations
 

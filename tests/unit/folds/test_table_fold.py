@@ -1,4 +1,4 @@
-"""`TableFold` against a plain dictionary: the same table, and a row for what changed, in order."""
+"""`TableFold` against a plain dictionary: the same table, and a row for each change, in order."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later(
             keys.append(decision.restart.run_key)
             times.append(second)
     assert times == [0, 30, 90, 210]
-    assert len(set(keys)) == len(keys)  # Dagster launches a run key once, for ever
+    assert len(set(keys)) == len(keys)  # Dagster launches a run key only once
 
 
 def test_a_run_that_subscribed_what_it_was_for_is_not_waited_for() -> None:

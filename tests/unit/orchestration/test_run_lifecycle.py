@@ -115,7 +115,7 @@ def test_a_stream_without_a_table_has_nothing_to_stop(folders: StreamFolders) ->
 
 @job
 def nothing() -> None:
-    """A job."""
+    """Run nothing."""
 
 
 @pytest.fixture(scope="module")
