@@ -1,4 +1,4 @@
-"""Small streams for the engine's tests, importable by name as executors need it."""
+"""Small streams for the engine's tests. Executors import them by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.integrity.base import IntegrityClass
 from lockstep.integrity.strict import Checksum
 
 POISON = 666
-"""The unmended fold fails at this value, after it has changed its state."""
+"""The faulty fold fails at this value after it has changed its state."""
 
 
 class Snapshot(msgspec.Struct, tag="snapshot", tag_field="type"):
@@ -34,7 +34,7 @@ class Snapshot(msgspec.Struct, tag="snapshot", tag_field="type"):
 
 
 class Update(msgspec.Struct, tag="update", tag_field="type"):
-    """Values to add to those of a session; `total` is what the producer says they sum up to then."""
+    """Values to add to those of a session; `total` is the producer's sum after the update."""
 
     seq: int
     values: dict[str, int]
@@ -56,7 +56,7 @@ class Reading(msgspec.Struct):
 
 
 class Adding(Transform[Snapshot | Update, Panel, Reading]):
-    """Adds to values by name. Fails at POISON, half-way through its message."""
+    """Add values by name. Fail at POISON, half-way through its message."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
@@ -70,7 +70,7 @@ class Adding(Transform[Snapshot | Update, Panel, Reading]):
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Return a row for each value."""
         for name, added in message.values.items():
             state.values[name] = state.values.get(name, 0) + added
             yield Reading(name, state.values[name], sum(state.values.values()))
@@ -81,21 +81,21 @@ class Adding(Transform[Snapshot | Update, Panel, Reading]):
             raise Violation(total, message.total)
 
     def poisoned(self) -> None:
-        """Where the fold fails."""
+        """Fail."""
         raise ZeroDivisionError("poison")
 
 
 class Mended(Adding):
-    """The same fold, mended."""
+    """The same fold without the fault."""
 
     def poisoned(self) -> None:
-        """Bears it."""
+        """Accept the value."""
 
 
 def adding(
     pattern: str, integrity: IntegrityClass | None = None, transform: Adding | None = None
 ) -> Stream[Snapshot | Update, Panel, Reading]:
-    """The stream over the topics of one test; Strict by Sequence unless said otherwise."""
+    """Return the stream over the topics of one test; the default class is Strict by Sequence."""
     return Stream(
         name="adding",
         topics=Topics(pattern=pattern),

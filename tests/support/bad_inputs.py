@@ -1,7 +1,7 @@
-"""The 42 bad inputs: what strangers, broken producers and other programs put into topics, and what becomes of each.
+"""The 42 bad inputs of strangers, broken producers and other programs, and the expected result of each.
 
-Each name has one or more messages. A message stands at offset 2 of a topic of its own, after a snapshot and an
-update of its session and before another snapshot and update.
+Each name has one or more messages. A message has offset 2 of a separate topic. A snapshot and an update of its session
+precede it, and another snapshot and update follow.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Reading(msgspec.Struct):
 
 
 class Reader(Transform[Snapshot | Update, Book, Reading]):
-    """Takes the session from the message, and refuses rows that it does not know."""
+    """A transform that reads the session from the message and refuses unknown rows."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is in the body."""
@@ -70,12 +70,12 @@ class Reader(Transform[Snapshot | Update, Book, Reading]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: Book | None
     ) -> InitialState[Book, Reading]:
-        """A row for each of the snapshot's."""
+        """Return a row for each row of the snapshot."""
         rows = message.rows if isinstance(message, Snapshot) else {}
         return InitialState(Book(dict(rows)), [Reading(name, size, 0.0, "") for name, size in rows.items()])
 
     def on_update(self, state: Book, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """A KeyError for a row that is not there."""
+        """Raise KeyError for an unknown row."""
         if isinstance(message, Update):
             _ = state.rows[message.id]
             state.rows[message.id] = message.size
@@ -83,7 +83,7 @@ class Reader(Transform[Snapshot | Update, Book, Reading]):
 
 
 def tolerant(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
-    """Keeps in quarantine what it cannot apply."""
+    """Keep messages that cannot be applied in quarantine."""
     limits = Limits(message_bytes=BYTES_MAX)
     return Stream(
         name="tolerant", topics=Topics(pattern=pattern), transform=Reader(), integrity=Ordered(), limits=limits
@@ -91,7 +91,7 @@ def tolerant(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
 
 
 def strict(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
-    """Halts on what it cannot apply."""
+    """Halt on a message that cannot be applied."""
     limits, integrity = Limits(message_bytes=BYTES_MAX), Strict(evidence=Sequence())
     return Stream(name="strict", topics=Topics(pattern=pattern), transform=Reader(), integrity=integrity, limits=limits)
 
@@ -103,21 +103,21 @@ ROW: Row = ("a", 1, 0.5, "")
 
 @dataclass(frozen=True)
 class Bad:
-    """One message and what becomes of it: rows, or a row in quarantine with a reason.
+    """A message and its expected result: rows, or a row in quarantine with a reason.
 
     Attributes:
         value: Its value.
-        rows: The rows that it gives; none when it is kept in quarantine.
-        cause: Why it is kept.
-        found: What the reason tells of it.
+        rows: The resulting rows; empty if it is kept in quarantine.
+        cause: The cause in quarantine.
+        found: A part of the reason in quarantine.
         key: Its key.
         session: The session of the messages around it.
         headers: Its headers.
         timestamp_ms: Kafka's timestamp; None for now.
-        event_time: What the event time of its row is to be, as ISO text.
-        gzip: Sent in a compressed batch.
-        topic: A name for its topic, where that is what is odd.
-        halts: A strict class would halt.
+        event_time: Expected event time of its row, as ISO text.
+        gzip: Whether it is sent in a compressed batch.
+        topic: Name of its topic, if the name is the bad input.
+        halts: Whether a strict class halts.
     """
 
     value: bytes | None
@@ -134,7 +134,7 @@ class Bad:
 
     @property
     def kept(self) -> bool:
-        """Whether it goes to quarantine."""
+        """Whether it is kept in quarantine."""
         return not self.rows
 
 
@@ -148,7 +148,7 @@ def update(seq: int = 3, session: str = "s", **other: object) -> bytes:
 
 
 def sized(size: int) -> bytes:
-    """An update of exactly so many bytes."""
+    """Return an update of exactly this size in bytes."""
     return update(note="x" * (size - len(update(note=""))))
 
 

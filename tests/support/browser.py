@@ -24,7 +24,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def find_browser() -> str | None:
-    """The program of an installed Chromium; None without one."""
+    """Return the path of an installed Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
 
 
@@ -39,7 +39,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:
-        """Call a method of the protocol, and keep the errors that the page has logged meanwhile."""
+        """Call a method of the protocol, and record the errors that the page logs meanwhile."""
         number = next(self._numbers)
         self._connection.send(msgspec.json.encode({"id": number, "method": method, "params": parameters}).decode())
         while True:
@@ -64,22 +64,22 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
-        """Go to an address, and wait until its document has a body: the answer precedes it."""
+        """Open an address and wait until its document has a body: the answer precedes it."""
         self.call("Page.navigate", url=address)
         self.wait_for("document.body !== null")
 
     def evaluate(self, script: str) -> Any:  # a value of JavaScript
-        """The value of an expression; of a promise, once it is settled."""
+        """Return the value of an expression; a promise is awaited."""
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def text(self) -> str:
-        """The visible text."""
+        """Return the visible text."""
         return str(self.evaluate("document.body.innerText"))
 
     def wait_for(self, script: str) -> Any:  # a value of JavaScript
-        """The value of an expression as soon as it is true."""
+        """Return the value of an expression as soon as it is true."""
         end = time.monotonic() + PATIENCE_SECONDS
         while not (found := self.evaluate(script)):
             assert time.monotonic() < end, (script, self.text(), self.errors)
@@ -99,7 +99,7 @@ class Page:
 
 @contextmanager
 def open_browser(program: str, profile: Path) -> Iterator[Page]:
-    """A browser with an empty profile; it ends with the block."""
+    """Open a browser with an empty profile until the block ends."""
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
     quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
     process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Requests as browsers send them: the methods, paths and headers that a page has in its power, by the Fetch standard.
+"""Requests as browsers send them: the methods, paths and headers that a page can choose by the Fetch standard.
 
 A page of another site chooses the kind of the request, the path, the type of a body and the referrer policy. It cannot
-choose `Host`, `Origin`, `Sec-Fetch-*`, nor a body of JSON without a question before (a preflight).
+choose `Host`, `Origin` and `Sec-Fetch-*`, nor send a body of JSON without a preflight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIMPLE_TYPES = (
     "application/x-www-form-urlencoded",
     "multipart/form-data; boundary=x",
 )
-"""Types that a script may send without a preflight; the third one passes for JSON in a search for this word."""
+"""Types that a script may send without a preflight; the third passes for JSON in a search for this word."""
 FORM_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x")
 
 
@@ -42,7 +42,7 @@ class Kind(Enum):
 
 
 class Age(Enum):
-    """What a browser tells."""
+    """The headers about the page that a browser sends."""
 
     NOW = "Origin and Sec-Fetch-*"
     OLDER = "Origin"
@@ -51,7 +51,7 @@ class Age(Enum):
 
 @dataclass(frozen=True)
 class BrowserRequest:
-    """A request, and what it is of.
+    """A request and its origin.
 
     Attributes:
         kind: How it was made.
@@ -59,8 +59,8 @@ class BrowserRequest:
         path: Path.
         headers: Names and values, without `Host`.
         host: Value of `Host`.
-        page: Origin of the page; "null" of a file or a frame without rights.
-        is_own: Whether the page is one of the web server's.
+        page: Origin of the page; "null" for a file or a frame without rights.
+        is_own: Whether the page belongs to the web server.
     """
 
     kind: Kind
@@ -73,12 +73,12 @@ class BrowserRequest:
 
 
 def list_requests(page: str, target: str, *, is_own: bool) -> Iterator[BrowserRequest]:
-    """All requests of a page to a web server.
+    """List all requests of a page to a web server.
 
     Args:
         page: Origin of the page.
         target: Origin of the web server, as the page names it.
-        is_own: Whether the page is one of the web server's.
+        is_own: Whether the page belongs to the web server.
     """
     for kind, path, age, tells in product(Kind, PATHS, Age, ("", page, f"{page}/some/page")):
         for method, kind_of_body in _list_forms(kind, page == target):
@@ -92,14 +92,14 @@ def list_requests(page: str, target: str, *, is_own: bool) -> Iterator[BrowserRe
 
 
 def _list_forms(kind: Kind, same: bool) -> list[tuple[str, str]]:  # noqa: FBT001  # of a pure helper
-    """Methods and types of the body."""
+    """List methods and types of the body."""
     if kind is Kind.SOCKET:
         return [("", "")]
     if kind is Kind.FORM:
         return [("POST", each) for each in FORM_TYPES]
     if kind is Kind.SIMPLE_POST:
         return [("POST", each) for each in SIMPLE_TYPES]
-    if kind is Kind.JSON_POST:  # of another origin a browser asks before, and nobody gives it leave
+    if kind is Kind.JSON_POST:  # from another origin, a browser sends a preflight, which the server refuses
         return (
             [("POST", "application/json"), ("POST", "application/json; charset=utf-8")] if same else [("OPTIONS", "")]
         )
@@ -107,7 +107,7 @@ def _list_forms(kind: Kind, same: bool) -> list[tuple[str, str]]:  # noqa: FBT00
 
 
 def _tell(kind: Kind, method: str, page: str, target: str, age: Age) -> Iterator[tuple[str, str]]:
-    """What the browser tells of the page."""
+    """Return the headers about the page."""
     by_script = kind in {Kind.SIMPLE_POST, Kind.SIMPLE_GET, Kind.JSON_POST, Kind.SOCKET}
     with_origin = by_script if age is Age.OLD else by_script or method == "POST"
     if with_origin and not (method == "GET" and page == target):

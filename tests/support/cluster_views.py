@@ -16,7 +16,7 @@ def topic(name: str, topic_id: str, partitions: int = 1, *, deletes_only: bool =
 
 
 def view(*topics: Topic, ends: Mapping[TopicIdPartition, tuple[int, int, int]]) -> ClusterView:
-    """A cluster with these topics; ends are (log start, stable end, high watermark)."""
+    """Make a view of a cluster with these topics; ends are (log start, stable end, high watermark)."""
     return ClusterView(
         cluster_id="cluster",
         topics={each.name: each for each in topics},

@@ -1,7 +1,7 @@
-"""The rules of Delta's protocol for the commits of a table, read from its log and its files alone.
+"""The rules of Delta's protocol for the commits of a table, checked by its log and files alone.
 
-Names in quotation marks are sections of PROTOCOL.md of delta-io/delta. A table is a plain Delta table if nothing is
-found here, whoever wrote it: this is no code of the writer's.
+Names in quotation marks are sections of PROTOCOL.md of delta-io/delta. A table without findings is a plain Delta table.
+This module shares no code with the writer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEGACY = ((1, 2), (1, 3), (1, 4), (2, 5), (2, 6))
 
 
 class _Table:
-    """A table as its log makes it, version by version."""
+    """The state of a table, built version by version from its log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class _Table:
         self.numbers: dict[str, int] = {}
 
     def begin(self, checkpoint: pa.Table) -> None:
-        """Go on from a log checkpoint."""
+        """Continue from a log checkpoint."""
         for row in checkpoint.to_pylist():
             if (add := row.get("add")) is not None:
                 self.live[unquote(add["path"])] = add | {"partitionValues": dict(add["partitionValues"])}
@@ -131,7 +131,7 @@ class _Table:
         if add["partitionValues"].keys() != set(self.metadata["partitionColumns"]):
             yield f"{path} has partition values {add['partitionValues']}"
         rows = self._read(path)
-        if rows is None:  # deleted since, as nothing names it any more
+        if rows is None:  # deleted since, because no version names it
             return
         if (self.folder / path).stat().st_size != add["size"]:
             yield f"{path} has another size than {add['size']}"
@@ -142,7 +142,7 @@ class _Table:
             yield from (f"{path}: {problem}" for problem in _check_statistics(rows, json.loads(add["stats"])))
 
     def _check_rearranged(self, added: dict[str, Any], removed: dict[str, Any]) -> Iterator[str]:
-        """`dataChange` is false only where the records are in files of the other kind in the same version."""
+        """`dataChange` is false only if removed and added files of the version hold the same records."""
         still_added = [path for path, each in added.items() if not each["dataChange"]]
         still_removed = [path for path, each in removed.items() if not each["dataChange"]]
         if not (still_added or still_removed):
@@ -156,7 +156,7 @@ class _Table:
             yield f"dataChange is false, and {lost.total() or made.total()} rows are not the same"
 
     def _count(self, paths: dict[str, Any] | list[str]) -> Counter[str] | None:
-        """The rows of files, of which an older one lacks newer columns; None where one was deleted since."""
+        """Count the rows of files, ignoring null values; return None if a file was deleted since."""
         counted = Counter[str]()
         for path in paths:
             rows = self._read(path)
@@ -189,7 +189,7 @@ def _check_statistics(rows: pa.Table, statistics: dict[str, Any]) -> Iterator[st
 
 
 def find_broken_rules(folder: Path) -> list[str]:
-    """The rules that some version of a table breaks, as far back as its log goes without a gap."""
+    """List the broken rules of all versions, as far back as the log has no gap."""
     log, found = folder / "_delta_log", list[str]()
     versions = sorted(int(path.stem) for path in log.glob("*.json") if path.stem.isdecimal())
     first = next(at for at in versions if set(range(at, versions[-1] + 1)) <= set(versions))
@@ -205,7 +205,7 @@ def find_broken_rules(folder: Path) -> list[str]:
 
 
 def make_metadata_line(properties: dict[str, str]) -> bytes:
-    """The `metaData` action of a table without columns."""
+    """Make the `metaData` action of a table without columns."""
     metadata = {
         "id": "a",
         "format": {"provider": "parquet", "options": {}},

@@ -1,4 +1,4 @@
-"""Derived tables of the adding stream, importable by name, and what they must hold by plain Python."""
+"""Derived tables of the adding stream, importable by name, and their expected content by plain Python."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class TimedWider(Wider):
 
 
 def keep_rows(rows: DataFrame) -> DataFrame:
-    """All of them, with all columns."""
+    """Keep all rows and columns."""
     return rows.where("total IS NOT NULL")
 
 
 def keep_none(rows: DataFrame) -> DataFrame:
-    """No row, by a partition that no file has: no file is opened."""
+    """Select a partition that no file has: no file is opened."""
     return rows.where("commit_hour = 'none'")
 
 
 def count_windows(rows: DataFrame) -> DataFrame:
-    """Rows of each session in windows of event time."""
+    """Count the rows of each session in windows of event time."""
     from pyspark.sql import functions as sf
 
     grouped = rows.groupBy(sf.window("_event_time", "10 seconds").alias("w"), "_session").count()
@@ -63,29 +63,29 @@ def count_windows(rows: DataFrame) -> DataFrame:
 
 
 def count_values(rows: DataFrame) -> DataFrame:
-    """Rows of each name."""
+    """Count the rows of each name."""
     return rows.groupBy("name").count()
 
 
 def join_sessions(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """Rows of both streams of the same session and second."""
+    """Join the rows of two streams by session and event time."""
     left = rows.select("_session", "_event_time", "value")
     right = others.selectExpr("_session AS s", "_event_time AS t", "value AS other")
     return left.join(right, (left["_session"] == right["s"]) & (left["_event_time"] == right["t"])).drop("s", "t")
 
 
 def give_rows(rows: DataFrame) -> list[int]:
-    """No DataFrame."""
+    """Return a list instead of a DataFrame."""
     return [len(rows.columns)]
 
 
 def fail_at_runs(rows: DataFrame) -> DataFrame:
-    """A fault of the function."""
+    """Raise an error at each run."""
     return rows.limit(1 // 0)
 
 
 def activity(stream: AnyStream | None = None, name: str = "activity", **changed: Any) -> Derived:
-    """The windows of a stream."""
+    """Make the derived table of a stream's windows."""
     made: dict[str, Any] = {
         "name": name,
         "sources": (stream or adding("x"),),
@@ -96,7 +96,7 @@ def activity(stream: AnyStream | None = None, name: str = "activity", **changed:
 
 
 def send_each_second(feed: Feed, topic: str, sent: list[tuple[str, bytes]], first: int = 0) -> None:
-    """Messages of sessions, one a second of event time."""
+    """Send messages, one for each second of event time."""
     from tests.support.feed import ProducerRecord
 
     at = int(START.timestamp() * 1000)
@@ -104,7 +104,7 @@ def send_each_second(feed: Feed, topic: str, sent: list[tuple[str, bytes]], firs
 
 
 def expected_windows(table: Path) -> Counter[tuple[datetime, str, int]]:
-    """Windows of the rows of a stream's table that the watermark has closed."""
+    """Count the rows of a stream's table in the windows that the watermark has closed."""
     times = DeltaTable(table).to_pyarrow_table(columns=["_event_time", "_session"]).to_pylist()
     if not times:
         return Counter()
@@ -114,5 +114,5 @@ def expected_windows(table: Path) -> Counter[tuple[datetime, str, int]]:
 
 
 def stored_windows(table: Path) -> Counter[tuple[datetime, str, int]]:
-    """Windows in the derived table, each as often as it is there."""
+    """Return the windows in the derived table, each with its number of occurrences."""
     return Counter((row["start"], row["_session"], row["count"]) for row in read_table(table).to_pylist())

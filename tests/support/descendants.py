@@ -1,4 +1,4 @@
-"""The processes that a process has started, directly or not, and their end."""
+"""List and end the processes that a process has started, directly or not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STOP_SECONDS_MAX = 20
-"""A process that has not ended by then is killed."""
+"""A process that still runs after this time is killed."""
 
 
 def list_descendants(pid: int) -> list[int]:
-    """Process ids of the living processes below one; none when it has ended."""
+    """List the ids of living descendants of a process; empty if the process has ended."""
     try:
         below = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -27,7 +27,7 @@ def list_descendants(pid: int) -> list[int]:
 
 
 def end_with_descendants(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes and all below them, stopped ones too."""
+    """End processes and all their descendants, including suspended processes."""
     below: list[int] = []
     for process in processes:
         below += list_descendants(process.pid)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NoMessage:
-    """A client's message without content: gates look at envelopes."""
+    """A client's message without content, for gates that read envelopes only."""
 
     def key(self) -> bytes | None:
         return None
@@ -36,7 +36,7 @@ RECORD = Record(topic="t", topic_id="id", partition=0, offset=7, source=NoMessag
 
 
 def at_offset(offset: int) -> Record:
-    """A record at an offset."""
+    """Make a record at an offset."""
     return Record(topic="t", topic_id="id", partition=0, offset=offset, source=NoMessage())
 
 
@@ -53,7 +53,10 @@ def end(number: int | None = None, *, link: Link | None = None) -> Envelope:
 
 
 def refused_at(gate: AnyGate, envelopes: Iterable[Envelope]) -> tuple[int, Verdict] | None:
-    """Where a gate first refuses, as the engine drives it: state is kept only of accepted messages."""
+    """Return the place and verdict of a gate's first refusal.
+
+    As in the engine, only accepted messages change the state.
+    """
     from lockstep.integrity.verdict import Judgement
 
     state: GateState = None

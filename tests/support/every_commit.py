@@ -1,4 +1,4 @@
-"""A stream to which any kind of commit is made by the library's own code, without Kafka and without Spark."""
+"""A stream that accepts any kind of commit from the library's code, without Kafka and Spark."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ FILES_KEPT = timedelta(hours=1)
 
 
 def accept(base: Base) -> None:
-    """Any base."""
+    """Accept any base."""
     del base
 
 
 class EveryCommit:
-    """A stream to which any kind of commit can be made."""
+    """A stream that accepts any kind of commit."""
 
     def __init__(self, root: Path) -> None:
         self.run = ProtocolRun(folders_in(root / "stream"))
@@ -62,7 +62,7 @@ class EveryCommit:
 
     @classmethod
     def copy(cls, original: Path, root: Path) -> EveryCommit:
-        """One that goes on in a copy of its folder."""
+        """Continue in a copy of the folder."""
         shutil.copytree(original, root, dirs_exist_ok=True)
         return cls(root)
 
@@ -140,7 +140,7 @@ class EveryCommit:
         self.run.head = self.run.output.base().head
 
     def _find_hour(self) -> str:
-        """The hour of an operation, by the clock of the run."""
+        """Return the hour of an operation by the clock of the run."""
         head = self.run.head
         hour = max(f"{self.run.clock:%Y-%m-%dT%H}", head.hour)
         return hour if hour > head.closed_hour else compute_next_hour(head.closed_hour)

@@ -1,4 +1,4 @@
-"""Releases of one stream: its state and row types change. Importable by name, as executors need it."""
+"""Releases of a stream with different types of state and rows. Executors import them by name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Summed(msgspec.Struct):
-    """The state of a later release: other names, and the sum kept."""
+    """The state of a later release: a renamed field and a stored sum."""
 
     held: dict[str, int]
     total: int
 
 
 class SummedMore(msgspec.Struct):
-    """The state of a still later release, which the one before survives by itself."""
+    """The state of the third release, which can read the state of the second without a migration."""
 
     held: dict[str, int]
     total: int
@@ -30,7 +30,7 @@ class SummedMore(msgspec.Struct):
 
 
 class WiderReading(msgspec.Struct):
-    """The row of a later release: two columns more, and one that may be null."""
+    """The row of a later release: two more columns, and a column that may be null."""
 
     name: str
     value: int | None
@@ -40,14 +40,14 @@ class WiderReading(msgspec.Struct):
 
 
 class NarrowReading(msgspec.Struct):
-    """A row without a column that the table has."""
+    """A row that lacks a column of the table."""
 
     name: str
     value: int
 
 
 class RenamedReading(msgspec.Struct):
-    """A row with a column renamed."""
+    """A row with a renamed column."""
 
     name: str
     value: int
@@ -63,7 +63,7 @@ class RetypedReading(msgspec.Struct):
 
 
 class RequiredReading(msgspec.Struct):
-    """A row with a new column that rows of before cannot have."""
+    """A row with a new column that older rows cannot have."""
 
     name: str
     value: int
@@ -72,7 +72,7 @@ class RequiredReading(msgspec.Struct):
 
 
 class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
-    """What all releases share: values are added up by name."""
+    """The common part of all releases: add values by name."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""
@@ -82,11 +82,11 @@ class Releases(Transform[Snapshot | Update, S, R], Generic[S, R]):
         return Envelope(record.key_text, kind, sequence=message.seq)
 
     def row(self, name: str, value: int, total: int) -> Any:
-        """A row of this release."""
+        """Make a row of this release."""
         return Reading(name, value, total)
 
     def added(self, held: dict[str, int], message: Snapshot | Update) -> Iterable[R]:
-        """Add, and give a row a value."""
+        """Add the values and return a row for each."""
         for name, more in message.values.items():
             held[name] = held.get(name, 0) + more
             yield self.row(name, held[name], sum(held.values()))
@@ -102,12 +102,12 @@ class First(Releases[Panel, Reading]):
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Return a row for each value."""
         return self.added(state.values, message)
 
 
 class Unmigrated(Releases[Summed, Reading]):
-    """Another state type, and nothing that makes it of the old one."""
+    """Another state type without a migration from the first."""
 
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: Summed | None
@@ -116,7 +116,7 @@ class Unmigrated(Releases[Summed, Reading]):
         return Summed(dict(message.values), sum(message.values.values()))
 
     def on_update(self, state: Summed, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Return a row for each value."""
         rows = list(self.added(state.held, message))
         state.total = sum(state.held.values())
         return rows
@@ -126,7 +126,7 @@ class Second(Unmigrated):
     """The second release, which migrates."""
 
     def migrate(self, old: Mapping[str, Any]) -> Summed:
-        """From the state of the first."""
+        """Migrate the state of the first release."""
         return Summed(dict(old["values"]), sum(old["values"].values()))
 
 
@@ -134,12 +134,12 @@ class Failing(Unmigrated):
     """A migration that fails."""
 
     def migrate(self, old: Mapping[str, Any]) -> Summed:
-        """Looks for what is not there."""
+        """Read a field that the old state lacks."""
         return Summed(dict(old["held"]), 0)
 
 
 class Third(Releases[SummedMore, Reading]):
-    """The third release: of the second's state by itself, of the first's by migration."""
+    """The third release: reads the second's state without a migration and migrates the first's."""
 
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: SummedMore | None
@@ -148,18 +148,18 @@ class Third(Releases[SummedMore, Reading]):
         return SummedMore(dict(message.values), sum(message.values.values()))
 
     def on_update(self, state: SummedMore, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Return a row for each value."""
         rows = list(self.added(state.held, message))
         state.total, state.note = sum(state.held.values()), "third"
         return rows
 
     def migrate(self, old: Mapping[str, Any]) -> SummedMore:
-        """From the state of the first."""
+        """Migrate the state of the first release."""
         return SummedMore(dict(old["values"]), sum(old["values"].values()))
 
 
 class OtherRows(Releases[Panel, R], Generic[R]):
-    """The first release's state, with other rows."""
+    """The first release's state with other rows."""
 
     made: type[msgspec.Struct]
 
@@ -170,28 +170,28 @@ class OtherRows(Releases[Panel, R], Generic[R]):
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[R]:
-        """One row a value."""
+        """Return a row for each value."""
         return self.added(state.values, message)
 
 
 class Wider(OtherRows[WiderReading]):
-    """Rows with columns more."""
+    """Rows with more columns."""
 
     def row(self, name: str, value: int, total: int) -> WiderReading:
-        """The value is left out where it is zero."""
+        """Leave the value out if it is zero."""
         return WiderReading(name, value or None, total, unit="V")
 
 
 class Narrow(OtherRows[NarrowReading]):
-    """A column is gone."""
+    """Rows that lack a column."""
 
 
 class Renamed(OtherRows[RenamedReading]):
-    """A column has another name."""
+    """Rows with a renamed column."""
 
 
 class Retyped(OtherRows[RetypedReading]):
-    """A column has another type."""
+    """Rows with a column of another type."""
 
 
 class Required(OtherRows[RequiredReading]):
@@ -199,21 +199,21 @@ class Required(OtherRows[RequiredReading]):
 
 
 def release(pattern: str, transform: Transform[Any, Any, Any]) -> Stream[Any, Any, Any]:
-    """The stream as one of its releases declares it."""
+    """Return the stream as one of its releases declares it."""
     return Stream(
         name="adding", topics=Topics(pattern=pattern), transform=transform, integrity=Strict(evidence=Sequence())
     )
 
 
 class TableState(msgspec.Struct):
-    """The state of a release that keeps its values row by row."""
+    """The state of a release that stores its values row by row."""
 
     held: MapState[str, int]
     note: str = ""
 
 
 class InRows(Releases[TableState, Reading]):
-    """The release after the first, with another layout."""
+    """The release after the first, with another state layout."""
 
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: TableState | None
@@ -222,19 +222,19 @@ class InRows(Releases[TableState, Reading]):
         return TableState(MapState(message.values))
 
     def on_update(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Return a row for each value."""
         for name, more in message.values.items():
             state.held[name] = state.held.get(name, 0) + more
             yield Reading(name, state.held[name], sum(state.held.values()))
 
     def migrate(self, old: Mapping[str, Any]) -> TableState:
-        """From the state of the first."""
+        """Migrate the state of the first release."""
         return TableState(MapState(old["values"]), "migrated")
 
 
 class FromRows(First):
-    """The first release again, which takes the rows back into a dict."""
+    """The first release again, which restores a dict from the rows."""
 
     def migrate(self, old: Mapping[str, Any]) -> Panel:
-        """From rows."""
+        """Migrate the state in rows."""
         return Panel(dict(old["held"]))

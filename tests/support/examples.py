@@ -9,11 +9,11 @@ THOROUGH = 100
 
 
 def scale_examples(thorough: int, usual: int | None = None) -> int:
-    """The examples of a property that has `thorough` of them in `make test-all`, for the profile in use.
+    """Scale the number of examples of a property to the profile in use.
 
     Args:
-        thorough: Its examples in `make test-all`.
-        usual: Its examples in `make test`, if each of them is expensive.
+        thorough: Number of examples in `make test-all`.
+        usual: Number of examples in `make test`, if each is expensive.
     """
     if usual is not None and settings().max_examples < THOROUGH:
         return usual

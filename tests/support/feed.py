@@ -1,4 +1,4 @@
-"""Puts messages at exact places: topic, partition, transaction. And says what the fold must make of them."""
+"""Sends messages to exact places (topic, partition, transaction), and computes the rows expected of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 60.0
 SILENT_SECONDS = 5
-"""A broker that does not answer for so long is not asked again while another one does."""
+"""A broker that does not answer within this time is not asked again while another broker answers."""
 GONE_SECONDS_MAX = 60.0
 NEWEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's own stub
 COLUMNS = ("_offset", "_row", "_session", "_sequence", "name", "value", "total")
@@ -37,12 +37,12 @@ def update(seq: int, total: int | None = None, **values: int) -> bytes:
 
 
 def session(updates: int, first: int = 1) -> list[bytes]:
-    """A snapshot, then so many updates of two values."""
+    """Make a snapshot, followed by updates of two values."""
     return [snapshot(first, a=1, b=2), *(update(first + n, a=n, b=-n) for n in range(1, updates + 1))]
 
 
 def folded(messages: Sequence[tuple[int, str, bytes]]) -> list[tuple[object, ...]]:
-    """The rows, as `COLUMNS`, of (offset, session, value), by a fold that never imports lockstep."""
+    """Fold (offset, session, value) to rows as `COLUMNS`, without importing lockstep."""
     rows: list[tuple[object, ...]] = []
     states: dict[str, dict[str, int]] = {}
     for offset, key, value in messages:
@@ -58,7 +58,7 @@ def folded(messages: Sequence[tuple[int, str, bytes]]) -> list[tuple[object, ...
 
 
 def session_in(partition: int) -> str:
-    """The session of values that are sent without key."""
+    """Return the session of values that are sent without key."""
     return f"s{partition}" if partition else "s"
 
 
@@ -80,11 +80,11 @@ class ProducerRecord(NamedTuple):
 
 @cache
 def kept_producer(bootstrap_servers: str) -> Producer:
-    """The one producer of this process for a broker.
+    """Return the only producer of this process for a broker.
 
-    For one broker it keeps the order by one request at a time: an idempotent producer waits half a second for its id.
-    Of several brokers one may fall silent with an acknowledgement, and what it took must not be sent a second time. A
-    broker that was restarted is found again within half a second.
+    With one broker, it keeps the order by one request at a time: an idempotent producer waits half a second for its id.
+    With several brokers it is idempotent: a broker may fail before it acknowledges a stored message, and the message
+    must not be stored twice. A restarted broker is found within half a second.
     """
     several = "," in bootstrap_servers
     order = {"acks": "all", "enable.idempotence": several, "max.in.flight.requests.per.connection": 1}
@@ -94,17 +94,17 @@ def kept_producer(bootstrap_servers: str) -> Producer:
 
 @cache
 def kept_admin(bootstrap_servers: str) -> AdminClient:
-    """The admin client of this process for a broker: another client costs 50 ms, and the broker 6 ms of CPU."""
+    """Return the process's only admin client for a broker: a client costs 50 ms, and 6 ms of CPU in the broker."""
     return _make_admin(bootstrap_servers)
 
 
 def _make_admin(bootstrap_servers: str) -> AdminClient:
-    patience = {"reconnect.backoff.max.ms": 500}  # as of the producer
+    patience = {"reconnect.backoff.max.ms": 500}  # as for the producer
     return AdminClient({**patience, "bootstrap.servers": bootstrap_servers, "log_level": 2})
 
 
 def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord], partition: int = 0) -> None:
-    """Append messages to one partition, in order, and wait until the broker has taken each."""
+    """Append messages to one partition, in order, and wait until the broker has acknowledged each."""
     producer = kept_producer(bootstrap_servers)
     refused: list[KafkaError] = []
 
@@ -112,7 +112,7 @@ def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord
         if error is not None:
             refused.append(error)
 
-    _refresh(producer, topic)  # it may have grown or been made again since the last time
+    _refresh(producer, topic)  # it may have grown or been re-created since the last call
     for key, value, timestamp_ms, headers in messages:
         producer.produce(
             topic, value, key, partition, timestamp=timestamp_ms, headers=list(headers) or None, on_delivery=delivered
@@ -122,7 +122,7 @@ def append(bootstrap_servers: str, topic: str, messages: Iterable[ProducerRecord
 
 
 def _refresh(producer: Producer, topic: str) -> None:
-    """Ask for a topic until a broker answers: the first one that is asked may be stopped."""
+    """Request a topic until a broker answers: the first broker asked may be stopped."""
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
@@ -135,7 +135,7 @@ def _refresh(producer: Producer, topic: str) -> None:
 
 
 def await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Wait until the broker shows a new topic or partition: it answers before its cache has it."""
+    """Wait until the broker shows a new topic or partition: it answers before its cache is updated."""
     deadline = time.monotonic() + GONE_SECONDS_MAX
     while len(admin.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions) < partitions:
         assert time.monotonic() < deadline, f"{topic} does not show {partitions} partitions"
@@ -144,7 +144,7 @@ def await_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
 
 @dataclass(frozen=True)
 class Feed:
-    """A producer's side of one test.
+    """The producer of one test.
 
     Attributes:
         bootstrap_servers: The broker.
@@ -156,11 +156,11 @@ class Feed:
 
     @property
     def pattern(self) -> str:
-        """Matches the topics of this test alone."""
+        """Matches only the topics of this test."""
         return rf"{self.family}\..+"
 
     def create(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Make a topic, and wait until the broker shows it; its full name."""
+        """Create a topic, wait until the broker shows it, and return its full name."""
         topic = f"{self.family}.{name}"
         wanted = NewTopic(topic, num_partitions=partitions, config={"retention.ms": "-1", **(config or {})})
         admin = kept_admin(self.bootstrap_servers)
@@ -188,7 +188,7 @@ class Feed:
         admin.delete_records([place])[place].result(ANSWER_SECONDS)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic and wait until the broker does not show it any more."""
+        """Delete a topic and wait until the broker no longer shows it."""
         admin = kept_admin(self.bootstrap_servers)
         admin.delete_topics([topic])[topic].result(ANSWER_SECONDS)
         deadline = time.monotonic() + GONE_SECONDS_MAX
@@ -197,7 +197,7 @@ class Feed:
             time.sleep(0.1)
 
     def create_again(self, name: str) -> str:
-        """Make a topic of a name that was just deleted, as soon as the broker lets us."""
+        """Re-create a topic that was just deleted, as soon as the broker allows it."""
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while True:
             try:
@@ -215,7 +215,7 @@ class Feed:
         append(self.bootstrap_servers, topic, messages, partition)
 
     def transactional(self) -> Producer:
-        """A producer of transactions, ready to begin one."""
+        """Return a producer that is ready to start a transaction."""
         producer = Producer(
             {"bootstrap.servers": self.bootstrap_servers, "transactional.id": self.family, "log_level": 2}
         )
@@ -223,12 +223,12 @@ class Feed:
         return producer
 
     def end_transaction(self, producer: Producer, topic: str, *, commits: bool = True) -> None:
-        """Commit or abort, and wait for the marker: the broker answers before it has written it."""
+        """Commit or abort, and wait for the marker: the broker answers before it has written the marker."""
         if commits:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-        admin = _make_admin(self.bootstrap_servers)  # the broker may be another process since the last answer
+        admin = _make_admin(self.bootstrap_servers)  # the broker may have restarted since the last answer
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while _end(admin, topic, IsolationLevel.READ_COMMITTED) < _end(admin, topic, IsolationLevel.READ_UNCOMMITTED):
             assert time.monotonic() < deadline, f"the transaction in {topic} does not end"
@@ -236,14 +236,14 @@ class Feed:
 
 
 def _end(admin: AdminClient, topic: str, isolation: IsolationLevel) -> int:
-    """The end of the first partition as such a reader sees it."""
+    """Return the end of the first partition at an isolation level."""
     place = TopicPartition(topic, 0)
     asked = admin.list_offsets({place: NEWEST}, isolation_level=isolation)
     return int(asked[place].result(ANSWER_SECONDS).offset)
 
 
 def send_within(producer: Producer, topic: str, values: Iterable[bytes], key: str = "s") -> None:
-    """Append values inside the transaction that is open, and wait until the broker has them."""
+    """Append values inside the open transaction, and wait until the broker has stored them."""
     for value in values:
         producer.produce(topic, value=value, key=key, partition=0)
     assert producer.flush(ANSWER_SECONDS) == 0

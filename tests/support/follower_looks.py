@@ -1,4 +1,4 @@
-"""How the platform sees the followers of a stream on a real broker: alarm, status and proof."""
+"""The platform's view of a stream's followers on a real broker: alarm, status and proof."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ OLD = timedelta(hours=4)
 
 
 class Killed(BaseException):
-    """The end of a process at a step, without a step after it."""
+    """Ends a process at a step."""
 
 
 def die(*_: Any, **__: Any) -> None:
-    """Raise it."""
+    """Raise `Killed`."""
     raise Killed
 
 
 def require_position(runs: LocalRuns, name: FollowerName) -> FollowerPosition:
-    """Return the position of a follower that has one."""
+    """Return the position of a follower, which must have one."""
     position = read_position(runs.folders.root, name)
     assert position is not None
     return position
 
 
 def age_last_run(runs: LocalRuns, name: FollowerName) -> None:
-    """Let the last run of a follower be four hours ago."""
+    """Move the last run of a follower four hours into the past."""
     position = require_position(runs, name)
     write_position(runs.folders.root, msgspec.structs.replace(position, last_run=position.last_run - OLD))
 
 
 def list_alarms(runs: LocalRuns) -> list[str]:
-    """The alarms of followers, each with its next step."""
+    """List the alarms of followers, each with its next step."""
     alarms = [alarm for alarm in read_health(runs.handle).alarms if alarm.kind == AlarmKind.FOLLOWER]
     return [f"{alarm.problem}; next: {alarm.next_step}" for alarm in alarms]
 
 
 def read_status_of(runs: LocalRuns, *derived: Derived) -> FollowerStatus:
-    """The status of the only follower of a stream."""
+    """Return the status of the only follower of a stream."""
     (status,) = read_followers(DeclaredFollowers((runs.stream,), derived, runs.folders.root))
     return status
 
 
 def prove_follower(runs: LocalRuns) -> FollowerProof:
-    """The judgement of the only follower of a stream, whose own table is proven."""
+    """Return the proof of the only follower of a stream. The stream's table must have no violation."""
     report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
     (proof,) = report.followers
     others = {each.status for each in report.invariants}

@@ -1,4 +1,4 @@
-"""Messages for gates that look at more than envelopes: content, time, offset."""
+"""Messages for gates that read more than envelopes: content, time, offset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockstep.integrity.verdict import AnyGate, Judgement
 
 @dataclass(frozen=True)
 class Content:
-    """A client's message of some content."""
+    """A client's message with the given content."""
 
     content: bytes
 
@@ -34,7 +34,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Sent:
-    """One message: its kind, number, second of event time, content, and whether the numbers begin anew with it."""
+    """A message: its kind, number, second of event time, content, and whether it restarts the numbers."""
 
     kind: Kind
     number: int | None
@@ -56,7 +56,7 @@ def snapshot(number: int | None, second: int, content: bytes = b"") -> Sent:
 
 
 def anew(number: int | None, second: int, content: bytes = b"") -> Sent:
-    """A snapshot with which the producer begins its numbers again."""
+    """Make a snapshot that restarts the producer's numbers."""
     return Sent(Kind.SNAPSHOT, number, second, content, restarts_sequence=True)
 
 
@@ -70,7 +70,7 @@ Told = tuple[str, str, tuple[int, ...]]
 
 
 def judged(gate: AnyGate, time: PartitionTime, messages: list[Sent]) -> list[Told]:
-    """What a gate says of messages at offsets from 0, driven as the engine drives it."""
+    """Return a gate's judgements of messages at offsets from 0, driven as the engine drives it."""
     state: GateState = None
     told: list[Told] = []
     for offset, sent in enumerate(messages):

@@ -1,4 +1,4 @@
-"""Logs of gauges with faults in them, and all that a task leaves of a log."""
+"""Logs of gauges with faults, and all results of a task over a log."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class Source:
 
 
 def process(compiled: CompiledStream, source: Source, folder: Path, splits: list[int]) -> list[object]:
-    """All that a task leaves, batch by batch: its result, rows, rejected messages and states."""
+    """Return all results of tasks, batch by batch: task result, rows, rejected messages and states."""
     position = Position(topic="gauges.a", topic_id="id", partition=0, next_offset=0)
     came = list[object]()
     job = JobSpec(
@@ -208,7 +208,7 @@ def _comparable(result: TaskResult) -> object:
     (of_range,) = result.ranges
     reached = replace(of_range.reached, state=None)
     before = replace(of_range.range, position=replace(of_range.range.position, state=None))
-    # The state file names a random id, so its bytes vary.
+    # The state file contains a random id, so its bytes vary.
     return replace(of_range, range=before, reached=reached, cpu_seconds=0.0, state_bytes=0, state_checksum=None)
 
 
@@ -216,7 +216,7 @@ def _read(folder: Path, result: TaskResult) -> Iterator[object]:
     for path in (*(file.path for file in result.files), *(file.path for file in result.quarantine)):
         table: pa.Table = pq.read_table(folder / path)
         times = [n for n, column in enumerate(table.schema) if pa.types.is_timestamp(column.type)]
-        for n in times:  # as numbers: some are beyond any date
+        for n in times:  # as numbers: some exceed the range of dates
             table = table.set_column(n, table.schema.names[n], table.column(n).cast(pa.int64()))
         yield {name: list(map(repr, column)) for name, column in table.to_pydict().items()}  # -0.0 is not 0.0
 

@@ -1,4 +1,4 @@
-"""Gauges in columns: two streams whose messages are folded in chunks, and the messages that are not."""
+"""Gauges in columns: two streams whose messages are folded in chunks, and messages that are folded one by one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Whole(msgspec.Struct, tag="whole"):
 
 
 class Part(msgspec.Struct, rename="camel"):
-    """What changes of a row."""
+    """The changed fields of a row."""
 
     name: str
     text: str | UnsetType = UNSET
@@ -79,19 +79,19 @@ class GaugeChange(msgspec.Struct, frozen=True):
 
 
 class Gauges(ColumnFold[Message, str, Gauge, GaugeChange]):
-    """A row for each change."""
+    """Emit a row for each change."""
 
     fields = TableFields(snapshot=Snapshot, end=End, rows="rows", key="name", sequence="number", event_time_us="at")
 
 
 class AllGauges(Gauges):
-    """A row for each update, also where it changes nothing."""
+    """Emit a row for each update, even without a change."""
 
     fields = replace(Gauges.fields, emits_unchanged=True)
 
 
 class OwnEnvelope(Gauges):
-    """A fold with code of its own."""
+    """A fold with a user-defined envelope."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         return super().envelope(message, record)

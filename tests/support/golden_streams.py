@@ -30,22 +30,22 @@ from lockstep.integrity.base import IntegrityClass, Suspend
 from lockstep.integrity.strict import Checksum, Linked, LogOnly, Repeats
 
 LEAK = 666
-"""The fold fails where so much is added, after it has changed the level."""
+"""The fold fails if this much is added, after it has changed the level."""
 SECOND_US = 1_000_000
 MINUTE_S = 60
 
 
 class Change(msgspec.Struct):
-    """A message: a snapshot of the level, part of one, a change, the end, or a note that nobody wants.
+    """A message: a snapshot of the level, a part of a snapshot, a change, the end, or a note that is ignored.
 
     Attributes:
-        type: What it is.
+        type: The kind of message.
         number: The producer's number.
-        level: The whole level, of a snapshot; of parts what they add to it.
-        add: What a change adds.
-        total: The level after it, where the producer says so.
-        count: Messages of the session, of an end.
-        restarts_sequence: A snapshot that restarts the numbers.
+        level: The level of a snapshot; the level that a part adds.
+        add: The difference of a change.
+        total: The level after it, if the producer states it.
+        count: Number of messages of the session, in an end.
+        restarts_sequence: Whether a snapshot restarts the numbers.
     """
 
     type: Kind
@@ -58,21 +58,21 @@ class Change(msgspec.Struct):
 
 
 class Tank(msgspec.Struct):
-    """The level of a tank, and the minute that is not over."""
+    """The level of a tank, and its open minute."""
 
     level: int
     minute: int | None = None
 
 
 class Level(msgspec.Struct, frozen=True):
-    """A level, and what made it."""
+    """A level and its cause."""
 
     what: str
     level: int
 
 
 class Tanks(Transform[Change, Tank, Level]):
-    """A row for each change."""
+    """Emit a row for each change."""
 
     def envelope(self, message: Change, record: Record) -> Envelope:
         return Envelope(
@@ -98,7 +98,7 @@ class Tanks(Transform[Change, Tank, Level]):
 
 
 class ById(Tanks):
-    """The number is an id: it says nothing of the order."""
+    """The number is an id without order."""
 
     def envelope(self, message: Change, record: Record) -> Envelope:
         return msgspec.structs.replace(super().envelope(message, record), id=message.number, sequence=None)
@@ -113,7 +113,7 @@ class ByLink(Tanks):
 
 
 class Minutes(Tanks):
-    """A row for each minute that is over, and one at the end."""
+    """Emit a row for each closed minute and at the end."""
 
     def deadline(self, state: Tank) -> int | None:
         return None if state.minute is None else (state.minute + 1) * MINUTE_S * SECOND_US
@@ -127,7 +127,7 @@ class Minutes(Tanks):
 
 
 class WithLate(Tanks):
-    """A row for each message that comes late."""
+    """Emit a row for each late message."""
 
     def on_late(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
         yield Level("late", message.add)
@@ -146,7 +146,7 @@ def _stream(
 
 
 class Added(Tanks):
-    """A tank without snapshots: it is empty before its first message, which is applied like any other."""
+    """A tank without snapshots: it starts empty, and its first message is applied as a change."""
 
     def on_snapshot(self, message: Change, record: Record, previous: Tank | None) -> InitialState[Tank, Level]:
         tank = Tank(0)
@@ -154,11 +154,11 @@ class Added(Tanks):
 
 
 class AddedById(Added, ById):
-    """The same, where the number is an id."""
+    """A tank without snapshots whose messages have ids."""
 
 
 class AddedByLink(Added, ByLink):
-    """The same, where each message names its predecessor."""
+    """A tank without snapshots whose messages name their predecessors."""
 
 
 _FIRST = SessionStart.FIRST_MESSAGE

@@ -58,7 +58,7 @@ Levels = dict[str, float]
 
 
 class Level(msgspec.Struct, frozen=True):
-    """A level, and the sum of all."""
+    """A level and the sum of all."""
 
     name: str
     level: float
@@ -107,19 +107,19 @@ class ByField(ByKey):
 
 
 class Unnumbered(ByKey):
-    """Without numbers and event times."""
+    """Messages without numbers and event times."""
 
     envelope_fields = replace(ByKey.envelope_fields, sequence=None, event_time_us=None)
 
 
 class Identified(ByKey):
-    """Messages have ids."""
+    """Messages with ids."""
 
     envelope_fields = replace(ByKey.envelope_fields, sequence=None, id="number")
 
 
 class Watched(ByKey):
-    """With timers, which each message may fire."""
+    """A fold with timers, which each message may fire."""
 
     def deadline(self, state: Levels) -> int | None:
         return None
@@ -147,6 +147,6 @@ BY_HAND: dict[str, AnyStream] = {
     "ids": make_stream(Identified(), Once(keep_ids=100)),
     "timers": make_stream(Watched(), NUMBERED),
 }
-"""Those whose updates are plain."""
+"""All streams by name."""
 PLAIN = ("by key", "one by one", "by field", "no integrity", "unnumbered", "once", "ids")
-"""Those whose updates are plain."""
+"""The streams whose updates are plain."""

@@ -1,4 +1,4 @@
-"""A whole installation for each module: its own Kafka, tables, and Dagster homes; runs are real processes."""
+"""A complete installation for each module: Kafka, tables and Dagster homes; runs are real processes."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 RECORDINGS = Path(__file__).parents[1] / "recordings" / "binance_l2"
 DEADLINE_SECONDS = 240
-"""A start takes some ten seconds on an idle machine, and ten times as long on a busy one."""
+"""A start takes some ten seconds on an idle machine, and ten times as long on a busy machine."""
 POLL_SECONDS = 0.3
-"""A look opens a Dagster instance or the log of a table: some ten ms of CPU, for minutes."""
+"""A poll opens a Dagster instance or the log of a table: some ten ms of CPU, for minutes."""
 NEVER = "0 0 29 2 *"
-"""A schedule that is due on a leap day only: a test launches the jobs itself, whatever the minute of the hour."""
+"""A schedule that is due on a leap day only: tests launch the jobs themselves, at any minute of the hour."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-    """Wait for a condition, or fail by name."""
+    """Wait for a condition; on timeout, fail with its name."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DEADLI
 
 @cache
 def messages() -> tuple[Recorded, ...]:
-    """One market, as a good producer sends it."""
+    """Return the messages of a market, as a correct producer sends them."""
     return to_sent(read_recorded_days(RECORDINGS, "spot_btcusdt")).messages
 
 
@@ -71,20 +71,20 @@ def is_listening(port: int) -> bool:
 
 @dataclass
 class Run:
-    """A run in a process of its own, with all processes that it started."""
+    """A run in a separate process, with all processes that it started."""
 
     process: subprocess.Popen[bytes]
     output: Path
     family: dict[int, psutil.Process] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Take note of the processes it has started by now."""
+        """Record the processes that it has started so far."""
         if self.process.poll() is None:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 self.family.setdefault(child.pid, child)
 
     def suspend(self, what: str) -> list[psutil.Process]:
-        """Suspend its processes whose command holds these words."""
+        """Suspend its processes whose command contains this text."""
         self.look()
         found = []
         for each in self.family.values():
@@ -95,15 +95,15 @@ class Run:
         return found
 
     def wait(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the end and return the exit code."""
         return self.process.wait(DEADLINE_SECONDS)
 
     def all_gone(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether all its processes have ended."""
         return self.process.poll() is not None and not any(each.is_running() for each in self.family.values())
 
     def said(self) -> str:
-        """All it printed."""
+        """Return all its output."""
         return self.output.read_text(errors="replace")
 
 
@@ -117,7 +117,7 @@ class Daemon:
     family: dict[int, psutil.Process] = field(default_factory=dict)
 
     def look(self) -> list[psutil.Process]:
-        """Take note of the processes it has started by now; those that live."""
+        """Record the processes that it has started so far, and return the living ones."""
         for parent in (self.process, self.server):
             if parent is not None and parent.poll() is None:
                 whole = psutil.Process(parent.pid)
@@ -126,17 +126,17 @@ class Daemon:
         return [each for each in self.family.values() if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
     def code_server(self) -> psutil.Process:
-        """The process that runs are children of."""
+        """Return the parent process of the runs."""
         return next(each for each in self.look() if is_inner_server(each))
 
     def worker_of(self, pid: int) -> psutil.Process:
-        """The process of a run, by the pid that its liveness file tells."""
+        """Return the process of a run by the pid in its liveness file."""
         return next(each for each in self.look() if each.pid == pid)
 
     def kill_all(self) -> None:
-        """Kill all of it at once. It stands still before, so that nothing is started that the second look misses.
+        """Kill all processes, suspended first: no process may start between the second listing and its kill.
 
-        Python's resource tracker is left: it removes the semaphores of the killed ones from /dev/shm, and ends.
+        Python's resource tracker survives: it removes the semaphores of the killed processes from /dev/shm, and ends.
         """
         for each in self.look():
             with suppress(psutil.NoSuchProcess):
@@ -156,36 +156,36 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Installation:
-    """One Kafka, one table root; as many Dagster homes as a test likes."""
+    """One Kafka and one table root, with any number of Dagster homes."""
 
     folder: Path
     bootstrap_servers: str
     runs: list[Run] = field(default_factory=list)
     code: str = ""
-    """The module of another code location than the repository's."""
+    """The module of a code location other than the repository's."""
     tables: Path | None = None
-    """The table root, where it is another one."""
+    """The table root, if it differs from the default."""
     make_storage: Callable[[Path], str] = lambda _: ""
-    """The part of dagster.yaml that names another storage for a home of Dagster than SQLite."""
+    """The part of dagster.yaml that names a storage other than SQLite for a Dagster home."""
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the stream lies."""
+        """The folders of the stream."""
         return StreamFolders("order_books", self.tables or self.folder / "tables")
 
     def produce(self, topic: str, first: int, until: int) -> None:
-        """Write a part of the recording."""
+        """Send a part of the recording."""
         produce(self.bootstrap_servers, f"order_books.{topic}", messages()[first:until])
 
     def environment(self, home: str) -> dict[str, str]:
-        """The environment of a run, with a home, a temporary folder and a Dagster of its own."""
+        """Return the environment of a run, with a separate home, temporary folder and Dagster home."""
         places = {"HOME": home, "TMPDIR": f"{home}/temporary", "DAGSTER_HOME": f"{home}/dagster"}
         for place in places.values():
             (self.folder / place).mkdir(parents=True, exist_ok=True)
         instance = self.folder / places["DAGSTER_HOME"] / "dagster.yaml"
         instance.write_text((ROOT / "deploy" / "dagster.yaml").read_text() + self.make_storage(instance.parent))
         return {
-            # The jars are where the user's own cache is; a new home would fetch them again.
+            # The jars are in the user's cache; a new home would download them again.
             "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
             **os.environ,
             **{name: str(self.folder / place) for name, place in places.items()},
@@ -203,7 +203,7 @@ class Installation:
         }
 
     def start(self, *arguments: str, home: str = "home", without: str = "") -> Run:
-        """Start a command of Dagster in a process of its own."""
+        """Start a command of Dagster in a separate process."""
         environment = {name: value for name, value in self.environment(home).items() if name != without}
         output = self.folder / f"run-{len(self.runs)}.log"
         with output.open("wb") as log_file:
@@ -213,13 +213,13 @@ class Installation:
         return self.runs[-1]
 
     def kill_runs(self) -> None:
-        """Kill the runs that were started here: one that lives on would write into the next test."""
+        """Kill the runs that were started here: a surviving run would write into the next test."""
         for each in self.runs:
             each.process.kill()
             each.process.wait()
 
     def run_command(self, module: str, *arguments: str, home: str = "home") -> None:
-        """Run a command to its end, which is to be a good one."""
+        """Run a command to its end, which must succeed."""
         command = [sys.executable, "-m", module, *arguments]
         said = subprocess.run(
             command, cwd=ROOT, env=self.environment(home), capture_output=True, text=True, check=False
@@ -236,13 +236,13 @@ class Installation:
     def daemon(
         self, home: str = "home", more: Mapping[str, str] = NO_CHANGE, *, served: bool = False
     ) -> Iterator[Daemon]:
-        """A daemon of a home while the block lasts; whatever it started ends with it.
+        """Run a daemon of a home until the block ends, with all processes that it starts.
 
         Args:
-            home: Where its Dagster lies.
-            more: Further variables of its environment.
-            served: Whether it works with a code server that stays, as docker-compose.yml has it, and looks at one of
-                the streams; a daemon replaces one of its own each minute, which costs six seconds of CPU.
+            home: Folder of its Dagster home.
+            more: Additional environment variables.
+            served: Whether it uses a permanent code server, as in docker-compose.yml, with the schedules of one stream.
+                Otherwise the daemon replaces its code server each minute, which costs six seconds of CPU.
         """
         environment = {**self.environment(home), **more}
         create_dagster_storage(self.folder / home / "dagster")
@@ -258,11 +258,11 @@ class Installation:
 
     @property
     def workspace(self) -> Path:
-        """The workspace of a code server that stays."""
+        """The workspace of a permanent code server."""
         return self.folder / "workspace.yaml"
 
     def _start_code_server(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start it and wait until it answers: it opens its port when it has loaded the definitions."""
+        """Start a code server and wait until it answers: it opens its port after it has loaded the definitions."""
         (port,) = find_free_ports(1)
         where = {"host": "127.0.0.1", "port": port, "location_name": "lockstep"}
         self.workspace.write_text(json.dumps({"load_from": [{"grpc_server": where}]}))
@@ -286,33 +286,33 @@ class Installation:
             )
 
     def daemon_said(self) -> str:
-        """The end of what the newest daemon printed."""
+        """Return the end of the newest daemon's output."""
         return max(self.folder.glob("daemon-*.log")).read_text(errors="replace")[-8000:]
 
     def head(self) -> Head:
-        """The head of the table."""
+        """Return the head of the table."""
         return OutputLog(self.folders.table).base().head
 
     def dagster(self, home: str = "home") -> DagsterInstance:
-        """Dagster's instance of a home."""
+        """Return Dagster's instance of a home."""
         return DagsterInstance.from_config(str(self.folder / home / "dagster"))
 
     def stream_runs(self, home: str = "home") -> list[DagsterRun]:
-        """The runs that meant to write the stream, the newest first."""
+        """List the runs launched to write the stream, the newest first."""
         with self.dagster(home) as instance:
             return [run for run in instance.get_runs() if run.job_name in {"order_books_stream", "__ASSET_JOB"}]
 
     def epoch(self) -> int:
-        """The epoch that holds the table; 0 without one."""
+        """Return the epoch that holds the table; 0 without a table."""
         return OutputLog(self.folders.table).base().head.epoch if delta_log.has_log(self.folders.table) else 0
 
     def writes(self, epoch: int) -> bool:
-        """Whether this epoch holds the table and counts."""
+        """Whether this epoch holds the table and its last heartbeat reports writing."""
         last = read_heartbeat(self.folders.control, epoch)
         return self.epoch() == epoch and last is not None and last.phase is Phase.WRITING
 
     def position(self, topic: str) -> int:
-        """The next offset to read of a topic of one partition; -1 when it is not subscribed."""
+        """Return the next offset to read of a topic of one partition; -1 if it is not subscribed."""
         if not delta_log.has_log(self.folders.table):
             return -1
         rows = read_positions(self.folders, OutputLog(self.folders.table).base().head).values()

@@ -1,4 +1,4 @@
-"""The stream whose folders are kept as fixtures: a state with a field of each kind, and all that a batch may leave."""
+"""The stream whose folders are kept as fixtures: a state with a field of each kind, and all outputs of a batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pair(msgspec.Struct, array_like=True):
 
 
 class Message(msgspec.Struct):
-    """What the topics hold."""
+    """A message of the topics."""
 
     kind: Kind
     seq: int
@@ -72,7 +72,7 @@ class Keeping(Transform[Message, Kept, Row]):
         return Kept(dict(message.values), Pair(min(held), max(held)), Decimal(sum(held)) / 4, at, Phase.COLD)
 
     def on_update(self, state: Kept, message: Message, record: Record) -> Iterable[Row]:
-        """One row a value."""
+        """Return a row for each value."""
         for name, added in message.values.items():
             state.values[name] = state.values.get(name, 0) + added
             if added == POISON:
@@ -101,7 +101,7 @@ Sent = tuple[str, bytes]
 
 
 def script() -> list[dict[str, list[Sent]]]:
-    """Batches of messages by topic: (key, value). The offset of a message is its number in its topic."""
+    """Return batches of messages by topic: (key, value). The offset of a message is its number in its topic."""
     first: dict[str, list[Sent]] = {
         "kept.one": [("a", message(Kind.SNAPSHOT, 1, x=1, y=2)), ("b", message(Kind.SNAPSHOT, 1, x=5))],
         "kept.two": [("täglich", message(Kind.SNAPSHOT, 1, x=1)), ("long" * 200, message(Kind.SNAPSHOT, 1, x=1))],
@@ -122,7 +122,7 @@ Fold = tuple[list[tuple[object, ...]], dict[str, dict[str, int]]]
 
 
 def plain_fold(sent: Sequence[Sent]) -> Fold:
-    """Rows (offset, key, name, value, total) and values of all sessions of one topic, without lockstep."""
+    """Fold one topic to rows (offset, key, name, value, total) and values of all sessions, without lockstep."""
     rows: list[tuple[object, ...]] = []
     states: dict[str, dict[str, int]] = {}
     suspended: set[str] = set()
@@ -130,7 +130,7 @@ def plain_fold(sent: Sequence[Sent]) -> Fold:
         try:
             held = json.loads(value)
         except ValueError:
-            suspended |= states.keys()  # nobody knows whose it was
+            suspended |= states.keys()  # its session is unknown
             continue
         if held["kind"] == "snapshot":
             states[key] = dict(held["values"])

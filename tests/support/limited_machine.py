@@ -1,4 +1,4 @@
-"""A stream on a machine that bears a bounded number of messages at once, and its batches in memory, one by one."""
+"""A stream on a machine with a bounded number of messages, and its batches in memory."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class Declared(msgspec.Struct):
 
 
 def make_panic() -> BaseException:
-    """A panic as each extension of pyo3 raises it: by ours if it is installed, which has no zero columns."""
+    """Make a panic of pyo3 with our extension, or an imitation if the extension is not installed."""
     if extension is None:
         return cast("BaseException", type("PanicException", (BaseException,), {"__module__": "pyo3_runtime"})("boom"))
     table = extension.ColumnTable(Declared())
     try:
         table.change((1,), 9)
-    except BaseException as error:  # noqa: BLE001  # it is no Exception
+    except BaseException as error:  # noqa: BLE001  # it is not an Exception
         return error
     raise AssertionError("a table without columns is changed")
 
@@ -70,16 +70,16 @@ BATCHES_MAX = 500
 
 @dataclass
 class Machine:
-    """What the hooks of the stream use up; a new read begins with all of it.
+    """A machine with limited resources for the stream's hooks; each read starts with full capacity.
 
     Attributes:
-        capacity: Uses that it bears; one more raises.
-        hook: The hook whose calls are uses.
-        error: Makes the error of one use too many.
+        capacity: Number of uses until an error is raised.
+        hook: The hook whose calls count as uses.
+        error: Makes the error of a use beyond the capacity.
         used: Uses so far.
         reads: Number of reads so far.
-        act: What each use does.
-        on_renewal: What a new read frees.
+        act: Called at each use.
+        on_renewal: Called at the start of a read.
     """
 
     capacity: int = 10**9
@@ -91,7 +91,7 @@ class Machine:
     on_renewal: Callable[[], None] | None = None
 
     def call(self, hook: str) -> None:
-        """Use it once, if that is its hook."""
+        """Count a use if this is the counted hook."""
         if hook != self.hook:
             return
         self.used += 1
@@ -101,7 +101,7 @@ class Machine:
             self.act()
 
     def renew(self) -> None:
-        """Begin a read."""
+        """Start a read."""
         self.used = 0
         self.reads += 1
         if self.on_renewal is not None:
@@ -109,11 +109,11 @@ class Machine:
 
 
 MACHINE = Machine()
-"""The one of this process: a transform is pickled to executors, and holds nothing."""
+"""The machine of this process: a transform is pickled to executors, and cannot hold it."""
 
 
 class Reading(msgspec.Struct):
-    """A message: the first one of a session is its snapshot, one without a value its end."""
+    """A message: the first of a session is its snapshot, a message without a value its end."""
 
     seq: int
     value: int | None
@@ -139,7 +139,7 @@ def decode_reading(value: bytes) -> Reading:
 
 
 class Metering(Transform[Reading, Meter, Total]):
-    """Sums up; one row an update, and one at the end."""
+    """Sum the values; one row for each update, and one at the end."""
 
     @override
     def envelope(self, message: Reading, record: Record) -> Envelope:
@@ -165,7 +165,7 @@ class Metering(Transform[Reading, Meter, Total]):
 
 
 def metering(integrity: IntegrityClass | None = None) -> AnyStream:
-    """The stream; Strict by Sequence unless said otherwise."""
+    """Return the stream; the default class is Strict by Sequence."""
     stream = Stream(
         name="metering",
         topics=Topics(pattern="t"),
@@ -177,7 +177,7 @@ def metering(integrity: IntegrityClass | None = None) -> AnyStream:
 
 
 def make_log(values: Sequence[int | None]) -> list[InLog]:
-    """The messages of a partition: one session, whose last message without a value is its end."""
+    """Make the messages of a partition: one session; a last message without a value is its end."""
     return [
         InLog(at, b"s", msgspec.json.encode(Reading(at + 1, value if at else value or 0)))
         for at, value in enumerate(values)
@@ -193,7 +193,7 @@ class LogsInMemory(LogInMemory):
     machine: Machine = field(default_factory=lambda: MACHINE)
 
     def read(self, ranges: Sequence[Range]) -> Iterator[MessageRun]:
-        """All ranges in turns."""
+        """Read all ranges in turns."""
         self.machine.renew()
         at = [wanted.start for wanted in ranges]
         while any(start < wanted.until for start, wanted in zip(at, ranges, strict=True)):
@@ -211,7 +211,7 @@ class BatchesInMemory:
 
     Attributes:
         results: Result of each batch so far.
-        rows: Rows of each topic so far, without those that a batch did not commit.
+        rows: Committed rows of each topic so far.
         positions: Position of each topic.
         tuning: Sizes of a task.
         reads_rows: Whether `rows` is filled.
@@ -229,14 +229,14 @@ class BatchesInMemory:
     files: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        """Begin each log at its start."""
+        """Start each log at offset 0."""
         for topic in sorted(self.log.logs):
             self.positions[topic] = Position(topic=topic, topic_id=f"id-{topic}", partition=0, next_offset=0)
             self.rows[topic] = []
 
     @property
     def job(self) -> JobSpec:
-        """What all tasks share."""
+        """The common specification of all tasks."""
         return JobSpec(
             stream=b"",
             kafka={},
@@ -250,12 +250,12 @@ class BatchesInMemory:
         )
 
     def totals(self) -> dict[str, int]:
-        """Messages by outcome, of all batches."""
+        """Count messages by outcome, over all batches."""
         counts = [msgspec.structs.asdict(item.counts) for result in self.results for item in result.ranges]
         return {name: sum(each[name] for each in counts) for name in MessageCounts.__struct_fields__}
 
     def run_to_end(self, messages_max: int = 10**9) -> None:
-        """Run batches until all is read or a finding ends it."""
+        """Run batches until all is read or a batch has a finding."""
         while waiting := [item for item in self.positions.values() if item.next_offset < self._end(item)]:
             ranges = tuple(
                 PlannedRange(item, min(self._end(item), item.next_offset + messages_max)) for item in waiting
@@ -290,7 +290,7 @@ class BatchesInMemory:
 def run_batches(
     stream: AnyStream, logs: Mapping[str, Sequence[InLog]], *, run_messages: int = 1_000, messages_max: int = 10**9
 ) -> BatchesInMemory:
-    """All batches of a stream over logs."""
+    """Run all batches of a stream over logs."""
     with tempfile.TemporaryDirectory(prefix="lockstep-limits-") as root:
         batches = BatchesInMemory(compile_stream(stream), LogsInMemory(logs, run_messages), Path(root))
         batches.run_to_end(messages_max)

@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
 CHUNK_BYTES = 16 * 1024
-LOST_BYTES = 3  # of an answer that breaks off: of its body, or of the end of its header
+LOST_BYTES = 3  # of a broken answer: from its body, or from the end of its header
 
 
 @dataclass
 class Link:
-    """Settings of a link; they hold for connections that exist as well.
+    """Settings of a link; they also apply to existing connections.
 
     Attributes:
         port: The proxy accepts connections here, on loopback.
         target: Port that it connects to; set it before the first connection.
-        delay_seconds: Each byte arrives this much later.
+        delay_seconds: Delay of each byte.
         bytes_per_second: Throughput of each connection and direction; None for no limit.
         carries: While it is not set, connections stay open and nothing arrives.
-        breaks_each: One of so many pieces of answers loses its end, and its connection ends; 0 for none.
+        breaks_each: One of this many pieces of answers loses its end, and its connection ends; 0 for none.
         connections: Number of connections so far.
         asked: The first lines of HTTP requests so far, such as `GET /bucket/key`.
     """
@@ -96,7 +96,7 @@ class Link:
 
 @contextmanager
 def open_link(port: int) -> Iterator[Link]:
-    """A link that carries everything, until the block ends."""
+    """Open a link that carries everything, until the block ends."""
     link = Link(port)
     link.carries.set()
     with serve(link.connect, port):
@@ -107,7 +107,7 @@ def open_link(port: int) -> Iterator[Link]:
 def serve(
     connect: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], port: int
 ) -> Iterator[None]:
-    """Carry connections to a port of loopback on a thread of its own, until the block ends."""
+    """Serve connections to a port of loopback on a separate thread, until the block ends."""
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(connect, "127.0.0.1", port))
     thread = threading.Thread(target=loop.run_forever, name=f"port {port}")

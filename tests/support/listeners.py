@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.5
 
 
 class Listener(msgspec.Struct, frozen=True, order=True):
-    """A socket that waits for connections or datagrams of others.
+    """A socket that waits for connections or datagrams.
 
     Attributes:
         program: Name of the process.
@@ -31,14 +31,14 @@ class Listener(msgspec.Struct, frozen=True, order=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches it. Java binds a loopback address as an IPv6 address that maps it."""
+        """Whether only this machine can reach it. Java binds a loopback address as an IPv6 address that maps it."""
         bound = ip_address(self.address.partition("%")[0])
         mapped = bound.ipv4_mapped if isinstance(bound, IPv6Address) else None
         return (mapped or bound).is_loopback
 
 
 def list_listeners(pids: Iterable[int]) -> set[Listener]:
-    """The listeners of the given processes that still live: TCP sockets that listen, UDP sockets without a peer."""
+    """List the listeners of living processes: TCP sockets that listen, and UDP sockets without a peer."""
     listeners = set[Listener]()
     for pid in pids:
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):

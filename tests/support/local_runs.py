@@ -1,4 +1,4 @@
-"""Runs of a stream whose bins run in this process: real Kafka, real Delta, no JVM of Spark."""
+"""Runs of a stream whose tasks run in this process: real Kafka and Delta, no JVM of Spark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QUICK = Tuning(confirm_seconds=0.2, move_seconds=0.2)
 
 
 def make_local_runner(job: JobSpec) -> Runner:
-    """Bins one after another in this process."""
+    """Make a runner that runs the tasks of a batch one after another in this process."""
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
         return [run_task(job, task) for task in make_tasks(plan)]
@@ -62,11 +62,11 @@ class LocalRuns:
     Attributes:
         stream: The declaration.
         bootstrap_servers: The broker.
-        kafka: How to reach it, where the address alone does not do.
+        kafka: Connection settings, if the address alone is not enough.
         root: Folder of tables and hot copies.
-        tables: The table root, where it is another one.
-        tuning: Of all runs; what looks wrong is looked at again in a moment, not in 30 seconds.
-        reports: Of all committed batches.
+        tables: The table root, if it is not in `root`.
+        tuning: Tuning of all runs; a suspected fault is checked again after 0.2 s, not after 30 s.
+        reports: Reports of all committed batches.
         settled: Number of reports when a run was settled.
     """
 
@@ -81,12 +81,12 @@ class LocalRuns:
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the tables lie."""
+        """Folders of the stream's tables."""
         return StreamFolders(self.stream.name, self.tables or self.root / "tables")
 
     @property
     def settings(self) -> Settings:
-        """What the runs are told of this installation."""
+        """The settings of this installation for the runs."""
         return Settings(
             kafka=self.kafka or KafkaSettings(bootstrap_servers=self.bootstrap_servers),
             table_root=self.tables or self.root / "tables",
@@ -95,19 +95,19 @@ class LocalRuns:
 
     @property
     def handle(self) -> StreamHandle:
-        """The stream for one look."""
+        """A new handle of the stream."""
         return StreamHandle(self.stream, self.settings)
 
     def of(self, stream: AnyStream) -> LocalRuns:
-        """The same tables with another declaration."""
+        """Return the same tables with another declaration."""
         return dataclasses.replace(self, stream=stream)
 
     def tuned(self, **changes: float) -> LocalRuns:
-        """The same stream with another tuning."""
+        """Return the same stream with another tuning."""
         return dataclasses.replace(self, tuning=msgspec.structs.replace(self.tuning, **changes))
 
     def with_limits(self, limits: Limits) -> LocalRuns:
-        """The same stream with other limits."""
+        """Return the same stream with other limits."""
         return self.of(dataclasses.replace(self.stream, limits=limits))
 
     def run(
@@ -119,7 +119,7 @@ class LocalRuns:
         cores: int = 2,
         launch: Launch = TEST,
     ) -> RunOutcome:
-        """A run, as `run_stream` makes it, but for Spark; AvailableNow unless said otherwise."""
+        """Run the stream as `run_stream` does, without Spark; the default trigger is AvailableNow."""
         stop, settings = stop or threading.Event(), self.settings
         admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
         group = ConsumerGroup(settings.kafka, self.stream.name)
@@ -147,29 +147,29 @@ class LocalRuns:
             return run_batches(hands, claimed)
 
     def take(self, report: BatchReport) -> None:
-        """Keep the report of a batch, of which every offset is accounted for, whatever the messages were."""
+        """Store the report of a batch, which must account for every offset."""
         assert report.accounted == report.offsets, report
         self.reports.append(report)
 
     def cluster_id(self) -> str:
-        """Id of the Kafka cluster."""
+        """Return the id of the Kafka cluster."""
         return ClusterAdmin(make_admin_client(self.settings.kafka), self.settings.kafka.timeout_seconds).cluster_id()
 
     def rows(self, topic: str, partition: int = 0) -> list[tuple[object, ...]]:
-        """The rows of one partition as `COLUMNS`, in the order in which they were committed."""
+        """Return the rows of one partition as `COLUMNS`, in commit order."""
         table = read_table(self.folders.table)
         return rows_of(table.filter([held == partition for held in table["_partition"].to_pylist()]), topic, COLUMNS)
 
 
 def read_in_batches(feed: Feed, runs: LocalRuns, topic: str, values: list[bytes]) -> None:
-    """Send messages, and read them in a batch for each two."""
+    """Send messages, and read them in batches of two."""
     for at in range(0, len(values), 2):
         feed.send(topic, values[at : at + 2])
         runs.run()
 
 
 def read_grown_topic(feed: Feed, runs: LocalRuns) -> str:
-    """A topic of six messages in three batches, which then got a partition of four messages, read in the fourth."""
+    """Read a topic of six messages in three batches, add a partition with four messages, and read it in the fourth."""
     topic = feed.create("values")
     read_in_batches(feed, runs, topic, session(5))
     feed.grow(topic, 2)

@@ -1,4 +1,4 @@
-"""Meters that send readings with times of their own: windows, alarms, ends. For tests of event time."""
+"""Meters whose readings have event times: windows, alarms and ends, for tests of event time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MINUTE = 60_000_000
 
 
 class Start(msgspec.Struct, tag="start", tag_field="type"):
-    """The snapshot of a meter; `more` says that it goes on in the next message, `again` that numbers begin anew."""
+    """The snapshot of a meter. `more`: the next message continues it; `again`: the numbers restart."""
 
     number: int
     second: int
@@ -28,7 +28,7 @@ class Read(msgspec.Struct, tag="read", tag_field="type"):
 
 
 class Close(msgspec.Struct, tag="close", tag_field="type"):
-    """The end of a meter, where it is given with the number of its messages."""
+    """The end of a meter, optionally with the number of its messages."""
 
     number: int
     second: int
@@ -39,7 +39,7 @@ Message = Start | Read | Close
 
 
 class Meter(msgspec.Struct):
-    """Readings of the minute that is not over."""
+    """Readings of the open minute."""
 
     minute: int | None = None
     values: list[int] = []
@@ -53,7 +53,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Meters(Transform[Message, Meter, Total]):
-    """One row a minute, when it is over; a negative value raises."""
+    """Emit a row for each closed minute; raise an error for a negative value."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         session = record.key_text

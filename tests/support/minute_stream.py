@@ -1,4 +1,4 @@
-"""A stream that sums up values by minute of event time, one accumulator a session: a window as users write it."""
+"""A stream that sums values by minute of event time, with an accumulator for each session, as users write it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST = SessionStart.FIRST_MESSAGE
 
 
 class Value(msgspec.Struct):
-    """A value at a second of event time; with a number where the producer sends one."""
+    """A value at a second of event time, with a number if the producer sends it."""
 
     t: int
     v: int
@@ -39,10 +39,10 @@ class Window(msgspec.Struct):
 
 
 class Totals(Transform[Value, Minute, Window]):
-    """The sum of the values since the minute began; a row after each message."""
+    """Sum the values since the start of the minute; emit a row after each message."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
-        """The session is the key; any message begins it."""
+        """The session is the key; any message starts it."""
         session = record.key_text
         return Envelope(session, Kind.UPDATE, sequence=message.n, event_time_us=message.t * SECOND)
 
@@ -53,7 +53,7 @@ class Totals(Transform[Value, Minute, Window]):
         return state
 
     def on_update(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
-        """Add to the minute that is open."""
+        """Add to the open minute."""
         if state.end is None:
             state.end = (message.t // 60 + 1) * 60
         state.total += message.v
@@ -61,38 +61,38 @@ class Totals(Transform[Value, Minute, Window]):
 
 
 class Minutes(Totals):
-    """Closes a minute when the lateness has passed; a late message opens it again."""
+    """Close a minute after the lateness; a late message opens it again."""
 
     def on_update(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
-        """No row before the minute closes."""
+        """Emit no row before the minute closes."""
         list(super().on_update(state, message, record))
         return ()
 
     def deadline(self, state: Minute) -> int | None:
-        """The lateness behind the end of the minute."""
+        """The end of the minute plus the lateness."""
         return None if state.end is None else state.end * SECOND + LATENESS // timedelta(microseconds=1)
 
     def on_timer(self, state: Minute, deadline_us: int) -> Iterable[Window]:
-        """The sum of the minute."""
+        """Emit the sum of the minute."""
         del deadline_us
         yield Window("minute", state.end, state.total)
         state.end, state.total = None, 0
 
     def on_late(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
-        """A correction comes with a timer of its own."""
+        """A correction has its own timer."""
         return self.on_update(state, message, record)
 
 
 class WrongDeadline(Minutes):
-    """Gives seconds as a float."""
+    """A deadline in microseconds as a float."""
 
     def deadline(self, state: Minute) -> int | None:
-        """No number of microseconds."""
+        """Return a float instead of an int."""
         return None if state.end is None else state.end * 1e6  # type: ignore[return-value]  # the fault
 
 
 def totals(pattern: str, integrity: IntegrityClass, transform: Totals | None = None) -> Stream[Value, Minute, Window]:
-    """The stream under a class."""
+    """Return the stream with an integrity class."""
     return Stream(
         name="totals",
         topics=Topics(pattern=pattern),
@@ -103,5 +103,5 @@ def totals(pattern: str, integrity: IntegrityClass, transform: Totals | None = N
 
 
 def minutes(*, reorder: bool) -> Stream[Value, Minute, Window]:
-    """Windows within a bound of ten seconds."""
+    """Return windows with a lateness of ten seconds."""
     return totals("minutes", FuzzyWindow(lateness=LATENESS, reorder=reorder, session_start=FIRST), Minutes())

@@ -1,7 +1,7 @@
-"""Copies a topic to another cluster as MirrorMaker 2 does, with its checkpoints in its own binary form.
+"""Copies a topic to another cluster as MirrorMaker 2 does, with checkpoints in its binary format.
 
-The real one runs in Kafka Connect, which is too heavy for a test; what counts here is what it leaves: messages with
-key, value, headers and create time, at other offsets, and translated group offsets that are lower bounds.
+The original runs in Kafka Connect, which is too heavy for a test. The tests need only its output: messages with key,
+value, headers and create time at other offsets, and translated group offsets that are lower bounds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWER_SECONDS = 60.0
 
 
 def read_source(bootstrap_servers: str, topic: str, start: int, until: int, partition: int = 0) -> list[Message]:
-    """The messages of a partition from one offset up to another."""
+    """Read the messages of a partition from `start` to before `until`."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": "mirror", "enable.auto.commit": False, "log_level": 2}
     )
@@ -35,7 +35,7 @@ def read_source(bootstrap_servers: str, topic: str, start: int, until: int, part
 def append_copies(
     bootstrap_servers: str, topic: str, messages: Sequence[Message], *, transaction: str = "", partition: int = 0
 ) -> None:
-    """Append copies of messages, in order; in a transaction of that name, which ends with a marker, if one is given."""
+    """Append copies of messages in order; if a transaction is named, append them in it, followed by its marker."""
     extra = {"transactional.id": transaction} if transaction else {"max.in.flight.requests.per.connection": 1}
     producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 2, **extra})
     if transaction:

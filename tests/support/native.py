@@ -1,4 +1,4 @@
-"""What is done with and without `lockstep-native` is tested both ways."""
+"""Marks for tests that run both with and without `lockstep-native`."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from tests.support.installation import wait_until
 
 BUCKET = "lockstep"
 KEY, SECRET = "tests", "no secret"
-"""Credentials that the store knows; it refuses all others."""
+"""The only credentials that the store accepts."""
 
 
 JAVA_OPTIONS = ("-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""A short life: no time of two compilers."""
+"""For a short-lived process: little heap, and no second compiler."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class ObjectStore:
 
     Attributes:
         folder: Holds a folder for each bucket.
-        environment: How processes reach it.
+        environment: Environment variables of its clients.
     """
 
     folder: Path
@@ -37,7 +37,7 @@ class ObjectStore:
 
     @classmethod
     def start(cls, folder: Path) -> Self:
-        """Start it, with one bucket."""
+        """Start the store with one bucket."""
         (port,) = find_free_ports(1)
         (folder / "data" / BUCKET).mkdir(parents=True)
         settings = {
@@ -62,7 +62,7 @@ class ObjectStore:
         return store
 
     def resume(self) -> None:
-        """Start it at its address."""
+        """Start the process at the same address."""
         jar = str(*resolve_jars("s3proxy"))
         command = [str(require_java()), *JAVA_OPTIONS, "-jar", jar, "--properties", "settings"]
         port, home = int(self.environment["AWS_ENDPOINT_URL"].rpartition(":")[2]), self.folder.parent
@@ -70,10 +70,10 @@ class ObjectStore:
         wait_until(lambda: not is_free(port) or process.poll() is not None, "the object store")
 
     def stop(self) -> None:
-        """End it."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
 
     def find_file(self, address: Path) -> Path:
-        """Where the store keeps an object or a prefix."""
+        """Return the file of an object, or the folder of a prefix."""
         return self.folder.joinpath(*address.parts[1:])

@@ -1,4 +1,4 @@
-"""A stream whose envelopes are what its messages say, types included: what users write who check no types."""
+"""A stream that builds envelopes from messages without checking their types, as careless users write it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Sum(msgspec.Struct):
 
 
 def read_json(value: bytes) -> dict[str, Any]:
-    """JSON as Python's own module reads it: lone surrogates and numbers of any size included."""
+    """Decode JSON by Python's module, with lone surrogates and numbers of any size."""
     return dict(json.loads(value))
 
 
 class Summing(Transform[dict[str, Any], Total, Sum]):
-    """Sums `n`; all that an envelope holds is in the message."""
+    """Sum `n`; the message defines the whole envelope."""
 
     def envelope(self, message: dict[str, Any], record: Record) -> Envelope:
-        """Whatever the message says, None where it says "nothing", and the headers are read where it is "headed"."""
+        """Return the envelope; None for the field "nothing". The field "headed" requires headers."""
         if "headed" in message:
             assert record.headers
         if "nothing" in message:
-            return None  # type: ignore[return-value]  # as some write it for a message that is not wanted
+            return None  # type: ignore[return-value]  # as some users write it for an unwanted message
         kind = message.get("kind", Kind.UPDATE)
         return Envelope(message.get("session"), kind, message.get("seq"), event_time_us=message.get("time_us"))  # type: ignore[arg-type]  # the point of it
 
@@ -48,7 +48,7 @@ class Summing(Transform[dict[str, Any], Total, Sum]):
         return InitialState(state, self.on_update(state, message, record))
 
     def on_update(self, state: Total, message: dict[str, Any], record: Record) -> Iterable[Sum]:
-        """One row."""
+        """Emit one row."""
         state.sum += message["n"]
         yield Sum(state.sum)
 

@@ -1,4 +1,4 @@
-"""Folds whose numbers, times and deadlines are no ints, or raise: what users write who check no types."""
+"""Folds whose numbers, times and deadlines are not ints, or raise an error, as users without type checks write them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FloatNumbers(Totals):
-    """Numbers as some JSON has them."""
+    """Numbers as floats, as in some JSON."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """See the class."""
@@ -22,7 +22,7 @@ class FloatNumbers(Totals):
 
 
 class FlagNumbers(Totals):
-    """A flag for a number."""
+    """A flag as the number."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """See the class."""
@@ -38,7 +38,7 @@ class LaterFloats(Totals):
 
 
 class FloatTimes(Totals):
-    """Microseconds by a product with a float."""
+    """Microseconds as the product with a float."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """See the class."""
@@ -46,7 +46,7 @@ class FloatTimes(Totals):
 
 
 class FloatWatermark(Totals):
-    """The same for the watermark."""
+    """A watermark as the product with a float."""
 
     def watermark(self, message: Value, record: Record) -> int | None:
         """See the class."""
@@ -54,7 +54,7 @@ class FloatWatermark(Totals):
 
 
 class RaisingDeadline(Totals):
-    """Has no deadline of its sum after a value of seven."""
+    """A deadline that raises an error if the sum is 8."""
 
     def deadline(self, state: Minute) -> int | None:
         """The end of the minute."""
@@ -63,7 +63,7 @@ class RaisingDeadline(Totals):
         return None if state.end is None else state.end * SECOND
 
     def on_timer(self, state: Minute, deadline_us: int) -> Iterable[Window]:
-        """The sum of the minute."""
+        """Emit the sum of the minute."""
         del deadline_us
         yield Window("minute", state.end, state.total)
         state.end = None

@@ -1,4 +1,4 @@
-"""`lockstep verify` without a broker: the whole proof of the tables of an offline stream, over its log in memory."""
+"""`lockstep verify` without a broker: the complete proof of an offline stream's tables, over its log in memory."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemoryTopicLog:
-    """The log of an offline stream as `KafkaTopicLog` reads that of a broker."""
+    """The log of an offline stream, with the interface of `KafkaTopicLog`."""
 
     offline: Offline
     first: int = 0
 
     def find_topics(self, topics: Iterable[str]) -> dict[str, FoundTopic]:
-        """All of them, of one partition each."""
+        """Return all topics, with one partition each."""
         return {topic: FoundTopic(self.offline.names + topic, 1) for topic in topics}
 
     def find_compacted(self, topics: Iterable[str]) -> frozenset[str]:
-        """None of them."""
+        """Return no topics."""
         del topics
         return frozenset()
 
     def read_ranges(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], BufferedRange]:
-        """What is kept."""
+        """Return the stored ranges."""
         topics = self.offline.log.topics
         return {place: BufferedRange(self.first, len(topics[place[0]])) for place in partitions}
 
     def read(self, wanted: Sequence[WantedRange], *, committed: bool = True) -> Iterator[Piece]:
-        """The messages, a few at a time."""
+        """Read the messages, some at a time."""
         del committed
         for index, each in enumerate(wanted):
             messages = cast("list[Message]", self.offline.log.topics[each.topic])
@@ -56,12 +56,12 @@ SETTINGS = KafkaSettings(bootstrap_servers="memory:0")
 
 
 def prove(offline: Offline, folders: StreamFolders | None = None, *, first: int = 0) -> VerifyReport:
-    """The proof of its tables, or of tables in other folders.
+    """Prove its tables, or tables in other folders.
 
     Args:
         offline: The stream and its log.
         folders: Other folders.
-        first: The first offset that the log still has.
+        first: The first available offset of the log.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "KafkaTopicLog", lambda _: MemoryTopicLog(offline, first))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def rewind(stream: Offline, batch: int) -> int:
-    """Go back to a batch, as the command does without Kafka; returns the batch that is the rewind."""
+    """Rewind to a batch, as the command does without Kafka; return the number of the rewind's batch."""
     folders = stream.folders
     output = OutputLog(folders.table)
     head = output.base().head

@@ -1,4 +1,4 @@
-"""A stream without a broker: the engine's own tasks, state, files and commits over a log kept in memory."""
+"""A stream without a broker: the engine's tasks, state, files and commits over a log in memory."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ CLUSTER = "fixture-cluster"
 
 @dataclass
 class MemoryLog:
-    """Topics of one partition each, read as `lockstep.kafka.reader.read` reads those of a broker."""
+    """Topics of one partition each, read like a broker's topics by `lockstep.kafka.reader.read`."""
 
     topics: dict[str, list[InLog]] = field(default_factory=dict)
 
     def append(self, topic: str, sent: Sequence[Sent]) -> None:
-        """Append (key, value)."""
+        """Append pairs of (key, value)."""
         held = self.topics.setdefault(topic, [])
         for key, value in sent:
             held.append(InLog(len(held), key.encode(), value))
 
     @contextmanager
     def instead_of_kafka(self) -> Iterator[None]:
-        """Tasks of this process read here."""
+        """Let tasks of this process read this log."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(message_source, "read_ranges", self._read)
             patch.setattr(message_source, "_cached_consumer", lambda _: None)
@@ -69,7 +69,7 @@ class Offline:
         stream: The declaration.
         root: Folder of tables and hot copies.
         log: The topics.
-        names: What stands before a topic in its id: as long as it is the same, so is the life of the topics.
+        names: Prefix of topic ids; another prefix makes re-created topics.
     """
 
     stream: AnyStream
@@ -79,27 +79,27 @@ class Offline:
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the tables lie."""
+        """Folders of the stream's tables."""
         return StreamFolders(self.stream.name, self.root / "tables")
 
     def of(self, stream: AnyStream) -> Offline:
-        """The same tables and topics with another declaration."""
+        """Return the same tables and topics with another declaration."""
         return dataclasses.replace(self, stream=stream)
 
     def copied(self, root: Path) -> Offline:
-        """The same in a folder of its own, without hot copies: its next run reads the state of the tables."""
+        """Copy the tables and the log without hot copies: the next run of the copy reads the state of the tables."""
         shutil.copytree(self.root / "tables", root / "tables")
         topics = {topic: list(held) for topic, held in self.log.topics.items()}
         return dataclasses.replace(self, root=root, log=MemoryLog(topics))
 
     def claim(self) -> WriterClaim:
-        """Become the writer, as a run does."""
+        """Claim the tables, as a run does."""
         return WriterStartup(self.stream, self.folders, CLUSTER).claim(cancelled=lambda: False)
 
     def run(
         self, *batches: dict[str, list[Sent]], background_executor: ThreadPoolExecutor | None = None
     ) -> list[TaskResult]:
-        """A run: claim, then a batch for each of these, appended to the log as the batch before has ended."""
+        """Run the stream: claim, then append and commit each batch."""
         claimed, done = self.claim(), []
         positions = {row.topic: read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as side_table_executor:
@@ -140,7 +140,7 @@ class Offline:
         return result
 
     def job(self) -> JobSpec:
-        """What the tasks share."""
+        """Return the common specification of the tasks."""
         folders = self.folders
         return JobSpec(
             stream=self.stream.shipped(),

@@ -1,7 +1,7 @@
-"""A broker that knows fewer requests: a TCP proxy that caps the API versions that a real broker offers, byte by byte.
+"""An older broker: a TCP proxy that reduces the API versions offered by a real broker.
 
-The client then sends older requests by itself, and the real broker answers them as an old one does. Requests of some
-API keys can be left without an answer.
+The client then sends older requests, which the broker answers like an older broker. Requests of some API keys can be
+left unanswered.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CappingProxy:
 
 
 def cap_versions(answer: bytes, version: int, caps: Mapping[int, int]) -> bytes:
-    """An answer to a request for API versions, with lower highest versions.
+    """Reduce the highest versions in an answer about API versions.
 
     Args:
         answer: Correlation id, error code, and the array of (key, lowest, highest version).
@@ -79,7 +79,7 @@ def cap_versions(answer: bytes, version: int, caps: Mapping[int, int]) -> bytes:
         (count,) = struct.unpack_from(">i", answer, at)
         at, size = at + 4, 6
     else:
-        count, at, size = answer[at] - 1, at + 1, 7  # an empty list of tagged fields behind each
+        count, at, size = answer[at] - 1, at + 1, 7  # each entry ends with an empty list of tagged fields
         assert count < 127, "the length of the array is more than a byte"
     for _ in range(count):
         key, _, highest = struct.unpack_from(">hhh", answer, at)
@@ -102,7 +102,7 @@ async def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
 def open_older_broker(
     folder: Path, caps: Mapping[int, int] = BEFORE_TOPIC_IDS
 ) -> Iterator[tuple[Broker, CappingProxy, str]]:
-    """A real broker, the proxy in front of it, and the address of the proxy."""
+    """Start a broker and a proxy before it; yield the broker, the proxy, and the proxy's address."""
     plain, port = find_free_ports(2)
     advertised = f"PLAINTEXT://127.0.0.1:{plain},OLD://127.0.0.1:{port}"
     settings = {"advertised.listeners": advertised}
@@ -116,7 +116,7 @@ def open_older_broker(
 
 @contextmanager
 def open_capping_proxy(port: int, caps: Mapping[int, int]) -> Iterator[CappingProxy]:
-    """The proxy on a port of loopback, until the block ends."""
+    """Open the proxy on a port of loopback, until the block ends."""
     proxy = CappingProxy(caps)
     with serve(proxy.connect, port):
         yield proxy

@@ -1,4 +1,4 @@
-"""The repository's code location with the schedules of one of its streams, not of all; the others have no table."""
+"""The repository's code location with the schedules of one stream; the other streams have no table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WATCHED = "order_books"
 
 
 def make_definitions() -> Definitions:
-    """All assets, checks and jobs; Dagster takes one object of this kind a module."""
+    """Make definitions of all assets, checks and jobs; Dagster requires one object of this class for each module."""
     whole = definitions.defs
     repository = whole.get_repository_def()
     return Definitions(

@@ -1,4 +1,4 @@
-"""Counts which files of a folder are opened, by whatever library: the kernel tells (inotify)."""
+"""Counts the opened files of a folder by inotify, for any library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def opened_files(*folders: Path) -> Iterator[list[str]]:
-    """The names of the files that are opened in some folders, once for each time; filled when the block ends."""
+    """Record the names of files opened in some folders, one entry for each opening; filled when the block ends."""
     names: list[str] = []
     watch = _LIBC.inotify_init1(_NONBLOCKING)
     try:
@@ -41,5 +41,5 @@ def _names(events: bytes) -> Iterator[str]:
         *_, length = _EVENT.unpack_from(events, at)
         name = events[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0").decode()
         at += _EVENT.size + length
-        if name:  # a folder itself was opened
+        if name:  # empty if the folder itself was opened
             yield name

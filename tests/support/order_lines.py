@@ -26,10 +26,10 @@ class Line(msgspec.Struct):
 
 
 class Lines(FlatMap[Order, Line]):
-    """A row for each line."""
+    """Emit a row for each line."""
 
     def flat_map(self, message: Order, record: Record) -> Iterable[Line]:
-        """Give the lines; a negative quantity is refused."""
+        """Return the lines; refuse a negative quantity."""
         for quantity in message.quantities:
             if quantity < 0:
                 raise Violation("a quantity of at least 0", quantity)
@@ -37,17 +37,17 @@ class Lines(FlatMap[Order, Line]):
 
 
 class LinesById(Lines):
-    """The same for `Once`: sessions by key, orders by id."""
+    """Lines for `Once`: sessions by key, orders by id."""
 
     def envelope(self, message: Order, record: Record) -> Envelope:
-        """Name the order."""
+        """Use the order's id."""
         return Envelope(record.key_text, id=message.id)
 
 
 def orders(
     integrity: IntegrityClass, transform: Lines | None = None, pattern: str = "orders"
 ) -> Stream[Order, NoState, Line]:
-    """A stream of orders."""
+    """Return a stream of orders."""
     return Stream(
         name="order_lines", topics=Topics(pattern=pattern), transform=transform or Lines(), integrity=integrity
     )

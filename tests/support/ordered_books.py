@@ -1,6 +1,6 @@
-"""The code location of one stream that tolerates topics which are deleted and re-created: the order books, `Ordered`.
+"""The code location of the order books as an `Ordered` stream, which tolerates deleted and re-created topics.
 
-As declared they are `Strict`, and the deletion of a topic that was read halts a strict stream.
+They are declared as `Strict`, and the deletion of a topic that was read halts a strict stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Postgres of a test: the programs of a wheel, on loopback, with a database for each test or home of Dagster."""
+"""A Postgres for tests: the programs of a wheel, on loopback, with a database for each test or Dagster home."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Postgres:
 
     Attributes:
         folder: Holds its data and its log.
-        port: Where it listens.
+        port: Its port on loopback.
         process: The server.
     """
 
@@ -45,10 +45,10 @@ class Postgres:
     @classmethod
     @contextmanager
     def start(cls) -> Iterator[Self]:
-        """A server for the block."""
+        """Start a server for the block."""
         with tempfile.TemporaryDirectory(prefix="lockstep-postgres-", ignore_cleanup_errors=True) as name:
             folder, (port,) = Path(name), find_free_ports(1)
-            folder.chmod(0o755)  # for a container without the capability to reach all
+            folder.chmod(0o755)  # for a container without the capability to enter all folders
             create_cluster(folder / "data")
             server = cls(folder, port, _launch(folder, port))
             try:
@@ -58,18 +58,18 @@ class Postgres:
                 server.stop()
 
     def wait_until_it_answers(self) -> None:
-        """Wait for it, or fail with its log."""
+        """Wait until the server answers, or fail with its log."""
         wait_until(lambda: self.process.poll() is not None or self._answers(), "Postgres answers")
         assert self.process.poll() is None, (self.folder / "postgres.log").read_text()
 
     def stop(self) -> None:
-        """End it at once, as a crash would: it recovers at the next start."""
+        """End the server immediately, as a crash does: it recovers at the next start."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """It is gone while the block lasts, and then started on its data."""
+        """Stop the server for the block, and then restart it on its data."""
         self.stop()
         try:
             yield
@@ -79,7 +79,7 @@ class Postgres:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """All its processes stand still and keep their connections while the block lasts."""
+        """Suspend all its processes for the block; their connections stay open."""
         whole = psutil.Process(self.process.pid)
         family = [whole, *whole.children()]
         for each in family:
@@ -91,7 +91,7 @@ class Postgres:
                 each.resume()
 
     def make_storage(self, home: Path) -> str:
-        """A database for a home of Dagster, made at the first call, as a part of its dagster.yaml."""
+        """Make a database for a Dagster home at the first call; return its part of dagster.yaml."""
         name = f"home_{zlib.crc32(str(home).encode())}"
         connection = self._connect()
         with connection.cursor() as cursor:
@@ -104,7 +104,7 @@ class Postgres:
         return f"\nstorage:\n  postgres:\n    postgres_db: {{{place}}}\n"
 
     def make_database(self, name: str) -> str:
-        """Make an empty database; returns its connection string."""
+        """Make an empty database and return its connection string."""
         connection = self._connect()
         with connection.cursor() as cursor:
             cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -1,4 +1,4 @@
-"""A run as the commit protocol sees it: it claims, commits batches of one partition, moves the ledger forward."""
+"""A run as the commit protocol sees it: it claims, commits batches of one partition, and updates the ledger."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def folders_in(root: Path, stream: str = "readings") -> StreamFolders:
 
 
 def anything(head: Head) -> None:
-    """Take over whatever there is."""
+    """Accept any head."""
     del head
 
 
 class ProtocolRun:
-    """One run. Each has handles of its own, as a process would.
+    """One run, with separate handles like a separate process.
 
     Attributes:
-        clock: What its clock shows.
+        clock: The current time of its clock.
     """
 
     def __init__(self, folders: StreamFolders, output: OutputLog | None = None) -> None:
@@ -62,7 +62,7 @@ class ProtocolRun:
         self.head = self.output.base().head
 
     def copied(self, root: Path) -> ProtocolRun:
-        """A run that goes on in a copy of all folders: a test may change it, and the original was made once."""
+        """Continue in a copy of all folders: a test may change the copy and reuse the original."""
         shutil.copytree(self.folders.root, root)
         made = ProtocolRun(folders_in(root, self.folders.stream))
         made.clock = self.clock
@@ -70,11 +70,11 @@ class ProtocolRun:
 
     @property
     def writer(self) -> Writer:
-        """The identity of this run, as of its claim."""
+        """The writer identity of this run since its claim."""
         return Writer(epoch=self.head.epoch, generation=self.head.generation)
 
     def claim(self) -> Head:
-        """Claim the epoch that was seen, and bring the ledger forward."""
+        """Claim the next epoch, and update the ledger."""
         self.head = self.output.commit(commit_claim(self.head.epoch, self.output.table_id, anything)).head
         self.forward(self.head)
         return self.head
@@ -82,7 +82,7 @@ class ProtocolRun:
     def prepared(
         self, *, rows: int = 2, hour: str | None = None, findings: tuple[Finding, ...] = (), full: bool = False
     ) -> BatchCommit:
-        """The next batch: its files are written, nothing is committed."""
+        """Prepare the next batch: write its files without a commit."""
         hour = hour or max(f"{self.clock:%Y-%m-%dT%H}", self.head.hour)
         start = self.next_offset()
         return BatchCommit(
@@ -101,7 +101,7 @@ class ProtocolRun:
         return landed
 
     def batch(self, rows: int = 2, *, full: bool = False) -> Committed:
-        """Prepare, commit, and move the ledger forward."""
+        """Prepare and commit a batch, and update the ledger."""
         landed = self.commit(self.prepared(rows=rows, full=full))
         self.forward(landed.head)
         return landed
@@ -123,7 +123,7 @@ class ProtocolRun:
             return writer.finish()
 
     def prepared_rewind(self, batch: int, hour: str | None = None) -> RewindCommit:
-        """A rewind from what this run sees: its ledger file is written, nothing is committed."""
+        """Prepare a rewind from the run's head: write its ledger file without a commit."""
         target = delta_log.find_head_of_batch(self.folders.table, batch)
         assert target is not None
         held = ledger.read_positions_at(self.folders, batch)
@@ -139,7 +139,7 @@ class ProtocolRun:
         )
 
     def rewind(self, batch: int, hour: str | None = None) -> Committed:
-        """Go back to a batch, and move the ledger forward."""
+        """Rewind to a batch, and update the ledger."""
         prepared = self.prepared_rewind(batch, hour)
         landed = commit_restored(self.output, commit_rewind(prepared), prepared.commit_hour)
         self.head = landed.head
@@ -163,13 +163,13 @@ class ProtocolRun:
 
 
 def stored_offsets(folders: StreamFolders) -> list[int]:
-    """The offsets of all visible rows, sorted."""
+    """Return the offsets of all visible rows, sorted."""
     offsets: list[int] = DeltaTable(folders.table).to_pyarrow_table().column("_offset").to_pylist()  # type: ignore[assignment]  # never null
     return sorted(offsets)
 
 
 def entries(folders: StreamFolders) -> list[delta_log.LogEntry]:
-    """Every entry of the output table's log, by number."""
+    """Return every entry of the output table's log, by number."""
     newest = DeltaTable(folders.table).version()
     found = [delta_log.read_entry(folders.table, version) for version in range(newest + 1)]
     return [entry for entry in found if entry is not None]

@@ -8,7 +8,7 @@ MODULES = ("lockstep", "lockstep.decoders", "lockstep.derived", "lockstep.rules"
 
 
 def list_public_classes() -> list[type]:
-    """All public classes, in the order of their modules."""
+    """List all public classes, in the order of their modules."""
     found: list[type] = []
     for module in map(import_module, MODULES):
         values = (getattr(module, name) for name in module.__all__)

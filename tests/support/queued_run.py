@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def enqueue(instance: DagsterInstance, job: str) -> DagsterRun:
-    """A run of a job in the queue, where it has to say where its code is."""
+    """Add a run of a job to the queue, with the code location that a queued run requires."""
     code = GrpcServerCodeLocationOrigin(host="localhost", port=1, location_name="lockstep")
     origin = RemoteRepositoryOrigin(code, "__repository__").get_job_origin(job)
     return instance.add_run(DagsterRun(job, status=DagsterRunStatus.QUEUED, remote_job_origin=origin))

@@ -1,4 +1,4 @@
-"""Sends headers whose names are any bytes, as clients of other languages do; the Python client takes texts only."""
+"""Sends headers with names of arbitrary bytes, as other clients can; the Python client accepts only text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.feed import kept_producer
 
 PRODUCER, COPY, ANSWER_MS = 0, 2, 30_000
 TOPIC, PARTITION, VALUE, FLAGS, HEADERS, END = 1, 3, 4, 7, 10, 0
-"""What follows in the arguments of `rd_kafka_producev`."""
+"""Types of the arguments of `rd_kafka_producev`."""
 
 
 def send_with_header(bootstrap_servers: str, topic: str, name: bytes, values: list[bytes]) -> None:
@@ -35,7 +35,7 @@ def send_with_header(bootstrap_servers: str, topic: str, name: bytes, values: li
 
 
 def _load_client(bootstrap_servers: str) -> ctypes.CDLL:
-    """The C library that the Python client of this process has loaded."""
+    """Load the C library that the Python client of this process uses."""
     kept_producer(bootstrap_servers)
     mapped = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
     client = ctypes.CDLL(next(path for path in mapped if "/librdkafka" in path))

@@ -67,14 +67,14 @@ class ReadingsProject:
         wait_until(lambda: len(self.read_values()) == self.sent, "all rows")
 
     def read_values(self) -> list[object]:
-        """The values of the rows, in the order of the messages."""
+        """Return the values of the rows, in the order of the messages."""
         if not delta_log.has_log(self.tables.table) or not named_files(self.tables.table):
             return []
         table = read_table(self.tables.table)
         return [row[0] for row in rows_of(table, f"{self.feed.family}.house", ("value",))]
 
     def environment(self) -> dict[str, str]:
-        """The variables of its processes."""
+        """Return the variables of its processes."""
         return {
             "PYTHONPATH": str(REPOSITORY / "platform"),
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.feed.bootstrap_servers,
@@ -86,7 +86,7 @@ class ReadingsProject:
         }
 
     def call(self, *arguments: str) -> str:
-        """Call lockstep to its end; its output."""
+        """Run lockstep to its end, and return its output."""
         command = [sys.executable, "-m", "lockstep.cli", *arguments]
         environment = {**os.environ, **self.environment()}
         said = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ class ReadingsProject:
 
     @contextmanager
     def run(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a module of Python, which ends well at SIGINT."""
+        """Run a Python module for the block; it must exit with 0 after SIGINT."""
         log = self.folder / f"run-{uuid.uuid4().hex[:6]}.log"
         environment = self.environment()
         process = start_child([sys.executable, "-m", *command], folder=self.folder, log=log, environment=environment)

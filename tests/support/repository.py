@@ -1,4 +1,4 @@
-"""A copy of this repository, whose platform a test starts."""
+"""Makes a copy of this repository, whose platform a test starts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def copy_repository(folder: Path) -> None:
-    """Copy definitions and streams, as links to code are refused; the recordings are a link."""
+    """Copy definitions and streams, because links to code are refused; link the recordings."""
     shutil.copy(ROOT / "definitions.py", folder)
     for name in ("assets", "jobs", "sensors", "deploy"):
         shutil.copytree(ROOT / name, folder / name)

@@ -1,4 +1,4 @@
-"""From a halt over a resumption to what the ledger, quarantine and table say: what tests of `resume_stream` share."""
+"""Helpers for tests of `resume_stream`: the halt, the resumption, and the contents of ledger, quarantine and table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWO = [("s", snapshot(1, a=1)), ("t", snapshot(1, b=1)), ("s", update(2, a=1)), 
 
 
 def halted(runs: LocalRuns) -> tuple[Finding, ...]:
-    """What halts the next run; and that the one after is refused by the same."""
+    """Return the findings that halt the next run; the run after it must be refused with the same findings."""
     with pytest.raises(IntegrityLost) as lost:
         runs.run()
     with pytest.raises(StreamHalted) as refused:
@@ -38,14 +38,14 @@ def halted(runs: LocalRuns) -> tuple[Finding, ...]:
 
 
 def resumed(runs: LocalRuns, *accepted: Acceptance) -> list[LedgerRow]:
-    """Resume; the rows that the resumption left in the ledger, by topic id and partition."""
+    """Resume, and return the resumption's ledger rows, by topic id and partition."""
     head = resume_stream(runs.folders, why=WHY, who=WHO, accepted=accepted)
     assert head.desired is Desired.BOUNDED
     return [row for row in read_ledger(runs.folders.ledger) if row.batch == head.batch]
 
 
 def noted(rows: Iterable[LedgerRow]) -> list[tuple[str, str, int, int, str | None]]:
-    """What the ledger says of what was accepted; who and why are always there."""
+    """Return the ledger's notes of accepted findings; each must have the author and the reason."""
     found: list[Accepted] = [note for row in rows for note in row.accepted]
     assert {(note.who, note.why) for note in found} <= {(WHO, WHY)}
     return [(note.kind, note.cause, note.start, note.until, note.session) for note in found]
@@ -62,11 +62,11 @@ def send(feed: Feed, topic: str, *messages: tuple[str, bytes]) -> None:
 
 
 def send_all(feed: Feed, topic: str, messages: Iterable[tuple[str, bytes]]) -> None:
-    """Append many messages, in order, with one producer for each run of one key."""
+    """Append many messages in order, with one call for each run of the same key."""
     for key, run in groupby(messages, key=itemgetter(0)):
         feed.send(topic, [value for _, value in run], key=key)
 
 
 def applied(sent: list[tuple[str, bytes]], *offsets: int) -> list[tuple[object, ...]]:
-    """The rows of a plain fold over the snapshots and updates at these offsets."""
+    """Return the rows of a plain fold over the snapshots and updates at these offsets."""
     return folded([(at, *sent[at]) for at in offsets])

@@ -1,4 +1,4 @@
-"""Delta tables written row type by row type, each `add` one file with its statistics."""
+"""Delta tables of one row type; each `add` writes a file with its statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR = "2026-01-01T00"
 
 
 class RowTable:
-    """A Delta table of one row type, to which each `add` commits one file."""
+    """A Delta table of one row type; each `add` commits one file."""
 
     def __init__(self, folder: Path, row_type: type[msgspec.Struct]) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class RowTable:
         DeltaTable.create(folder, self._schema, partition_by=["commit_hour"])
 
     def add(self, rows: Sequence[msgspec.Struct]) -> str:
-        """Write and commit one file of these rows; its statistics are returned."""
+        """Write and commit one file of these rows, and return its statistics."""
         batch = self._builder.build(rows, proof_of(len(rows)))
         path = self._partition / f"{len(list(self._partition.iterdir()))}.parquet"
         columns, seen = find_written_columns(batch.schema), ColumnStatistics(batch.schema)
@@ -60,7 +60,7 @@ class RowTable:
 
 
 def proof_of(rows: int) -> Provenance:
-    """The proof of a chunk of one partition, a row a message."""
+    """Make the provenance of a chunk of one partition, with one row for each message."""
     return Provenance(
         runs=[PartitionRun("sensors.1", "tQx3bEr0Qm6Rz8aXo1XvWw", 3, rows)],
         offsets=list(range(100, 100 + rows)),

@@ -1,4 +1,4 @@
-"""The cursor of a sensor that looks at all streams, where it looks at one."""
+"""Converts the shared cursor of a sensor of all streams to and from the cursor of one stream."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from lockstep.orchestration.shared_tick import SharedCursor
 
 
 def share(cursor: str, stream: str = "order_books") -> str:
-    """The sensor's cursor with this one of the stream."""
+    """Return the sensor's cursor with this cursor of the stream."""
     return SharedCursor.of({stream: cursor}).encode()
 
 
 def read_own(cursor: str | None) -> str | None:
-    """The stream's cursor."""
+    """Return the stream's cursor."""
     shared, warning = SharedCursor.read(cursor)
     assert warning == ""
     return next(iter(shared.streams.values()), None)

@@ -1,4 +1,4 @@
-"""Disks of a few megabytes: filled and emptied without harm to anything else."""
+"""Disks of a few megabytes, which can be filled and emptied without harm to others."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MOUNT = 'mount -t tmpfs -o "size=$0m" tmpfs "$1" && echo mounted'
 
 
 class SmallDisk:
-    """A tmpfs over a folder, seen only by processes that enter its namespace, and through /proc by this one.
+    """A tmpfs over a folder. Only processes in its namespace see it; this process reads it through /proc.
 
     Attributes:
         seen: The folder as this process sees it.
     """
 
     def __init__(self, folder: Path, log: Path, megabytes: int) -> None:
-        """Nothing is mounted before the block begins."""
+        """Mount nothing before the block starts."""
         self._folder, self._log, self._megabytes = folder, log, megabytes
         self.seen = folder
 
@@ -56,33 +56,36 @@ class SmallDisk:
 
     @property
     def entered(self) -> tuple[str, ...]:
-        """What goes before a command that is to see the disk."""
+        """The prefix of a command that uses the disk."""
         return ("nsenter", "--target", str(self._holder.pid), "--mount", "--")
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the disk."""
         with (self.seen / "filler").open("ab", buffering=0) as filler:
             try:
                 while True:
                     filler.write(bytes(FILL_BYTES))
             except OSError as error:
-                assert error.errno == errno.ENOSPC  # noqa: PT017  # it is the end that is waited for
+                assert error.errno == errno.ENOSPC  # noqa: PT017  # the expected end
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Free the space."""
         (self.seen / "filler").unlink()
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room, by what the file system itself says."""
+        """Whether the file system reports no free space."""
         return os.statvfs(self.seen).f_bavail == 0
 
 
 class MountedDisk(SmallDisk):
-    """The same for all processes, as SQLite resolves links to a namespace; unmounted also if this process is killed."""
+    """A disk for all processes: SQLite resolves links to a namespace.
+
+    It is unmounted even if this process is killed.
+    """
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Its input ends with this process, and the mount with its input."""
+        """The mount ends with its standard input, which ends with this process."""
         command = ["setsid", "sh", "-c", f'{MOUNT} && {{ cat; umount --lazy "$1"; }}', *arguments]
         with self._log.open("wb") as log:
             return subprocess.Popen(command, cwd="/", stdin=subprocess.PIPE, stdout=log, stderr=log)

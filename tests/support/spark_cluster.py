@@ -1,8 +1,8 @@
-"""A real Spark cluster on this machine: a standalone master and workers, loopback only, gone with their owner.
+"""A real Spark cluster on this machine: a standalone master and workers on loopback, which end with their owner.
 
-Started from pyspark's own jars by the script of a real
-installation. Each worker is a machine of its own for Spark and lockstep: work folder, scratch folder,
-and folder for local stores. Peers authenticate with a shared secret.
+It starts from pyspark's own jars by the script of a real installation. For Spark and lockstep, each worker is a
+separate machine: it has its own work folder, scratch folder, and folder for local stores. Peers authenticate with a
+shared secret.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ DAEMON_MEMORY = "256m"
 """Heap of the master and of each worker, which only schedule."""
 DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true"
 CLOSED_OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.ui.killEnabled=false"
-"""No server that takes programs from anybody, and no links that end applications; as in docker-compose.yml."""
+"""Without a server that accepts programs and links that end applications; as in docker-compose.yml."""
 RECOVERY_OPTIONS = "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={}"
-"""A master that is started again knows workers and applications; that of docker-compose.yml has them as well."""
+"""A restarted master knows workers and applications; as in docker-compose.yml."""
 START_SECONDS_MAX = 90
-"""Up in 3 s on an idle machine."""
+"""The start takes 3 s on an idle machine."""
 POLL_SECONDS = 0.1
 LOG_TAIL_LINES = 25
 PORT_ATTEMPTS = 3
-"""Another process may take a port between the choice and the start."""
+"""Another process may occupy a port between its choice and the start."""
 EXECUTOR_MARK = b"CoarseGrainedExecutorBackend"
 
 
 class _Answer(msgspec.Struct):
-    """The parsed part of the master's own report."""
+    """The parsed part of the master's report."""
 
     aliveworkers: int
 
@@ -60,14 +60,14 @@ class WorkerSize:
 
 
 class Worker:
-    """One worker of the cluster, live or dead.
+    """A worker of the cluster, live or dead.
 
     Attributes:
         folder: Folder of its work, scratch and local stores.
     """
 
     def __init__(self, folder: Path, command: list[str], environment: dict[str, str]) -> None:
-        """Create the folders, and start it."""
+        """Create the folders and start the worker."""
         self.folder = folder
         self.local_root.mkdir(parents=True, exist_ok=True)
         own = {"SPARK_LOCAL_DIRS": str(folder / "scratch"), "LOCKSTEP_LOCAL_ROOT": str(self.local_root)}
@@ -80,11 +80,11 @@ class Worker:
         return self.folder / "local"
 
     def executors(self) -> list[int]:
-        """Process ids of the live JVMs of its executors."""
+        """List the process ids of the live JVMs of its executors."""
         return [pid for pid in list_descendants(self.process.pid) if EXECUTOR_MARK in _command(pid)]
 
     def kill(self) -> None:
-        """Kill it as a power cut would (SIGKILL). Its executors notice, and end by themselves."""
+        """Kill the worker as a power cut would (SIGKILL). Its executors notice it and end."""
         self.process.kill()
         self.process.wait()
 
@@ -94,7 +94,7 @@ class SparkCluster:
 
     Attributes:
         folder: Folder of settings, logs and the workers' folders.
-        workers: The workers, dead ones too, in the order of their start.
+        workers: The workers, including dead ones, in the order of their start.
     """
 
     def __init__(self, folder: Path, size: WorkerSize) -> None:
@@ -130,7 +130,7 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """What `spark.master` takes."""
+        """The value of `spark.master`."""
         return f"spark://127.0.0.1:{self._port}"
 
     @property
@@ -139,7 +139,7 @@ class SparkCluster:
         return self.folder / "conf"
 
     def add_worker(self) -> Worker:
-        """Start one more worker, as after the loss of one."""
+        """Start an additional worker."""
         folder = self.folder / f"worker-{len(self.workers)}"
         offers = ["--cores", str(self._size.cores), "--memory", self._size.memory, "--work-dir", str(folder / "work")]
         listens = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -151,7 +151,7 @@ class SparkCluster:
         """Wait until the master has the given number of live workers.
 
         Raises:
-            EnvironmentProblem: Not within the timeout.
+            EnvironmentProblem: The timeout has expired.
         """
         deadline = time.monotonic() + START_SECONDS_MAX
         while self._alive_workers() != count:
@@ -162,14 +162,14 @@ class SparkCluster:
             time.sleep(POLL_SECONDS)
 
     def restart_master(self) -> None:
-        """Kill the master (SIGKILL), and start another one at its address, which finds what the first one knew."""
+        """Kill the master (SIGKILL) and start a master at its address, which recovers its workers and applications."""
         assert self._master is not None
         self._master.kill()
         self._master.wait()
         self._start_master()
 
     def stop(self) -> None:
-        """End all, executors and their Python included, stopped ones too."""
+        """End all processes, including executors, their Python processes and suspended processes."""
         masters = [self._master] if self._master else []
         end_with_descendants([*(worker.process for worker in self.workers), *masters])
 
@@ -187,7 +187,7 @@ class SparkCluster:
         self.wait_for_workers(0)
 
     def _alive_workers(self) -> int | None:
-        """The master's report; None while it does not answer."""
+        """Return the number of live workers in the master's report; None while it does not answer."""
         try:
             with urlopen(f"http://127.0.0.1:{self._report}/json/", timeout=5) as answer:
                 return msgspec.json.decode(answer.read(), type=_Answer).aliveworkers
@@ -201,11 +201,11 @@ class SparkCluster:
 
 
 class _Died(EnvironmentProblem):
-    """The master ended at its start: most likely another process took its port."""
+    """The master ended at its start: most likely another process uses its port."""
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Variables of master and workers; writes the settings files that they name, readable by this user alone."""
+    """Return the variables of master and workers; write their settings files, readable by this user alone."""
     configuration = folder / "conf"
     configuration.mkdir(mode=0o700, exist_ok=True)
     settings = configuration / "spark-defaults.conf"
@@ -217,7 +217,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "SPARK_CONF_DIR": str(configuration),
         "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
         "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_JAVA_OPTIONS} {CLOSED_OPTIONS} {RECOVERY_OPTIONS.format(folder / 'known')}",
-        "SPARK_LOCAL_IP": "127.0.0.1",  # the pages of master and workers listen there only
+        "SPARK_LOCAL_IP": "127.0.0.1",  # the pages of master and workers listen only there
     }
 
 

@@ -1,4 +1,4 @@
-"""Spellings of a number: with zeros before and behind it, with a sign, with an exponent."""
+"""Spellings of a number: with leading and trailing zeros, a sign, an exponent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def spell(draw: st.DrawFn, number: Decimal) -> str:
-    """A text of this number."""
+    """Draw a spelling of this number."""
     text = f"{abs(number):f}"
     shift = draw(st.one_of(st.just(0), st.integers(-30, 30)))
     if shift:

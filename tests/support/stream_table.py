@@ -1,4 +1,4 @@
-"""A stream's real tables, filled by batches of many small files, as the engine leaves them."""
+"""A stream's real tables, filled by batches of many small files, as the engine writes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Place(msgspec.Struct):
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """A column of every kind."""
+    """A row with a column of every kind."""
 
     number: int
     value: float | None
@@ -52,7 +52,7 @@ class Reading(msgspec.Struct, kw_only=True):
 
 
 def reading(partition: Partition, offset: int, row: int) -> Reading:
-    """The row of a message: another for each place, with nulls, empty and repeated values."""
+    """Make the row of a message: distinct for each place, with nulls, empty and repeated values."""
     number = offset * 31 + row * 7 + partition[1]
     return Reading(
         number=number,
@@ -98,7 +98,7 @@ class StreamTable:
         return self.output.commit(commit_batch(self._writer, batch))
 
     def file(self, messages: Mapping[Partition, int], hour: str = HOUR) -> DataFile:
-        """Write, but do not commit, the next messages of some partitions."""
+        """Write the next messages of some partitions without a commit."""
         places = [place for partition in sorted(messages) for place in self._places(partition, messages[partition])]
         return self.write(places, hour)
 
@@ -123,7 +123,7 @@ class StreamTable:
         self.output.commit(commit_closed_hour(hour))
 
     def _places(self, partition: Partition, messages: int) -> list[Identity]:
-        """Every third message gives two rows, every fifth none."""
+        """Every third message has two rows, every fifth none."""
         first = self._next.get(partition, 100)
         self._next[partition] = first + messages
         rows = {offset: 0 if offset % 5 == 0 else 1 + (offset % 3 == 0) for offset in range(first, first + messages)}
@@ -131,27 +131,27 @@ class StreamTable:
 
 
 def live_files(folders: StreamFolders) -> list[str]:
-    """Paths of the live files, relative to the table."""
+    """Return the paths of the live files, relative to the table."""
     actions = pa.table(DeltaTable(folders.table).get_add_actions())
     return sorted(map(str, actions.column("path").to_pylist()))
 
 
 def read_file(folders: StreamFolders, path: str) -> pa.Table:
-    """All rows of one file, in its own order."""
+    """Read all rows of one file, in the file's order."""
     return pq.ParquetFile(folders.table / path).read()
 
 
 def identities(rows: pa.Table) -> list[Identity]:
-    """Identity of each row, in the rows' order."""
+    """Return the identity of each row, in the order of the rows."""
     return list(zip(*(rows.column(name).to_pylist() for name in IDENTITY), strict=True))
 
 
 def stored_rows(folders: StreamFolders) -> list[dict[str, Any]]:
-    """All rows of the table by a reader without any code of the product, ordered by identity."""
+    """Read all rows of the table without code of the product, ordered by identity."""
     table = DeltaTable(folders.table).to_pyarrow_table()
     return sorted(table.to_pylist(), key=lambda row: [row[name] for name in IDENTITY])
 
 
 def files_on_disk(folders: StreamFolders) -> list[str]:
-    """All data files that lie in the table's folder, committed or not."""
+    """List all data files in the table's folder, committed or not."""
     return sorted(str(path.relative_to(folders.table)) for path in folders.table.glob("commit_hour=*/*.parquet"))

@@ -1,4 +1,4 @@
-"""The token service of a cloud (STS): issues tokens for requests that are signed by the machine's credentials."""
+"""The token service of a cloud (STS): it issues tokens for requests signed with the machine's credentials."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StsServer:
 
     Attributes:
         address: Its address.
-        requests: The parameters of the requests with a right signature.
+        requests: The parameters of the requests with a valid signature.
         refused: Number of requests with a wrong signature.
     """
 
@@ -44,7 +44,7 @@ class StsServer:
 
 @contextlib.contextmanager
 def run_sts_server(tokens: TokenServer) -> Iterator[StsServer]:
-    """Answer until the end of the block, with tokens of an issuer."""
+    """Serve tokens of an issuer until the block ends."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     service = StsServer(f"http://127.0.0.1:{server.server_address[1]}")
     server.RequestHandlerClass = _make_handler(service, tokens)
@@ -60,10 +60,10 @@ def run_sts_server(tokens: TokenServer) -> Iterator[StsServer]:
 
 def _make_handler(service: StsServer, tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        """One request for a token."""
+        """A request for a token."""
 
         def do_POST(self) -> None:
-            """Check the signature, and answer."""
+            """Check the signature and answer."""
             body = self.rfile.read(int(self.headers["Content-Length"]))
             is_signed = self.headers["Authorization"] == sign_again(service.address, dict(self.headers), body)
             service.refused += not is_signed
@@ -78,13 +78,13 @@ def _make_handler(service: StsServer, tokens: TokenServer) -> type[BaseHTTPReque
             self.wfile.write(answer if is_signed else b" " * len(answer))
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base's names
-            """Nothing on the error stream."""
+            """Log nothing."""
 
     return Handler
 
 
 def sign_again(address: str, headers: dict[str, str], body: bytes) -> str:
-    """The header Authorization of a request that its sender signed with the credentials of the tests."""
+    """Return the Authorization header of a request signed with the credentials of the tests."""
     given = headers["Authorization"]
     names = given.partition("SignedHeaders=")[2].partition(",")[0].split(";")
     lower = {name.lower(): value for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""Syntax trees of files, parsed once a process."""
+"""Syntax trees of files, parsed once for each process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 @cache
 def parse_file(path: Path) -> ast.Module:
-    """The tree of a file, which several rules read: do not change it."""
+    """Return the tree of a file. Do not change it: several rules share it."""
     return ast.parse(path.read_text(), filename=str(path))
 
 
 @cache
 def list_nodes(path: Path) -> tuple[ast.AST, ...]:
-    """All nodes of a file."""
+    """Return all nodes of a file."""
     return tuple(ast.walk(parse_file(path)))

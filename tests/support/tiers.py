@@ -1,4 +1,4 @@
-"""The tiers of a parametrized test: some cases guard each change, and all of them are in the slow tier."""
+"""The tiers of a parametrized test: some cases run for each change, all cases in the slow tier."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from _pytest.mark.structures import ParameterSet
 
 
 def first_usual(count: int, cases: Collection[object]) -> list[object]:
-    """The cases of a test, of which `count` are usual and the others slow.
+    """Return the cases with all but the first `count` marked as slow.
 
     Args:
         count: Number of usual cases: the first that are not slow already.
-        cases: All of them, a tuple for several names.
+        cases: All cases, a tuple for several names.
     """
     usual = [case for case in cases if not _is_slow(case)]
     slow = [case for case in cases if _is_slow(case)]
@@ -21,11 +21,11 @@ def first_usual(count: int, cases: Collection[object]) -> list[object]:
 
 
 def keep_usual(usual: Collection[object], cases: Collection[object]) -> list[object]:
-    """The cases of a test, of which those of `usual` are usual and the others slow.
+    """Return the cases with all but those in `usual` marked as slow.
 
     Args:
         usual: The usual cases.
-        cases: All of them, a tuple for several names.
+        cases: All cases, a tuple for several names.
     """
     assert set(usual) <= set(cases), f"no cases: {set(usual) - set(cases)}"
     return [case if case in usual else _make_slow(case) for case in cases]

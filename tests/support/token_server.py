@@ -1,4 +1,4 @@
-"""An issuer of tokens by OpenID Connect's client credentials, over TLS, whose public keys are a file for the broker."""
+"""An issuer of OpenID Connect tokens by client credentials, over TLS. The broker reads its public keys from a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENT = "stream-client"
 CLIENT_PHRASE = "client-passphrase+/="
 AUDIENCE = "kafka"
 RESOURCE = "api://kafka"
-"""The application whose tokens a machine in a cloud may get."""
+"""The application for which a machine in a cloud may get tokens."""
 KEYS = "keys.json"
 PATH = "/oauth2/v2.0/token"
 KEY_ID = "of-the-tests"
@@ -35,7 +35,7 @@ class TokenServer:
     """The issuer.
 
     Attributes:
-        port: Its port on the loopback.
+        port: Its port on loopback.
         life_seconds: Life of a token.
         issued: Number of tokens.
         refusal: Status of all further answers; 0 issues tokens.
@@ -58,7 +58,7 @@ class TokenServer:
         return f"https://127.0.0.1:{self.port}{PATH}"
 
     def issue(self) -> str:
-        """A signed token."""
+        """Issue a signed token."""
         self.issued += 1
         now = int(time.time())
         claims = {"sub": CLIENT, "aud": self.audience, "iss": self.url, "scope": "streams"}
@@ -79,10 +79,10 @@ def _encode_number(value: int) -> str:
 
 @contextlib.contextmanager
 def run_token_server(folder: Path) -> Iterator[TokenServer]:
-    """Write the public key for the broker, and answer until the end of the block.
+    """Write the public key for the broker, and answer until the block ends.
 
     Args:
-        folder: Has tokens.pem, the certificate and key of the server; gets the file `KEYS`.
+        folder: Contains tokens.pem, the certificate and key of the server; the file `KEYS` is written to it.
     """
     key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
     numbers = key.public_key().public_numbers()
@@ -106,7 +106,7 @@ def run_token_server(folder: Path) -> Iterator[TokenServer]:
 
 
 class _Answering(BaseHTTPRequestHandler):
-    """Answers in JSON."""
+    """A handler that answers in JSON."""
 
     def _answer(self, status: int, content: dict[str, object], **headers: str) -> None:
         body = json.dumps(content).encode()
@@ -119,11 +119,11 @@ class _Answering(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base's names
-        """Nothing on the error stream."""
+        """Log nothing."""
 
 
 def answer_machine(tokens: TokenServer, path: str, header: str | None) -> tuple[int, dict[str, object]]:
-    """The answer of the metadata service of a machine in a cloud: status and content."""
+    """Return the answer of a cloud machine's metadata service: status and content."""
     if header != "true" or f"resource={RESOURCE}" not in path:
         return 400, {"error": "invalid_request", "error_description": "no header, or another resource"}
     return 200, {"access_token": tokens.issue(), "expires_in": str(tokens.life_seconds)}
@@ -133,10 +133,10 @@ def _make_handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
     expected = "Basic " + base64.b64encode(f"{CLIENT}:{CLIENT_PHRASE}".encode()).decode()
 
     class Handler(_Answering):
-        """One request for a token."""
+        """A request for a token."""
 
         def do_POST(self) -> None:
-            """Answer as an issuer does."""
+            """Answer as an issuer."""
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             tokens.scopes += form.get("scope", [])
             if tokens.redirect:
@@ -150,7 +150,7 @@ def _make_handler(tokens: TokenServer) -> type[BaseHTTPRequestHandler]:
                 self._answer(200, {"access_token": tokens.issue(), **life})
 
         def do_GET(self) -> None:
-            """Answer as the metadata service of a machine in a cloud does."""
+            """Answer as the metadata service of a cloud machine."""
             self._answer(*answer_machine(tokens, self.path, self.headers["Metadata"]))
 
     return Handler

@@ -1,4 +1,4 @@
-"""Search for a text in everything below a folder: bytes, decoded Parquet, decompressed state."""
+"""Search for a text in all files below a folder: bytes, decoded Parquet, decompressed state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FRAME = b"\x28\xb5\x2f\xfd"
 
 
 def find_traces(root: Path, text: str) -> list[str]:
-    """The files below a folder in which a text is, relative to it, and those whose names have it."""
+    """List the files below a folder that contain a text in content or name, relative to the folder."""
     return [str(path.relative_to(root)) for path in sorted(root.rglob("*")) if _holds(path, text)]
 
 
@@ -28,7 +28,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _has(content: bytes, text: str) -> bool:
-    """Whether bytes have a text, in the encodings of files and of JSON; a part of it in base64."""
+    """Whether bytes contain a text in the encodings of files and JSON, or a part of it in base64."""
     encoded = text.encode()
     inside = base64.b64encode(encoded[: len(encoded) // 3 * 3])
     return encoded in content or inside in content or text.encode("utf-16-le") in content
@@ -49,7 +49,7 @@ def _decode(path: Path) -> Iterator[bytes]:
 
 
 def _read_parquet(path: Path) -> bytes:
-    """Values and statistics of all columns, as text; nothing of a torn file."""
+    """Return values and statistics of all columns as text; empty for a torn file."""
     try:
         with pq.ParquetFile(path) as parquet:
             rows = parquet.read().to_pylist()

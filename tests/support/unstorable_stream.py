@@ -1,4 +1,4 @@
-"""Streams whose states take any value: also a number of 70 bits, and a time before the year 1."""
+"""Streams whose states accept any value, such as a number of 70 bits or a time before the year 1."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class History(msgspec.Struct):
 
 
 class Seen(msgspec.Struct):
-    """A row that any message gives."""
+    """The row of a message."""
 
     seq: int
     before: int
 
 
 class KeepHistory(Transform[Measured, History, Seen]):
-    """Keeps all values, whatever they are; the rows have only the numbers."""
+    """Store all values; rows contain only the numbers."""
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         """The session is the key."""
@@ -48,7 +48,7 @@ class KeepHistory(Transform[Measured, History, Seen]):
         return History({message.seq: message.value}, [message.at])
 
     def on_update(self, state: History, message: Measured, record: Record) -> list[Seen]:
-        """The row of a message."""
+        """Emit the row of a message."""
         state.values[message.seq] = message.value
         state.times.append(message.at)
         return [Seen(message.seq, len(state.values) - 1)]
@@ -61,7 +61,7 @@ class Table(msgspec.Struct):
 
 
 class KeepTable(Transform[Measured, Table, Seen]):
-    """Keeps the values alone."""
+    """Store only the values, without times."""
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         """The session is the key."""
@@ -72,16 +72,16 @@ class KeepTable(Transform[Measured, Table, Seen]):
         return Table(MapState({message.seq: message.value}))
 
     def on_update(self, state: Table, message: Measured, record: Record) -> list[Seen]:
-        """The row of a message."""
+        """Emit the row of a message."""
         state.values[message.seq] = message.value
         return [Seen(message.seq, len(state.values) - 1)]
 
 
 def histories(integrity: IntegrityClass, pattern: str = "histories") -> Stream[Measured, History, Seen]:
-    """The stream with the values in a dict."""
+    """Return the stream with the values in a dict."""
     return Stream(name="histories", topics=Topics(pattern=pattern), transform=KeepHistory(), integrity=integrity)
 
 
 def tables(integrity: IntegrityClass) -> Stream[Measured, Table, Seen]:
-    """The stream with the values in a table."""
+    """Return the stream with the values in a table."""
     return Stream(name="histories", topics=Topics(pattern="histories"), transform=KeepTable(), integrity=integrity)

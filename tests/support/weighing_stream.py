@@ -1,6 +1,6 @@
-"""A stream whose fold reads a table of weights, which changes while the stream runs; and what the fold must make of it.
+"""A stream that reads a table of weights, which changes while the stream runs; and the expected rows.
 
-The fold adds a value times the weight of its name, so that rows and state depend on the version of the table.
+The fold adds a value times the weight of its name, so rows and state depend on the version of the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.adding_stream import Adding, Panel, Reading, Snapshot, Update
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """What a value of a name counts."""
+    """The weight of a name's values."""
 
     name: str
     factor: int
@@ -31,10 +31,10 @@ WEIGHTS = Lookup("weights", "weights", key="name", row=Weight)
 
 
 class Weighing(Adding):
-    """Adds weighted values by name; a name without a weight counts nothing."""
+    """Add weighted values by name; a name without a weight counts as zero."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Emit a row for each value."""
         for name, added in message.values.items():
             weight = WEIGHTS.get(name)
             state.values[name] = state.values.get(name, 0) + added * (0 if weight is None else weight.factor)
@@ -42,7 +42,7 @@ class Weighing(Adding):
 
 
 def weighing(pattern: str) -> Stream[Snapshot | Update, Panel, Reading]:
-    """The stream over the topics of one test."""
+    """Return the stream over the topics of one test."""
     return Stream(
         name="weighing",
         topics=Topics(pattern=pattern),
@@ -53,19 +53,19 @@ def weighing(pattern: str) -> Stream[Snapshot | Update, Panel, Reading]:
 
 
 def write_weights(table: Path, weights: Mapping[str, int]) -> int:
-    """Write a new version of the table; gives its number."""
+    """Write a new version of the table and return its number."""
     rows = pa.table({"name": [*weights], "factor": [*weights.values()], "note": ["not read" for _ in weights]})
     write_deltalake(table, rows, mode="overwrite")
     return DeltaTable(table).version()
 
 
 def vacuum(table: Path) -> None:
-    """Delete the files that the newest version does not have."""
+    """Delete the files that are not in the newest version."""
     DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
 
 def weighed(messages: Sequence[tuple[bytes, Mapping[str, int]]]) -> list[tuple[object, ...]]:
-    """The rows, as `COLUMNS`, of the messages of one session, each with its weights, by a fold of plain Python."""
+    """Fold the messages of one session, each with its weights, to rows as `COLUMNS`, in plain Python."""
     rows: list[tuple[object, ...]] = []
     state: dict[str, int] = {}
     for offset, (value, weights) in enumerate(messages):

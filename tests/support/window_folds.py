@@ -1,4 +1,4 @@
-"""Streams of windows: the values of each window as a list, and the windows by their plain definition."""
+"""Streams of windows that list the values of each window, and the expected windows by their definition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Value(msgspec.Struct):
 
 
 class Values(msgspec.Struct):
-    """The values of a window, in the order in which they came."""
+    """The values of a window, in the order of arrival."""
 
     start: datetime
     end: datetime
@@ -52,49 +52,49 @@ class Values(msgspec.Struct):
 
 
 class ListFold(WindowFold[Value, list[int], Values]):
-    """Keeps all values of a window."""
+    """Keep all values of a window."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """The session is the key."""
         return Envelope(record.key_text, message.kind, event_time_us=message.t * 1_000_000)
 
     def create(self) -> list[int]:
-        """No value."""
+        """Start without values."""
         return []
 
     def add(self, value: list[int], message: Value) -> list[int]:
-        """One more."""
+        """Append the value."""
         return [*value, message.v]
 
     def merge(self, first: list[int], second: list[int]) -> list[int]:
-        """One behind the other."""
+        """Concatenate."""
         return first + second
 
     def emit(self, window: Window, value: list[int]) -> Values:
-        """All of them."""
+        """Emit all values."""
         return Values(window.start, window.end, window.messages, value)
 
 
 class Tumbling(ListFold):
-    """Twenty seconds, from the third second on."""
+    """Windows of twenty seconds, from the third second on."""
 
     windows = TumblingWindows(20 * SECOND, offset=3 * SECOND, lateness=LATENESS)
 
 
 class Sliding(ListFold):
-    """Thirty seconds, every twenty."""
+    """Windows of thirty seconds, every twenty."""
 
     windows = SlidingWindows(30 * SECOND, 20 * SECOND, lateness=LATENESS)
 
 
 class Silence(ListFold):
-    """Up to fifteen seconds of silence."""
+    """Sessions with up to fifteen seconds of silence."""
 
     windows = SessionWindows(15 * SECOND, lateness=LATENESS)
 
 
 class Counting(ListFold):
-    """Three messages."""
+    """Windows of three messages."""
 
     windows = CountWindows(3)
 
@@ -115,7 +115,7 @@ def a_stream(
     event_time: EventTime | None = None,
     pattern: str = "windows",
 ) -> Stream[Value, WindowState[list[int]], Values]:
-    """The stream of a fold."""
+    """Return the stream of a fold."""
     return Stream(
         name="windows",
         topics=Topics(pattern=pattern),
@@ -129,17 +129,17 @@ STRICT = Strict(evidence=LogOnly(), on_violation=Suspend(), session_start=Sessio
 
 
 def strict_windows(pattern: str) -> Stream[Value, WindowState[list[int]], Values]:
-    """A stream that suspends a partition for a message that cannot be decoded."""
+    """Return a stream that suspends a partition for a message that cannot be decoded."""
     return a_stream(Tumbling(), STRICT, pattern=pattern)
 
 
 def accepting_windows(pattern: str) -> Stream[Value, WindowState[list[int]], Values]:
-    """The same, and accepts what it loses by that."""
+    """Return a stream that suspends a partition and accepts the loss."""
     return a_stream(Tumbling(), replace(STRICT, on_violation=Suspend(accept_loss=True)), pattern=pattern)
 
 
 def disordered(steps: list[tuple[str, int, int]]) -> Sent:
-    """Messages by (session, step of the newest time, distance behind it): none is later than the lateness."""
+    """Make messages from (session, step of the newest time, distance behind it), all within the lateness."""
     newest, sent = 0, Sent()
     for number, (session, step, back) in enumerate(steps):
         newest += step
@@ -148,7 +148,7 @@ def disordered(steps: list[tuple[str, int, int]]) -> Sent:
 
 
 def expected_of(windows: Windows, sent: Sent) -> Counter[tuple[int, int, tuple[int, ...]]]:
-    """Each window with its values, however they came."""
+    """Return each window with its values, sorted."""
     found: Counter[tuple[int, int, tuple[int, ...]]] = Counter()
     for session in {each[0] for each in sent}:
         own = [(t, v) for name, t, v in sent if name == session]
@@ -173,10 +173,10 @@ def _spans_of(windows: Windows, times: list[int]) -> list[tuple[int, int]]:
 
 
 class Picky(Silence):
-    """Refuses one value."""
+    """Sessions that refuse some values."""
 
     def add(self, value: list[int], message: Value) -> list[int]:
-        """One more, unless its number is a multiple of 13."""
+        """Append the value, unless it is a multiple of 13."""
         if message.v % REFUSED == 0:
             raise ValueError(message.v)
         return super().add(value, message)

@@ -1,6 +1,6 @@
-"""A real YARN on this machine: ResourceManager and one NodeManager, loopback only, gone with their owner.
+"""A real YARN on this machine: ResourceManager and one NodeManager on loopback, which end with their owner.
 
-The daemons are those of a distribution, from the jar that Hadoop publishes for tests and those inside pyspark.
+The daemons are those of a distribution, from the jar that Hadoop publishes for tests and the jars in pyspark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOCK = Path(__file__).with_name("yarn.lock")
 DAEMONS = "org.apache.hadoop.yarn.server"
 JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 QUEUE = "streams"
-"""As docs/cluster.md names it."""
+"""The queue's name in docs/cluster.md."""
 START_SECONDS_MAX = 180
 POLL_SECONDS = 0.2
 LOG_TAIL_LINES = 25
@@ -99,15 +99,15 @@ class YarnCluster:
         return self.folder / "conf"
 
     def processes(self) -> list[int]:
-        """Process ids of its daemons and all below them."""
+        """List the process ids of its daemons and their descendants."""
         return [*(daemon.pid for daemon in self._daemons), *self._list_containers()]
 
     def executors(self) -> list[int]:
-        """Process ids of the live JVMs of its executors."""
+        """List the process ids of the live JVMs of its executors."""
         return [pid for pid in self._list_containers() if _is_executor(pid)]
 
     def stop(self) -> None:
-        """End all, containers and their Python included."""
+        """End all processes, including containers and their Python processes."""
         end_with_descendants(self._daemons)
 
     def __enter__(self) -> Self:
@@ -168,7 +168,7 @@ class YarnCluster:
             time.sleep(POLL_SECONDS)
 
     def _count_nodes(self) -> int | None:
-        """The ResourceManager's report; None while it does not answer."""
+        """Return the number of active nodes in the ResourceManager's report; None while it does not answer."""
         port = self._ports["yarn.resourcemanager.webapp.address"]
         try:
             with urlopen(f"http://127.0.0.1:{port}/ws/v1/cluster/metrics", timeout=5) as answer:
@@ -185,7 +185,7 @@ class YarnCluster:
 
 
 def _is_executor(pid: int) -> bool:
-    """Whether a process is the JVM of an executor: the shells of its container have the same words."""
+    """Whether a process is an executor's JVM: the shells of its container have the same words in their commands."""
     try:
         process = psutil.Process(pid)
         return process.name() == "java" and any(EXECUTOR_MARK in word for word in process.cmdline())
