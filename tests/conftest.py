@@ -1,7 +1,7 @@
-"""Shared parts of the tests: how properties are tried, how tests are spread over workers, a real Kafka, a Spark.
+"""Shared parts of the tests: profiles of properties, distribution over workers, Kafka, and Spark.
 
-`make test` runs several workers. Each has one broker and at most one Spark, started if a test asks for it; the tests
-of a module stay together, because its fixtures are made once a worker, and modules that need Spark make two groups.
+`make test` runs several workers. Each has one broker and at most one Spark, started at the first request of a test. The
+tests of a module run in one worker, which sets up its fixtures once. Modules that need Spark form two groups.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tests.support.stream_table import StreamTable
 
 
-# No deadline: a busy machine is no error. The same examples each time, so that a failure is due to a
-# change; `pytest --hypothesis-profile search` tries others, and more of them.
+# No deadline: a busy machine is not an error. The examples are the same in each run, so that a failure is due to a
+# change; `pytest --hypothesis-profile search` tries other and more examples.
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=20)
 settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=100)  # `make test-all`
 settings.register_profile("search", deadline=None, max_examples=1_000)
@@ -44,8 +44,10 @@ for output in ("MARKET_DATABASE", "MARKET_ALERTS"):
 
 
 WORKERS_MIN, WORKERS_MAX = 3, 8
-"""Three workers more than cores, because tests wait for Kafka and Dagster longer than they compute: 4 kept 1.3 of 2
-cores at work. Each takes up to 2 GB."""
+"""Cores plus three, because tests wait for Kafka and Dagster longer than they compute.
+
+Four workers used 1.3 of 2 cores. Each worker takes up to 2 GB.
+"""
 
 QUALITY_MODULES = (
     "tests/features/quality/test_asset_checks.py",
@@ -58,7 +60,7 @@ QUALITY_MODULES = (
     "tests/correctness/walk/test_checks.py",
     "tests/house/benchmarks/test_quality.py",
 )
-"""They run in one worker: Great Expectations costs 7 s of CPU to import, a Spark 10 to 17 s to start."""
+"""They run in one worker: Great Expectations costs 7 s of CPU to import, and Spark 10 to 17 s to start."""
 
 SPARK_MODULES = (
     *QUALITY_MODULES,
@@ -79,8 +81,11 @@ SPARK_MODULES = (
     "tests/integration/cluster/test_worker_daemon.py",
     "tests/integration/security/test_listeners.py",
 )
-"""Those about quality run in one worker, the others in a second one: in a single one they were a third of all CPU time,
-and the end of the suite waited for it alone. A second Spark is less than that."""
+"""Quality modules share one worker and the other Spark modules a second.
+
+In a single worker they took a third of all CPU time, and the suite had to wait for it at the end. A second Spark costs
+less.
+"""
 
 HARMED_MODULES = (
     "tests/faults/matrix/test_cut_logs.py",
@@ -105,7 +110,7 @@ TYPED_MODULES = (
     "tests/extensions/pages/test_pages.py",
     "tests/features/inference/test_new_command.py",
 )
-"""They run in one worker: mypy takes 9 s of CPU to read the library, and 1 s when its cache has it."""
+"""They run in one worker: mypy takes 9 s of CPU to read the library, and 1 s with a filled cache."""
 
 LONGEST_MODULES = (
     "tests/integration/orchestration/test_daily_operation.py",
@@ -126,7 +131,7 @@ LONGEST_MODULES = (
     "tests/integration/operations/test_doctor.py",
     "tests/correctness/verify/test_clean_tables.py",
 )
-"""By measured CPU time, from 90 seconds down to 15; Dagster's day waits longer than it computes."""
+"""By measured CPU time, from 90 seconds down to 15; the daily operation of Dagster waits longer than it computes."""
 
 SCOPES = {
     **dict.fromkeys(SPARK_MODULES, "spark"),
@@ -136,23 +141,23 @@ SCOPES = {
     **dict.fromkeys(TYPED_MODULES, "typed"),
 }
 FIRST_MODULES = (LONGEST_MODULES[0], *SPARK_MODULES, *STORE_MODULES, *LONGEST_MODULES[1:], *HARMED_MODULES)
-"""What takes longest begins first, so that no worker is left alone with it at the end."""
+"""The longest modules start first, so that no worker runs them alone at the end."""
 
 MARKERS = {
     "broker": {"broker", "harmed_broker", "own_broker", "secured", "installation"},
     "spark": {"shared_spark"},
 }
-"""Each marker with the fixtures of which one sets it."""
+"""Markers by the fixtures that set them."""
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """How many workers `-n auto` means: 5 on 2 cores."""
+    """Return the number of workers for `-n auto`: 5 on 2 cores."""
     return max(WORKERS_MIN, min(WORKERS_MAX, len(os.sched_getaffinity(0)) + 3))
 
 
 @pytest.fixture(autouse=True)
 def _own_code() -> Iterator[None]:
-    """A command that a test calls in this process chooses the code of the process, until the end of the test."""
+    """Forget the code copies that a test's commands registered in this process at the end of the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockstep.model.code_version._IMPORTED", {})
         yield
@@ -160,7 +165,7 @@ def _own_code() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_repetitions() -> Iterator[None]:
-    """Spare repetitions of each test: the parser of all commands, and most full collections.
+    """Avoid repeated work of each test: the parser of all commands, and most full collections.
 
     The process of many tests grows by more than tasks, and a full collection visits the objects of all modules.
     """
@@ -176,10 +181,10 @@ def _quick_repetitions() -> Iterator[None]:
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same
-    """Gives a worker a module at a time, in the order in which they were collected; those with Spark as one."""
+    """Assigns modules to workers in the order of collection; each group of `SCOPES` counts as one module."""
 
     def __init__(self, config: pytest.Config, log: object) -> None:
-        """Keep the order of collection, which begins with what takes longest."""
+        """Keep the order of collection, which starts with the longest modules."""
         config.option.loadscopereorder = False
         super().__init__(config, log)
 
@@ -189,12 +194,12 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]  # the same
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByModule:
-    """One way to spread tests, whatever `--dist` says."""
+    """Use this scheduler for any value of `--dist`."""
     return ByModule(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs a broker or Spark, by the fixtures asked for; in a worker, put what takes longest first."""
+    """Mark tests that need a broker or Spark, by their fixtures; in a worker, put the longest modules first."""
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
         for marker, fixtures in MARKERS.items():
@@ -209,7 +214,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave what is collected to the end of the process: searching it for garbage costs each worker a second."""
+    """Exclude collected objects from garbage collection: searching them costs each worker a second."""
     gc.disable()
     try:
         return (yield)
@@ -219,14 +224,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure() -> None:
-    """Let the end of the process free what was kept from the collector: DuckDB reports the rest as its own leaks."""
+    """Let the end of the process free the excluded objects: DuckDB reports the rest as its own leaks."""
     if "duckdb" in sys.modules:
         gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A slow test that is skipped fails: whoever runs them has what they need, strace and mounts, and wants a proof."""
+    """Fail a slow test that is skipped: a run of slow tests requires strace and mounts, and must prove each fault."""
     report = yield
     if report.skipped and item.get_closest_marker("slow") is not None and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
@@ -239,20 +244,20 @@ def _module(item: pytest.Item) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the markers mean that are not the project's own."""
+    """Describe the markers of these tests."""
     config.addinivalue_line(
         "markers", "fault(*ids): proves faults of the matrix by their ids (tests/faults/matrix/matrix.py)"
     )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Golden texts are compared; written only when somebody says so."""
+    """Add the option that writes golden texts; without it, they are compared."""
     parser.addoption("--write-golden", action="store_true", help="write the golden texts and results again")
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A real single-node Kafka, shared: keep to topics below `topic_family`, and do not stop it."""
+    """A real single-node Kafka, shared: use only topics below `topic_family`, and do not stop it."""
     from lockstep.features.localdev.broker import Broker
 
     with Broker.start(tmp_path_factory.mktemp("kafka")) as running:
@@ -261,7 +266,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def harmed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A second one, for tests that kill it or take its files: each leaves it running, its own topics as they are."""
+    """A second broker for tests that kill it or delete its files.
+
+    Each leaves it running, and its own topics unchanged.
+    """
     from lockstep.features.localdev.broker import Broker
 
     with Broker.start(tmp_path_factory.mktemp("harmed_kafka")) as running:
@@ -276,7 +284,7 @@ def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_spark() -> Iterator[SparkSession]:
-    """The one Spark of this process, started as a run starts it: there can be no second one."""
+    """The only Spark of this process, started as a run starts it: a process cannot have a second."""
     from pyspark.sql import SparkSession
 
     from lockstep.settings import SparkSettings
@@ -290,7 +298,7 @@ def shared_spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def spark(shared_spark: SparkSession) -> SparkSession:
-    """A session for many tiny queries: compiling each would take most of the time. Runs take `shared_spark`."""
+    """A session for many tiny queries: compiling each would take most of the time. Runs use `shared_spark`."""
     session = shared_spark.newSession()
     for name, value in (
         ("spark.sql.shuffle.partitions", "1"),
@@ -304,14 +312,14 @@ def spark(shared_spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def topic_family(request: pytest.FixtureRequest) -> str:
-    """A prefix for topic names that no other test uses, for example `a_late_update_3f2a9c1b`."""
+    """A unique prefix for topic names, for example `a_late_update_3f2a9c1b`."""
     name = re.sub(r"[^a-z0-9_]", "_", request.node.name.lower())[:60]
     return f"{name}_{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def feed(broker: Broker, topic_family: str) -> Feed:
-    """A producer to topics of this test's own."""
+    """A producer to topics of this test."""
     from tests.support.feed import Feed
 
     return Feed(broker.bootstrap_servers, topic_family)
@@ -319,7 +327,7 @@ def feed(broker: Broker, topic_family: str) -> Feed:
 
 @pytest.fixture
 def runs(feed: Feed, tmp_path: Path) -> LocalRuns:
-    """Runs of the adding stream in this process, over those topics."""
+    """Runs of the adding stream in this process, over the topics of `feed`."""
     from tests.support.adding_stream import adding
     from tests.support.local_runs import LocalRuns
 

@@ -1,16 +1,16 @@
-"""Make the small recordings in binance_l2/ from the whole ones.
+"""Make the small recordings in binance_l2/ from the complete recordings.
 
     python tests/recordings/extract.py SOURCE DESTINATION
 
-Why an extract: the whole recordings are 10 MB. Kept, with the bytes of each kept line unchanged:
+The complete recordings have 10 MB. The extract keeps, with the bytes of each kept line unchanged:
 
-* every snapshot and every depth difference received before KEPT_UNTIL, stale ones too, because
-  whoever replays the recording "as received" needs them;
-* the best-price tickers that an oracle compares a rebuilt book with: for each kept difference the
-  last ticker whose `u` is not beyond the difference's. The other tickers are never looked at.
+* every snapshot and every depth difference received before KEPT_UNTIL, including stale ones: a replay
+  of the recording "as received" needs them;
+* the best-price tickers that an oracle compares with a rebuilt book: for each kept difference the
+  last ticker whose `u` is not beyond the difference's.
 
-Left out: trades, the other tickers, and what came later. Order is kept. The gzip header holds
-neither time nor name, so the same source gives the same file. Needs the standard library only.
+Trades, other tickers and later lines are dropped. The order is kept. The gzip header holds neither time nor name, so
+the same source makes the same file. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Two minutes past midnight hold the file change and the two tickers of spot_btcusdt that never
-# came (00:01:04 and 00:01:05). All five recorded minutes would make 7 MB, these two make 4.7 MB.
+# The two minutes after midnight contain the file change and the two missing tickers of spot_btcusdt (00:01:04 and
+# 00:01:05). All five recorded minutes would make 7 MB; these two make 4.7 MB.
 KEPT_UNTIL = datetime(2024, 8, 9, 0, 2, tzinfo=UTC)
 KEPT_UNTIL_NS = int(KEPT_UNTIL.timestamp()) * 1_000_000_000
 
 
 class Line(NamedTuple):
-    """One recorded line: its bytes, receive time in ns, kind, and the last update id it reflects."""
+    """A recorded line: its bytes, receive time in ns, kind, and the last update id that it reflects."""
 
     raw: bytes
     received_ns: int
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class Extracted(NamedTuple):
-    """What became of one file."""
+    """The extraction of one file."""
 
     name: str
     source_sha256: str
@@ -53,7 +53,7 @@ class Extracted(NamedTuple):
 
 
 def parsed(raw: bytes) -> Line:
-    """Tell a line's kind; the source has four: snapshot, difference, ticker, trade."""
+    """Parse a line. The source has four kinds: snapshot, difference, ticker, trade."""
     received, _, text = raw.partition(b" ")
     message = json.loads(text)
     if "lastUpdateId" in message:
@@ -64,18 +64,18 @@ def parsed(raw: bytes) -> Line:
 
 
 def read(path: Path) -> list[Line]:
-    """All lines of one recording."""
+    """Read all lines of one recording."""
     with gzip.open(path) as recording:
         return [parsed(raw) for raw in recording]
 
 
 def is_book(line: Line) -> bool:
-    """Whether the line belongs to the book itself and came early enough."""
+    """Whether the line belongs to the book and was received before KEPT_UNTIL."""
     return line.kind in {"snapshot", "difference"} and line.received_ns < KEPT_UNTIL_NS
 
 
 def needed_tickers(lines: Iterable[Line]) -> set[int]:
-    """The `u` of each ticker that is the last one not beyond some kept difference."""
+    """Return the `u` of each ticker that is the last not beyond some kept difference."""
     lines = list(lines)
     known = sorted(line.last_id for line in lines if line.kind == "ticker")
     places = {bisect_right(known, line.last_id) for line in lines if is_book(line)}
@@ -89,7 +89,7 @@ def write(path: Path, lines: Iterable[Line]) -> None:
 
 
 def extract_book(days: Iterable[Path], destination: Path) -> list[Extracted]:
-    """Extract all files of one book; a ticker may lie in another file than its difference."""
+    """Extract all files of one book; a ticker may be in another file than its difference."""
     recorded = {path: read(path) for path in days}
     needed = needed_tickers(line for lines in recorded.values() for line in lines)
     done = []
@@ -103,13 +103,13 @@ def extract_book(days: Iterable[Path], destination: Path) -> list[Extracted]:
 
 
 def shown(counts: Counter[str]) -> str:
-    """Counts by kind, in words."""
+    """Describe counts by kind."""
     kinds = ("snapshot", "difference", "ticker", "trade")
     return ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
 
 
 def provenance(original: str, done: Iterable[Extracted]) -> str:
-    """The source's own text, then what was taken from it and how."""
+    """Return the text of the source, followed by the description of the extracts."""
     files = "\n".join(
         f"{one.name}\n  source: {shown(one.source_lines)}; sha256 {one.source_sha256}\n"
         f"  kept:   {shown(one.kept_lines)}"
@@ -126,7 +126,7 @@ def provenance(original: str, done: Iterable[Extracted]) -> str:
 
 
 def main(source: Path, destination: Path) -> None:
-    """Extract every book of a source folder and say where it comes from."""
+    """Extract every book of a source folder, and write the provenance."""
     destination.mkdir(parents=True, exist_ok=True)
     books = sorted({path.name.rpartition("_")[0] for path in source.glob("*.gz")})
     done = [one for book in books for one in extract_book(sorted(source.glob(f"{book}_*.gz")), destination)]

@@ -1,4 +1,4 @@
-"""A project that holds the code of the pages below docs/how-to-add, outside of the library, as a user has it."""
+"""A user's project outside of the library, with the code of the pages below docs/how-to-add."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES = sorted((ROOT / "docs" / "how-to-add").glob("*.md"))
 
 @pytest.fixture(scope="session")
 def blocks() -> dict[str, str]:
-    """The Python blocks of all pages, by the file that their first line names."""
+    """The Python blocks of all pages, by the file named in their first line."""
     found: dict[str, str] = {}
     for page in PAGES:
         found.update(BLOCK.findall(page.read_text()))

@@ -1,4 +1,4 @@
-"""Pages below docs/how-to-add are tested: their code runs in a project as a user has it."""
+"""The code of the pages below docs/how-to-add runs in a user's project."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m tests.faults.crash.driver PATTERN BATCH_MESSAGES
 
-Where Kafka and the tables are comes from the environment, as for every run of lockstep.
+The environment names Kafka and the tables, as for every run of lockstep.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockstep.settings import load_settings
 
 
 def main() -> None:
-    """Run until all that was there at the start is committed."""
+    """Run until all messages available at the start are committed."""
     pattern, batch_messages = sys.argv[1], int(sys.argv[2])
     stream = dataclasses.replace(
         order_books, topics=Topics(pattern=pattern), limits=Limits(batch_messages=batch_messages)

@@ -1,8 +1,8 @@
-"""The moments at which a driver is killed: seen by watching its files, and proven from them afterwards.
+"""The phases of a batch at which a driver is killed: observed in its files, and proven from them after the kill.
 
-A batch leaves traces in this order: its tasks hold the locks of the hot copies; a rows file grows;
-it is finished; a temporary log entry; the entry; the entry of the ledger. What is there after a kill
-therefore says how far the batch was.
+A batch leaves traces in this order: its tasks hold the locks of the hot copies; a rows file grows; the rows file is
+finished; a temporary log entry; the entry; the entry of the ledger. The last trace after a kill thus shows the phase of
+the batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.support.plain_reader import named_files
 
 PARQUET_END = b"PAR1"
 BATCHES_MAX = 4
-"""A moment that does not come within so many batches is given up: others need the rest of the run."""
+"""The watch gives up on a phase after this number of batches: other phases need the rest of the run."""
 ENTRY = re.compile(r"\d{20}\.json")
 
 
 class Phase(Enum):
-    """How far a batch was."""
+    """The phase of a batch."""
 
     PLANNING = "planning: no trace of the next batch"
     FOLDING = "reading and folding: tasks hold the state, nothing is written"
@@ -38,7 +38,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of the stream that is watched."""
+    """The folders of the watched stream."""
 
     table: Path
     ledger: Path
@@ -60,17 +60,17 @@ class Places:
         return int(_head(self.table).get("batch", 0)) if self.log_entry >= 0 else 0
 
     def rows_files(self) -> set[Path]:
-        """All rows files there are, named or not."""
+        """All rows files on disk, committed or not."""
         return set(self.table.glob("commit_hour=*/*.parquet"))
 
     def temporary_entries(self) -> set[str]:
-        """What lies in the log's folder and is no entry."""
+        """Files in the log's folder that are not entries."""
         names = _log_names(self.table)
         return {name for name in names if name.endswith(".tmp") or "#" in name}
 
 
 class Baseline:
-    """What was there before a driver started: left behind by those killed before it."""
+    """The files before a driver starts, left behind by killed drivers."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -80,7 +80,7 @@ class Baseline:
 
 
 class Watch:
-    """Sees the moments of one driver after a given batch, cheaply: called in a tight loop."""
+    """Watches the phases of one driver after a given batch; it is cheap enough for a tight loop."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._places, self._baseline = baseline.places, baseline
@@ -88,7 +88,7 @@ class Watch:
         self._last_entry = self._entry + BATCHES_MAX
 
     def sees(self, aim: Phase) -> bool:
-        """Whether the running batch is at this moment, or too many batches went by without it."""
+        """Whether the running batch is in this phase, or too many batches passed without it."""
         entry = self._places.log_entry
         if entry != self._entry:
             between = aim is Phase.BETWEEN and _ledger_behind(self._places)
@@ -109,11 +109,11 @@ class Watch:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the files say after a driver died.
+    """The result of a kill, read from the files.
 
     Attributes:
         batch: The last batch committed to the output table.
-        phase: How far the next one was.
+        phase: The phase of the next batch.
         evidence: The trace that shows it.
     """
 
@@ -123,7 +123,7 @@ class Proof:
 
 
 class Found:
-    """The traces of a batch, right after its driver died."""
+    """The traces of a batch, immediately after its driver died."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._places, self._baseline = baseline.places, baseline
@@ -134,7 +134,7 @@ class Found:
         return sorted(self._places.rows_files() - self._baseline.rows - named)
 
     def proof(self) -> Proof:
-        """The furthest trace decides."""
+        """Return the phase of the furthest trace."""
         batch, places = self._places.batch, self._places
         held = [path.name for path in places.hot.rglob("*.lock") if _held(path)]
         temporary = sorted(places.temporary_entries() - self._baseline.temporary)
@@ -153,7 +153,7 @@ class Found:
 
 
 def _ledger_behind(places: Places) -> bool:
-    """Whether the file that the newest head names is not in the ledger's log yet."""
+    """Whether the ledger's log lacks the file named by the newest head."""
     named = _head(places.table).get("ledger")
     return named is not None and named["path"] not in _text(places.ledger, _newest(places.ledger))
 
@@ -190,7 +190,7 @@ def _finished(path: Path) -> bool:
 
 
 def _held(path: Path) -> bool:
-    """Whether a living process holds the lock; takes it only for the moment of asking."""
+    """Whether a living process holds the lock; acquires it only for this check."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

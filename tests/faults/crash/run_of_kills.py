@@ -1,4 +1,4 @@
-"""One run over the recordings whose driver is killed with -9 again and again, each time at a chosen moment."""
+"""A run over the recordings whose driver is killed repeatedly with -9, each time at a chosen phase."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[3]
 START_POLL_SECONDS, POLL_SECONDS = 0.05, 0.0005
-"""While Spark starts; and within a batch, where some 10 ms lie between the two commits."""
+"""The first applies while Spark starts, the second within a batch: some 10 ms separate its two commits."""
 AIM_SECONDS_MAX, END_SECONDS_MAX, GONE_SECONDS_MAX = 300.0, 600.0, 30.0
 FIRST_BATCHES = 3
-"""A kill comes only after so many commits of the whole run."""
+"""A kill follows only after this number of commits of the whole run."""
 
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill -9 of the driver.
+    """A kill -9 of the driver.
 
     Attributes:
-        aim: The moment that was waited for.
-        proof: The moment that was hit, by the files.
-        recovery_seconds: From the start of the driver that died to its first commit, Spark's start included.
-        gone_seconds: Until no process of the driver was left.
+        aim: The phase that was awaited.
+        proof: The phase that was hit, by the files.
+        recovery_seconds: From the start of the killed driver to its first commit, including Spark's start.
+        gone_seconds: Time until all processes of the driver had ended.
     """
 
     aim: Phase
@@ -57,9 +57,9 @@ class RunOfKills:
     Attributes:
         folders: The stream's folders.
         local: Root of the hot copies.
-        bootstrap_servers: Where Kafka is.
-        arguments: Of the driver.
-        log: Where the drivers write.
+        bootstrap_servers: The broker.
+        arguments: Arguments of the driver.
+        log: Output of the drivers.
     """
 
     folders: StreamFolders
@@ -71,11 +71,11 @@ class RunOfKills:
 
     @property
     def places(self) -> Places:
-        """What is watched."""
+        """The watched folders."""
         return Places(self.folders.table, self.folders.ledger, self.local / "state")
 
     def kill_at(self, aim: Phase) -> Kill:
-        """Start a driver, let it commit once, kill it at the first moment that looks like the aim."""
+        """Start a driver, let it commit once, and kill it at the first moment that resembles the aim."""
         baseline, began = Baseline(self.places), time.monotonic()
         driver = self._start()
         try:
@@ -100,19 +100,19 @@ class RunOfKills:
         self.wait_until_gone()
 
     def wait_until_gone(self) -> None:
-        """No JVM and no Python worker outlives its driver."""
+        """Wait until all JVMs and Python workers of the drivers have ended."""
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while left := marked(self.mark):
             assert time.monotonic() < deadline, f"still there: {left}"
             time.sleep(0.05)
 
     def tail(self) -> str:
-        """The last lines of the drivers' log."""
+        """Return the last lines of the drivers' log."""
         return "\n".join(self.log.read_text().splitlines()[-25:])
 
     def _start(self) -> subprocess.Popen[bytes]:
         settings = self.log.with_suffix(".toml")
-        settings.touch()  # empty: no settings of whoever runs the tests come in
+        settings.touch()  # empty: the settings of the user who runs the tests do not apply
         environment = {
             "LOCKSTEP_SETTINGS": str(settings),
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap_servers,
@@ -133,7 +133,7 @@ class RunOfKills:
 
 
 def marked(mark: str) -> list[str]:
-    """Processes that inherited the mark, by name and id; what has ended is not there."""
+    """List the living processes that inherited the mark, by name and id."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -141,5 +141,5 @@ def marked(mark: str) -> list[str]:
                 if mark.encode() in (folder / "environ").read_bytes():
                     found.append(f"{(folder / 'comm').read_text().strip()} {folder.name}")
             except OSError:
-                continue  # it ended meanwhile, or belongs to somebody else
+                continue  # it has ended, or belongs to another user
     return found

@@ -1,4 +1,4 @@
-"""The crash test's checker catches what it is there for: each violation, put into a good table, is noticed."""
+"""The crash test's checker notices each violation that is put into a good table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def good(
     broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LocalRuns, dict[str, list[bytes]], dict[Path, bytes]]:
-    """A good table, what its topics hold, and the bytes of its files."""
+    """A good table, the messages of its topics, and the bytes of its files."""
     family, root = "checker", tmp_path_factory.mktemp("checker")
     sent = produced(broker, family, 40)
     stream = dataclasses.replace(order_books, topics=Topics(pattern=rf"{family}\..+"), limits=Limits(batch_messages=30))
@@ -39,7 +39,7 @@ def good(
 
 
 def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
-    """Changes the rows of the last file."""
+    """Return a function that changes the rows of the last file."""
 
     def seed(table: Path) -> None:
         path = table / named_files(table)[-1]
@@ -49,12 +49,12 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
 
 
 def forgotten(table: Path) -> None:
-    """The last commit with rows names none."""
+    """Remove the files from the last commit with rows."""
     rewrite_entry(table, lambda actions: [action for action in actions if "add" not in action])
 
 
 def named_twice(table: Path) -> None:
-    """The last commit with rows names a copy of its file too."""
+    """Add a copy of its file to the last commit with rows."""
 
     def doubled(actions: list[Action]) -> list[Action]:
         (add,) = (action["add"] for action in actions if "add" in action)

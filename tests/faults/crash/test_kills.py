@@ -1,4 +1,4 @@
-"""kill -9 of the driver at every phase of a batch, in one run over the recordings: nothing is lost or doubled."""
+"""kill -9 of the driver at every phase of a batch, in one run over the recordings: no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ALL = (
     Phase.COMMITTING,
 )
 MOST_KILLS = 8
-"""A moment of some milliseconds may be missed; so many more kills are tried until it is hit."""
+"""A phase of some milliseconds may be missed; this many additional kills are tried."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of each recording, in how large batches, with which kills."""
+    """The size of a run: messages of each recording, messages of a batch, and the kills."""
 
     messages: int
     batch_messages: int
@@ -70,7 +70,7 @@ def test_no_kill_of_the_driver_loses_doubles_or_reorders_a_row(
 
 
 def killed(run: RunOfKills, aims: tuple[Phase, ...]) -> list[Kill]:
-    """All aims, then again those that must be hit and were not."""
+    """Kill at all aims, and again at the required phases that were not hit."""
     kills: list[Kill] = []
     todo = list(aims)
     while todo:
@@ -83,7 +83,7 @@ def killed(run: RunOfKills, aims: tuple[Phase, ...]) -> list[Kill]:
 
 
 def assert_all_inside(kills: list[Kill], batches: int) -> None:
-    """Each kill came after the 3rd and before the 3rd-last commit."""
+    """Each kill is after the 3rd and before the 3rd-last commit."""
     committed = [kill.proof.batch for kill in kills]
     assert [number for number in committed if not FIRST_BATCHES <= number <= batches - FIRST_BATCHES] == []
     assert committed == sorted(committed)

@@ -1,4 +1,4 @@
-"""What the crash test feeds, and what it demands of the table at the end."""
+"""The messages of the crash test, and its assertions about the final table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDINGS = Path(__file__).parents[2] / "recordings" / "binance_l2"
 
 
 def produced(broker: Broker, family: str, messages: int) -> dict[str, list[bytes]]:
-    """The recordings, each in a topic of its own; what each topic holds."""
+    """Send each recording to a separate topic; return the messages of each topic."""
     sent = {}
     for book in read_recorded_books(RECORDINGS):
         taken = to_sent(read_recorded_days(RECORDINGS, book)).messages[:messages]
@@ -35,7 +35,7 @@ def produced(broker: Broker, family: str, messages: int) -> dict[str, list[bytes
 
 
 def assert_whole(folders: StreamFolders, sent: dict[str, list[bytes]]) -> None:
-    """The table is the plain fold of the log; the ledger is what the commits name."""
+    """The table equals the plain fold of the log, and the ledger contains the files named by the commits."""
     table = read_table(folders.table)
     expected = {topic: expected_rows(values) for topic, values in sent.items()}
     for topic, rows in expected.items():

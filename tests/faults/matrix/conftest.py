@@ -1,4 +1,4 @@
-"""What was sent, and the drivers that read it, for each test, over topics of its own."""
+"""The sent messages and the drivers of each test, over separate topics."""
 
 from __future__ import annotations
 

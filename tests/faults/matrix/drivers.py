@@ -1,4 +1,4 @@
-"""Drivers in processes of their own: started, killed, stopped, woken and waited for by their tests."""
+"""Drivers in separate processes, which their tests start, kill, stop, wake and await."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def wait_until(met: Callable[[], bool], what: str) -> None:
 
 @dataclass
 class Driver:
-    """A driver process and what it says."""
+    """A driver process and its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     @property
     def said(self) -> str:
-        """All it wrote so far."""
+        """Its output so far."""
         return self.log.read_text(errors="replace")
 
     @property
     def batches(self) -> int:
-        """Batches that it has committed."""
+        """Number of batches that it has committed."""
         return self.said.count("\nbatch ") + self.said.startswith("batch ")
 
     @property
@@ -74,57 +74,57 @@ class Driver:
         return int(next(line for line in self.said.splitlines() if line.startswith("thread: ")).split()[1])
 
     def wait_for_batches(self, count: int) -> None:
-        """Wait until it has committed so many."""
+        """Wait until it has committed this number of batches."""
         wait_until(lambda: self.batches >= count or not self.lives, f"batch {count}")
         assert self.lives, self.said[-3000:]
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it is still running."""
         return self.process.poll() is None
 
     def workers(self) -> list[int]:
-        """Its Python workers and their daemon."""
+        """List its Python workers and their daemon."""
         return [pid for pid in list_descendants(self.process.pid) if _runs(pid, "lockstep.spark.worker_daemon")]
 
     def stop(self) -> None:
-        """SIGSTOP: as a machine that hangs."""
+        """Send SIGSTOP, as if its machine hangs."""
         self.process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, and its end."""
+        """Send SIGKILL and wait for its end."""
         self.process.kill()
         self.process.wait()
 
     def ended(self) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for its end and return its exit code."""
         wait_until(lambda: not self.lives, f"the end of a driver, which says: {self.said[-2000:]}")
         return int(self.process.returncode)
 
 
 @dataclass(frozen=True)
 class WallClock:
-    """How far the clock of a process is off, in a file, so that a test moves it while the process runs."""
+    """The offset of a process's clock, in a file: a test changes it while the process runs."""
 
     file: Path
 
     def set(self, hours: float) -> Self:
-        """Set it ahead of the machine's, or back."""
+        """Set the offset from the machine's clock in hours; negative is behind."""
         new = self.file.with_suffix(".new")
         new.write_text(str(hours))
         new.replace(self.file)
         return self
 
     def read(self) -> float:
-        """By how many seconds it is ahead."""
+        """Return the offset in seconds."""
         return float(self.file.read_text()) * 3600
 
     def follow(self, patch: Callable[[object, str, object], None] = setattr) -> None:
-        """Let the Python code of this process read it: `time`, and `datetime` where lockstep asks it for the time.
+        """Apply the offset to the Python code of this process: `time`, and `datetime` in lockstep's modules.
 
         Files, Kafka and the Delta library keep the clock of the machine.
         """
@@ -138,13 +138,13 @@ class WallClock:
 
 class _MovedDatetime(datetime):
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # as plain as everybody expects
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]  # as plain as expected
         return datetime.fromtimestamp(time.time(), tz)
 
 
 @dataclass
 class Drivers:
-    """All drivers of one stream into one table root; those that still live end with the block."""
+    """All drivers of one stream into one table root; drivers that still run end with the block."""
 
     pattern: str
     bootstrap_servers: str
@@ -163,7 +163,7 @@ class Drivers:
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the tables lie."""
+        """Folders of the stream's tables."""
         return StreamFolders("faulty", self.root / "tables")
 
     @property
@@ -172,22 +172,22 @@ class Drivers:
         return len(heads(self.folders.table)) - 1
 
     def start(self, *arguments: str, before: tuple[str, ...] = (), batch_messages: int = 20) -> Driver:
-        """Start a driver, with arguments of its own, and with a command before it that becomes it."""
+        """Start a driver with additional arguments; `before` is a command that executes it."""
         self.root.mkdir(exist_ok=True)
         log = self.root / f"driver-{len(self.started)}.log"
-        (self.root / "empty.toml").touch()  # no settings of whoever runs the tests come in
+        (self.root / "empty.toml").touch()  # the settings of the user who runs the tests do not apply
         command = [sys.executable, "-m", "tests.faults.matrix.drivers", self.pattern, str(batch_messages), *arguments]
         process = start_child([*before, *command], folder=REPOSITORY, log=log, environment=self._environment())
         self.started.append(Driver(process, log))
         return self.started[-1]
 
     def finish(self) -> None:
-        """A restart by hand that reads all there is, in large batches."""
+        """Restart by hand, and read all messages in large batches."""
         driver = self.start(batch_messages=10_000)
         assert driver.ended() == 0, driver.said[-3000:]
 
     def wait_until_gone(self) -> None:
-        """No process of a driver outlives it for long (I10)."""
+        """Wait until no process of a driver is left (I10)."""
         deadline = time.monotonic() + GONE_SECONDS_MAX
         while left := marked(self.mark):
             assert time.monotonic() < deadline, f"still there: {left}"
@@ -201,7 +201,7 @@ class Drivers:
             "LOCKSTEP_TABLE_ROOT": str(self.root / "tables"),
             "LOCKSTEP_LOCAL_ROOT": str(self.root / "local"),
             "LOCKSTEP_SPARK__MASTER": "local[2,3]",
-            "SPARK_LOCAL_DIRS": str(self.root / "spark"),  # a killed driver does not tidy up
+            "SPARK_LOCAL_DIRS": str(self.root / "spark"),  # a killed driver does not clean up
             "TEST_MARK": self.mark,
         }
 
@@ -214,7 +214,7 @@ def _runs(pid: int, what: str) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there."""
+    """Whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -226,7 +226,7 @@ SOON_SECONDS = 0.1
 
 
 def main() -> None:
-    """Run, and say each batch and the end."""
+    """Run, and print each batch and the outcome."""
     parser = argparse.ArgumentParser()
     parser.add_argument("pattern")
     parser.add_argument("batch_messages", type=int)
@@ -252,7 +252,7 @@ def _on_spark(stream: AnyStream, *, available_now: bool) -> RunOutcome:
 
 
 def _run_host(stream: AnyStream) -> str:
-    """A host of the stream and of one without topics, with which it shares Spark."""
+    """Run a host of the stream and a stream without topics, which share Spark."""
     other = dataclasses.replace(stream, name="other", topics=Topics(pattern="no_such_topics"))
     settings = load_settings()
     settings.table_root.mkdir(exist_ok=True)
@@ -260,11 +260,11 @@ def _run_host(stream: AnyStream) -> str:
 
 
 class ToldByHost(HostReports):
-    """Reports of the streams of a host, each told after its batch."""
+    """Prints the reports of a host's streams, each after its batch."""
 
     def note_batch(self, stream: str, report: BatchReport) -> None:
-        """Tell it."""
-        del stream  # the other one has no messages
+        """Print the report."""
+        del stream  # the other stream has no messages
         if report.offsets:
             tell(format_report(report))
 
@@ -279,15 +279,15 @@ def _in_this_process(stream: AnyStream, *, available_now: bool) -> RunOutcome:
 
 
 class Told(list["BatchReport"]):
-    """Reports that are told as they come."""
+    """A list that prints each appended report."""
 
     def append(self, report: BatchReport) -> None:
-        """Tell it."""
+        """Print the report."""
         tell(format_report(report))
 
 
 def tell(line: str) -> None:
-    """A batch, on the thread that works it."""
+    """Print a line and the thread of its batch."""
     say(f"thread: {threading.get_native_id()}")
     say(line)
 

@@ -1,4 +1,4 @@
-"""One line of the fault matrix."""
+"""An entry of the fault matrix."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class Tier(Enum):
     PURE = "T0"
     """No Kafka, no Spark."""
     CORE = "T1"
-    """A real broker, Spark where it matters: with every change."""
+    """A real broker, and Spark if it matters: with every change."""
     WHOLE = "T2"
     """Minutes, or strace: in `make test-all`."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One line of the matrix.
+    """An entry of the matrix.
 
     Attributes:
         id: Its number.
-        what: What goes wrong.
-        expected: What must be true then, beside that nothing is lost, doubled, reordered or unsaid.
+        what: The fault.
+        expected: The outcome, in addition to the common one: no loss, doubling, reordering or silence.
         tier: The highest tier that its proof needs.
         proven_by: Tests, by file below tests and name.
-        left: What of it is not proven, or not built; empty for nothing.
+        left: The part that is not proven or not built; empty for none.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What befalls a topic's log: retention, truncation, other lives. On a real broker."""
+"""Faults of a topic's log on a real broker: retention, truncation, replacement."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 
 def expire(bootstrap_servers: str, topic: str, before: int) -> None:
-    """Retention comes early: the log of partition 0 starts at this offset."""
+    """Delete messages early, as retention does: the log of partition 0 starts at this offset."""
     place = TopicPartition(topic, 0, before)
     low: int = kept_admin(bootstrap_servers).delete_records([place])[place].result(ANSWER_SECONDS).low_watermark
     assert low == before
 
 
 def truncate(broker: Broker, topic: str) -> None:
-    """The disk of partition 0 is lost, and the broker comes back with an empty log of the same topic id."""
+    """Remove the disk of partition 0: the broker restarts with an empty log of the same topic id."""
     broker.kill()
     shutil.rmtree(broker.folder / "data" / f"{topic}-0")
     broker.restart()
 
 
 def replace_cluster(broker: Broker) -> None:
-    """All is lost, and another cluster answers at the same address."""
+    """Remove all data: another cluster answers at the same address."""
     broker.kill()
     shutil.rmtree(broker.folder / "data")
     broker.restart()
 
 
 def cut(broker: Broker, topic: str, keep: int) -> None:
-    """What a crash had not yet brought to disk of partition 0 is lost: whole batches, from the first past `keep`."""
+    """Cut the log of partition 0 as a crash before a sync does: by whole batches, from the first past `keep`."""
     broker.kill()
     (segment,) = (broker.folder / "data" / f"{topic}-0").glob("*.log")
     held, size = segment.read_bytes(), 0
@@ -44,10 +44,10 @@ def cut(broker: Broker, topic: str, keep: int) -> None:
     assert size < len(held)
     segment.write_bytes(held[:size])
     for index in (*segment.parent.glob("*index"), *segment.parent.glob("*.snapshot")):
-        index.unlink()  # they tell of what is gone; the broker makes them anew
+        index.unlink()  # they describe removed records; the broker rebuilds them
     broker.restart()
 
 
 def _last_offset(held: bytes, at: int) -> int:
-    """Of the batch of records that begins at this byte (Kafka's record format 2)."""
+    """Return the last offset of the record batch that starts at this byte (Kafka's record format 2)."""
     return int.from_bytes(held[at : at + 8]) + int.from_bytes(held[at + 23 : at + 27])

@@ -1,8 +1,8 @@
-"""The fault matrix as data: what may go wrong, what is then expected, and which tests prove it.
+"""The fault matrix as data: faults, expected outcomes, and the tests that prove them.
 
-A test that is named here need not know of it. Tests below tests/faults say by `@pytest.mark.fault(...)` which
-faults they prove; tests/house/rules/test_fault_matrix.py compares both ways. Its lines lie in proofs.py;
-docs/faults.md is the list as a page:
+Tests below tests/faults declare their faults by `@pytest.mark.fault(...)`; other tests need no mark.
+tests/house/rules/test_fault_matrix.py compares both. The entries are in proofs.py; docs/faults.md is the list as a
+page:
 
     python -m tests.faults.matrix.matrix > docs/faults.md
 """
@@ -15,7 +15,7 @@ from tests.faults.matrix.fault import Fault
 from tests.faults.matrix.proofs import DAGSTER, LOGS_AND_WRITERS, MACHINES
 
 REQUIRED = frozenset(f"F{number:02d}" for number in range(1, 82)) - {"F73"}
-"""Faults that this list must hold; F73, the cost of 30 days of batches, is a benchmark."""
+"""Faults that this list must contain; F73, the cost of 30 days of batches, is a benchmark."""
 
 MATRIX: tuple[Fault, ...] = tuple(sorted((*MACHINES, *LOGS_AND_WRITERS, *DAGSTER), key=lambda fault: fault.id))
 
@@ -33,7 +33,7 @@ INTRO = (
 
 
 def page() -> str:
-    """The list as a page."""
+    """Return the list as a page."""
     return PAGE.format(intro=INTRO) + "".join(map(_line, MATRIX))
 
 

@@ -1,8 +1,7 @@
-"""Whether a table is whole (I1 to I4, I8, I11): by its log's JSON, plain Parquet and a plain fold; nothing of lockstep.
+"""Checks that a table is whole (I1 to I4, I8, I11) by its log's JSON, plain Parquet and a plain fold, without lockstep.
 
-`assert_whole` may be asked at any moment, right after a kill too: what the newest version shows is the fold
-of exactly what its commits say was read, no more and no less. State is proven by the rows after it, each of
-which carries a sum over all state of its session.
+`assert_whole` holds at any moment, even directly after a kill: the rows of the newest version are the fold of exactly
+the ranges that its commits record. Later rows prove the state: each has a sum over all state of its session.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
 
 GHOST = "ghost"
-"""Begin of the keys of messages whose session nobody opened: each belongs into quarantine."""
+"""Prefix of the keys of messages whose session was never opened: each belongs in quarantine."""
 GHOST_EVERY = 10
 Held = dict[tuple[str, int], list[tuple[str, bytes]]]
 """Key and value of each message, by topic and partition; offsets count from 0."""
@@ -32,24 +31,24 @@ Held = dict[tuple[str, int], list[tuple[str, bytes]]]
 
 @dataclass
 class Sent:
-    """What the test has put into Kafka.
+    """The messages that the test has sent to Kafka.
 
     Attributes:
-        feed: Puts it there.
-        held: What each partition holds.
+        feed: The producer.
+        held: The messages of each partition.
     """
 
     feed: Feed
     held: Held = field(default_factory=dict)
 
     def create(self, name: str, partitions: int = 1) -> str:
-        """Make a topic and remember its partitions."""
+        """Make a topic and record its partitions."""
         topic = self.feed.create(name, partitions)
         self.held.update({(topic, partition): [] for partition in range(partitions)})
         return topic
 
     def session(self, topic: str, updates: int, partition: int = 0) -> None:
-        """A snapshot and updates, with a ghost's message after every few."""
+        """Send a snapshot and updates, with a ghost's message after every few."""
         messages: list[tuple[str, bytes]] = []
         values = [snapshot(1, a=1, b=2), *(update(1 + n, a=n % 97, b=-n % 89) for n in range(1, updates + 1))]
         for at, value in enumerate(values, start=1):
@@ -58,7 +57,7 @@ class Sent:
         self._append(topic, messages, partition)
 
     def more(self, topic: str, updates: int, partition: int = 0) -> None:
-        """Updates that go on where the session stands."""
+        """Send updates that continue the session."""
         first = 1 + sum(not key.startswith(GHOST) for key, _ in self.held[topic, partition])
         values = [update(number, a=1) for number in range(first, first + updates)]
         self._append(topic, [(f"s{partition}", value) for value in values], partition)
@@ -69,7 +68,7 @@ class Sent:
 
 
 def assert_all_read(folders: StreamFolders, held: Held, *, compacted: bool = False) -> None:
-    """Whole, to the end of all partitions, and the side tables hold what the commits name."""
+    """The table is whole to the end of all partitions, and the side tables contain the files named by the commits."""
     assert {key: len(messages) for key, messages in held.items()} == reached(folders, compacted=compacted)
     assert_whole(folders, held, compacted=compacted)
     assert compacted or named_ledger_files(folders.table) == named_files(folders.ledger)
@@ -83,9 +82,9 @@ def assert_all_read(folders: StreamFolders, held: Held, *, compacted: bool = Fal
 
 
 def assert_whole(folders: StreamFolders, held: Held, *, compacted: bool = False) -> None:
-    """The rows of the newest version are the fold of what its commits say was read; epochs only rise.
+    """The rows of the newest version are the fold of the ranges that its commits record; epochs only rise.
 
-    Where files were compacted, the order of the rows is that of their offsets; else that of the commits.
+    The order of the rows is that of their offsets if files were compacted, else that of the commits.
     """
     stands = reached(folders, compacted=compacted)
     table = read_table(folders.table) if named_files(folders.table) else None
@@ -103,9 +102,10 @@ def assert_whole(folders: StreamFolders, held: Held, *, compacted: bool = False)
 
 
 def reached(folders: StreamFolders, *, compacted: bool = False) -> dict[tuple[str, int], int]:
-    """The end of what was read of each partition, without a gap or an overlap, by the files that commits name.
+    """Return the end of the ranges read of each partition, which must have no gap or overlap.
 
-    Where files were compacted, by those of the ledger in the order of the batches.
+    The ranges are those of the files named by the commits; after a compaction, those of the ledger in the order of the
+    batches.
     """
     ends: dict[tuple[str, int], int] = defaultdict(int)
     names = named_files(folders.ledger) if compacted else named_ledger_files(folders.table)
@@ -124,7 +124,7 @@ def _of_partition(table: pa.Table, partition: int) -> pa.Table:
 
 
 def rows_of_files(table: Path) -> list[dict[str, Any]]:
-    """The rows of a side table, by the files that its newest version names."""
+    """Return the rows of a side table, by the files of its newest version."""
     return [row for name in named_files(table) for row in _read(table / name)]
 
 

@@ -1,4 +1,4 @@
-"""Faults of processes, disks and tables, and what proves them."""
+"""Faults of processes, disks and tables, and their proofs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def newest_is_base(files: set[Path]) -> bool:
-    """Whether the newest of some files begins with a full copy of a partition's state."""
+    """Whether the newest of some files starts with a full copy of a partition's state."""
     newest = max((path for path in files if path.suffix == ".state"), key=lambda path: path.stat().st_mtime_ns)
     data = newest.read_bytes()
     header = zstandard.ZstdDecompressor().decompress(data[18 : 18 + int.from_bytes(data[10:14], "little")])

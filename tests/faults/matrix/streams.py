@@ -1,4 +1,4 @@
-"""The streams of the fault tests, importable by name as executors need them."""
+"""The streams of the fault tests. Executors import them by name."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
 
 DEADLY = 555
-"""What ends the worker that folds it."""
+"""A value that ends the worker that folds it."""
 LITTLE_MEMORY_BYTES = 64 << 20
-"""How much more a worker that is starved may take; what it asks for then is four times as much."""
+"""Memory that a starved worker may still allocate; it requests four times as much."""
 
 
 def faulty(
     pattern: str, limits: Limits, trigger: Trigger | None = None, integrity: IntegrityClass | None = None
 ) -> Stream[Snapshot | Update, Panel, Reading]:
-    """Adds; messages of sessions that nobody opened go to quarantine, so that each batch has some there."""
+    """Return a stream that adds; messages of unopened sessions go to quarantine, so that each batch has some."""
     return _stream(Adding(), pattern, limits, trigger, integrity)
 
 
 def deadly(
     way: str, trap: Path, deaths: int, pattern: str, limits: Limits, integrity: IntegrityClass | None = None
 ) -> Stream[Snapshot | Update, Panel, Reading]:
-    """Adds; the first so many workers to meet `DEADLY` die in that way (see `Deadly`)."""
+    """Return a stream that adds; the first `deaths` workers that meet `DEADLY` die (see `Deadly`)."""
     return _stream(Deadly(way, str(trap), deaths), pattern, limits, None, integrity)
 
 
 class Deadly(Adding):
-    """Adds; a worker that meets `DEADLY` notes that in a file of its own, then dies of it.
+    """Adds values; a worker that meets `DEADLY` records it in a separate file, and dies.
 
     Attributes:
         way: "killed" (by -9), "starved" (of memory), or "stopped" (it does not die).
         trap: Folder of the files.
-        deaths: How many die.
+        deaths: Number of workers that die.
     """
 
     def __init__(self, way: str, trap: str, deaths: int) -> None:
         self.way, self.trap, self.deaths = way, trap, deaths
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """As ever, but for what is deadly."""
+        """Add values, or die of the deadly value."""
         if DEADLY in message.values.values() and len(list(Path(self.trap).iterdir())) < self.deaths:
             (Path(self.trap) / f"{self.way}-{os.getpid()}-{uuid.uuid4().hex}").touch()
             self._die()
@@ -65,7 +65,7 @@ class Deadly(Adding):
 
 
 def _starve() -> None:
-    """Ask for more than is left, as a fold does whose state outgrew its machine."""
+    """Request more memory than is left, as a fold does whose state outgrew its machine."""
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (taken + LITTLE_MEMORY_BYTES, before[1]))

@@ -1,4 +1,4 @@
-"""Much waits, or waits for somebody else: batches keep their bounds, and what may not be read yet is seen as lag."""
+"""Large or blocked backlogs: batches keep their bounds, and messages that may not be read yet count as lag."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BATCH = 500
 BACKLOG = 10 * BATCH
 MEMORY_BYTES_MAX = 64 << 20
-"""How much more the reading of a backlog may take than that of one batch."""
+"""Limit of the additional memory for a backlog, compared with one batch."""
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -40,7 +40,7 @@ def rows(values: list[bytes]) -> list[tuple[object, ...]]:
 @pytest.mark.slow
 @pytest.mark.fault("F40")
 def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_path: Path, topic_family: str) -> None:
-    """The run lives through the outage; what came meanwhile is ten batches. Seconds stand for an hour here."""
+    """The run survives the outage; the messages sent meanwhile fill ten batches. Seconds represent an hour here."""
     with Broker.start(tmp_path / "kafka") as broker, ThreadPoolExecutor(1) as pool:
         feed, stop = Feed(broker.bootstrap_servers, topic_family), threading.Event()
         runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
@@ -68,13 +68,13 @@ def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_
 
 
 def memory_bytes() -> int:
-    """The most that this process ever had in memory."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.mark.fault("F37", "F56")
 def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(feed: Feed, runs: LocalRuns) -> None:
-    """For as long as it is open, run after run; then it is read, with its marker explained."""
+    """They are lag while it is open, in each run; then they are read, and its marker is explained."""
     topic, producer = feed.create("values"), feed.transactional()
     opening = session(2)
     feed.send(topic, opening)
@@ -102,7 +102,7 @@ def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(f
 def test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it_ends(
     feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Three triggers stand for the minute that it takes at least."""
+    """Three triggers represent the minimum of a minute."""
     runs = runs.tuned(stuck_seconds_min=0.0)
     topic, other, producer = feed.create("values"), feed.create("well"), feed.transactional()
     feed.send(topic, session(2))

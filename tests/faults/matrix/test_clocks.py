@@ -1,4 +1,4 @@
-"""Clocks of drivers and of maintenance that are hours and days off, or jump: no row, order or epoch depends on them."""
+"""Rows, order and epochs do not depend on clocks of drivers and maintenance that are hours or days off, or jump."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 KEEP_SECONDS = 24.5 * 3600
-"""How far back a rewind may go; a clock that is ahead takes a day of it at most, which leaves half an hour."""
+"""The range of rewinds; a clock that is ahead costs a day of it at most, which leaves half an hour."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def clock(tmp_path: Path) -> WallClock:
 
 
 def maintain(drivers: Drivers, clock: WallClock) -> None:
-    """Compaction and housekeeping on a machine of this clock."""
+    """Run compaction and housekeeping on a machine with this clock."""
     with pytest.MonkeyPatch.context() as patch:
         clock.follow(patch.setattr)
         compact(drivers.folders)
@@ -46,7 +46,7 @@ def maintain(drivers: Drivers, clock: WallClock) -> None:
 
 
 def list_clocks(drivers: Drivers) -> list[int]:
-    """By how many hours the clocks of the commits were off, in the order of the batches."""
+    """List the clock offsets of the commits in hours, in the order of the batches."""
     rows = sorted(read_table(drivers.folders.ledger).to_pylist(), key=lambda row: row["batch"])
     return [
         hours for hours, _ in groupby(round((row["committed_at"].timestamp() - time.time()) / 3600) for row in rows)
@@ -54,7 +54,7 @@ def list_clocks(drivers: Drivers) -> list[int]:
 
 
 def assert_proven(sent: Sent, drivers: Drivers) -> None:
-    """All is read, and no batch is lost to a rewind: all are from the last minutes, whatever the clocks showed."""
+    """All is read, and no batch is lost to a rewind: all are from the last minutes, for any clock."""
     assert_all_read(drivers.folders, sent.held, compacted=True)
     assert OutputLog(drivers.folders.table).base().head.rewind_floor == 0
     stream = faulty(sent.feed.pattern, Limits())
@@ -63,7 +63,7 @@ def assert_proven(sent: Sent, drivers: Drivers) -> None:
 
 
 def send_and_wait(sent: Sent, drivers: Drivers, driver: Driver, topic: str) -> None:
-    """Some more messages, which the run commits."""
+    """Send more messages, and wait until the run has committed them."""
     sent.more(topic, 5)
     place = (topic, 0)
 

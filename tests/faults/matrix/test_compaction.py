@@ -1,4 +1,4 @@
-"""Compaction that is killed, raced and read through: rows are unchanged, no reader sees anything else."""
+"""Compaction that is killed, raced and read during its run: rows are unchanged for each reader."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def kill_compaction(table: StreamTable, phase: str, *, open_files_max: int) -> N
 
 
 def kill_while_streaming(table: StreamTable, phase: str, *, rounds: int) -> None:
-    """Batches go on between the kills; in the end all is compacted, and the rows are those that were written."""
+    """Batches continue between the kills; finally all is compacted, and the rows are those that were written."""
     rows, hours = 0, iter(HOURS)
     for _ in range(rounds):
         for _ in range(2):

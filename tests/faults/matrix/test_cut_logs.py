@@ -1,7 +1,7 @@
-"""A log was cut below the position and has grown past it again: whole by its offsets, other records by their leader.
+"""A log was cut below the position and has grown past it again: its offsets are complete, but its records differ.
 
-A single broker shows it truthfully: it is killed, the end of its log is taken away as a crash takes what was not
-on disk, and it comes back as a leader of a newer epoch, as any leader after an unclean election is.
+The leader epochs show the difference. A single broker suffices: it is killed, the end of its log is removed as in a
+crash before a sync, and it restarts as a leader of a newer epoch, like any leader after an unclean election.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ STRICT = Strict(evidence=Sequence())
 FIRST = session(9)
 """Offsets 0 to 9, numbers 1 to 10."""
 REGROWN = [*(update(6 + n, a=7) for n in range(5)), *(update(11 + n, a=1) for n in range(10))]
-"""What grows from offset 5 on; past the position, offset 10, it continues the numbers that were read."""
+"""Records from offset 5 on; past the position, offset 10, they continue the numbers that were read."""
 LATE_SECONDS = 40.0
-"""A run that has not ended then does not end."""
+"""A run that has not ended by then does not end."""
 FOUND = "other records: the log was cut and has grown again"
 
 
@@ -53,7 +53,7 @@ def own(harmed_broker: Broker, topic_family: str) -> tuple[Broker, Feed]:
 
 
 def stopped_at_ten(feed: Feed, root: Path, integrity: IntegrityClass) -> tuple[LocalRuns, str]:
-    """A stream that has read ten messages, in two batches of the log, and is stopped."""
+    """Read ten messages, in two batches of the log, and stop the stream."""
     topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern, integrity), feed.bootstrap_servers, root)
     feed.send(topic, FIRST[:5])
     feed.send(topic, FIRST[5:])
@@ -67,7 +67,7 @@ def at(first: int, values: Several[bytes]) -> list[tuple[int, str, bytes]]:
 
 
 def epochs(runs: LocalRuns) -> tuple[int | None, int | None]:
-    """Of the leader that wrote what was read last, and of the leader now."""
+    """Return the leader epoch of the last record read, and the current leader epoch."""
     admin = ClusterAdmin(make_admin_client(runs.settings.kafka), runs.settings.kafka.timeout_seconds)
     newest = read_ledger(runs.folders.ledger)[-1]
     return newest.leader_epoch, admin.view([newest.topic]).ends[TopicIdPartition(newest.topic_id, 0)].leader_epoch
@@ -117,7 +117,7 @@ def test_a_class_that_bears_it_says_so_once_and_suspends_where_it_must(
 
 
 def meanwhile(broker: Broker, feed: Feed, topic: str) -> Callable[[Runner], Runner]:
-    """Between the audit and the reading of the first batch the log is cut and grows again."""
+    """Cut the log and let it grow again between the audit and the reading of the first batch."""
     done: list[str] = []
 
     def around(runner: Runner) -> Runner:
@@ -147,7 +147,7 @@ def test_what_was_read_of_a_log_that_was_cut_meanwhile_is_thrown_away(own: tuple
 def test_a_bounded_run_ends_at_the_end_of_a_log_that_was_cut_before_it_was_read(
     own: tuple[Broker, Feed], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was to be read up to is not there any more."""
+    """The planned end of the run no longer exists."""
     broker, feed = own
     topic, stop, cuts = feed.create("values"), threading.Event(), list[str]()
     feed.send(topic, FIRST[:5])
@@ -180,7 +180,7 @@ def test_a_bounded_run_ends_at_the_end_of_a_log_that_was_cut_before_it_was_read(
 def test_a_broker_that_comes_back_with_all_of_its_log_is_no_alarm(
     own: tuple[Broker, Feed], tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    """Its epoch is another one, and a marker that a newer leader wrote ends what was read of an older one."""
+    """Its epoch is newer, and a marker of the newer leader follows the records read from the older leader."""
     broker, feed = own
     runs, topic = stopped_at_ten(feed, tmp_path, STRICT)
     producer, eleventh = feed.transactional(), update(11, a=1)

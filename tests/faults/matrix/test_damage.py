@@ -1,4 +1,4 @@
-"""Files of the tables that are gone, changed, or set back by somebody else: named and refused, or read as they were."""
+"""Table files that are missing, changed, or reset by others: refused by name, or read without effect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MESSAGES = [*session(5), update(7, a=1), update(8, b=1)]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A stream that has read eight messages in eight batches, and is stopped; one more waits."""
+    """A stopped stream that has read eight messages in eight batches; a ninth message waits."""
 
     runs: LocalRuns
     topic: str
@@ -63,7 +63,7 @@ class Made(msgspec.Struct, frozen=True):
         assert folded([(at, "s", value) for at, value in enumerate(values)]) == self.runs.rows(self.topic)
 
     def assert_refuses(self, kind: type[Exception], match: str) -> None:
-        """No run begins, and none changes anything, until somebody mends it."""
+        """No run starts or changes anything until the damage is repaired."""
         before = sorted((path, path.read_bytes()) for path in self.log.iterdir())
         for _ in range(2):
             with pytest.raises(kind, match=match):
@@ -73,7 +73,7 @@ class Made(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="module")
 def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Made once; no test touches it."""
+    """Made once; no test changes it."""
     feed = Feed(broker.bootstrap_servers, f"damaged_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("original"))
     topic = feed.create("values")
@@ -85,7 +85,7 @@ def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def made(original: Made, tmp_path: Path) -> Made:
-    """A copy of it to harm, on a machine without hot state."""
+    """A copy to harm, on a machine without hot state."""
     shutil.copytree(original.runs.root / "tables", tmp_path / "tables")
     return Made(dataclasses.replace(original.runs, root=tmp_path), original.topic)
 
@@ -128,7 +128,7 @@ def test_state_that_is_damaged_is_named_and_nothing_is_committed_without(made: M
 def test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_suspected(
     made: Made, shared_spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A task's error comes to the driver as it was, not as the text of one of Spark's."""
+    """A task's error reaches the driver as the original error, not as the text of a Spark error."""
     path, runs = newest_state(made), made.runs
     one_bit(path)
     context, stop = shared_spark.sparkContext, threading.Event()
@@ -164,7 +164,7 @@ def test_a_ledger_file_that_is_damaged_is_refused(made: Made, harm: str) -> None
 
 @pytest.mark.fault("F18")
 def test_a_flipped_byte_of_the_ledger_is_refused_wherever_it_is(made: Made) -> None:
-    """A start reads where it stands from this file; Parquet itself reads some flipped bytes as other values."""
+    """A start reads its positions from this file; Parquet itself reads some flipped bytes as other values."""
     folders = made.runs.folders
     path = folders.ledger / named_ledger_files(folders.table)[-1]
     content = path.read_bytes()
@@ -177,7 +177,7 @@ def test_a_flipped_byte_of_the_ledger_is_refused_wherever_it_is(made: Made) -> N
 
 
 def restore(made: Made, version: int) -> None:
-    """What an operator of another tool does."""
+    """Restore a version, as an operator of another tool does."""
     DeltaTable(made.runs.folders.table).restore(version)
 
 
@@ -240,7 +240,7 @@ def test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = made.runs.folders.root
-    ConsumerGroup(made.runs.settings.kafka, "adding").forget()  # what the tests before published of their copies
+    ConsumerGroup(made.runs.settings.kafka, "adding").forget()  # the tests before have published for their copies
     shutil.copytree(tables, tmp_path / "yesterday")
     made.assert_goes_on()
     assert re.search(AHEAD, caplog.text) is None
@@ -266,7 +266,7 @@ TORN = [
     ("table/commit_hour=*", "older", "names 1 files that are missing or of another size"),
     ("state", "newer", "goes on"),
 ]
-"""A part of a copy that is a claim and a batch older or newer than the rest, and what a start then says."""
+"""A part of a copy that is a claim and a batch older or newer than the rest, and the outcome of a start."""
 
 
 @pytest.mark.fault("F75")
@@ -309,7 +309,7 @@ def test_two_roots_of_one_stream_each_hold_all_rows_and_the_one_behind_says_that
 @pytest.mark.slow
 @pytest.mark.fault("F42")
 def test_a_table_of_another_kafka_is_refused_by_its_id(made: Made, tmp_path: Path) -> None:
-    """Topics of the same names in another cluster are others."""
+    """Topics with the same names in another cluster are different topics."""
     with Broker.start(tmp_path / "kafka") as elsewhere:
         moved = dataclasses.replace(made.runs, bootstrap_servers=elsewhere.bootstrap_servers)
         with pytest.raises(TableError, match="belongs to Kafka cluster"):
@@ -352,7 +352,7 @@ def test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_asi
 def test_a_lookup_table_that_is_not_as_declared_ends_a_run_on_spark_and_a_mended_one_is_read(
     feed: Feed, runs: LocalRuns, shared_spark: SparkSession
 ) -> None:
-    """The versions come to the workers with the tasks, and a worker's error to the driver as it was."""
+    """Workers get the versions with the tasks, and a worker's error reaches the driver as the original error."""
     runs, topic, context = runs.of(weighing(feed.pattern)), feed.create("values"), shared_spark.sparkContext
     weights = runs.folders.root / "weights"
 

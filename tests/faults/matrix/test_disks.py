@@ -1,4 +1,4 @@
-"""Disks that are full or broken: nothing half done is seen, the run ends loudly, and the next one goes on."""
+"""Full or broken disks: nothing incomplete is visible, the run ends with an error, and the next run continues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_room_for_the_table_ends_the_run_and_room_lets_the_next_go_on(
 @pytest.mark.slow
 @pytest.mark.fault("F13")
 def test_without_room_for_hot_state_the_durable_one_serves(sent: Sent, drivers: Drivers, tmp_path: Path) -> None:
-    """A start on a full local disk needs the state of its session: private copies elsewhere give it."""
+    """A start on a full local disk needs the state of its session: private copies elsewhere provide it."""
     topic = sent.create("values")
     sent.session(topic, UPDATES)
     first = drivers.start("--never-ending", batch_messages=5)
@@ -71,11 +71,11 @@ def test_without_room_for_hot_state_the_durable_one_serves(sent: Sent, drivers: 
 
 @dataclasses.dataclass(frozen=True)
 class Broken:
-    """One call that fails, and whether the run survives it.
+    """A call that fails, and whether the run survives it.
 
     Attributes:
         at: The call, for the folders of a stream.
-        survived: The run goes on.
+        survived: Whether the run continues.
     """
 
     at: Callable[[StreamFolders], Injection]
@@ -131,11 +131,11 @@ def test_a_call_that_fails_loses_nothing(sent: Sent, drivers: Drivers, tmp_path:
 
 
 def staged(path: Path) -> Path:
-    """Where delta-rs writes a file of the log before it gives it its name."""
+    """Return the path where delta-rs writes a file of the log before it renames the file."""
     return path.with_name(f"{path.name}#1")
 
 
 def checkpoint_after(table: Path) -> str:
-    """The next log checkpoint's name."""
+    """Return the next log checkpoint's name."""
     newest = int(max((table / "_delta_log").glob("*.json")).stem)
     return f"{(newest // 20 + 1) * 20:020d}.checkpoint.parquet"

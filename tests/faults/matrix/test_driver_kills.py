@@ -1,7 +1,7 @@
-"""kill -9 of a real driver on Spark at exact system calls, three times each: nothing is lost, doubled or hidden.
+"""kill -9 of a real driver on Spark at exact system calls, three times each: no row is lost, doubled or hidden.
 
-Each kill is proven by strace's log; the table is compared with the plain fold right after it, and at the end.
-Only the test restarts. Where strace is missing none of this has been run, and says so.
+Each kill is proven by strace's log; the table is compared with the plain fold directly after it, and at the end. Only
+the test restarts. Without strace, the tests are reported as not run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KILL = "signal=SIGKILL"
 def killed_thrice(
     sent: Sent, drivers: Drivers, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Callable[[Fault], None]:
-    """Kills three drivers, one after the other, in the way that is given, and finishes by hand.
+    """Kill three drivers one after the other with a fault, and finish by hand.
 
     The driver runs the stream alone, or as a host with another stream.
     """
@@ -65,9 +65,9 @@ def killed_thrice(
 
 @pytest.mark.fault("F01")
 def test_after_planning_before_the_job(killed_thrice: Callable[[Fault], None]) -> None:
-    """Spark's driver has handed the planned bins to the JVM in a file, and is about to remove that file.
+    """Spark's driver has passed the planned bins to the JVM in a file, and is about to remove that file.
 
-    It stands still at each file that it removes, and goes on where that is another one, such as the draft of an entry.
+    It is stopped at each file that it removes, and continues if the file is different, such as the draft of an entry.
     """
 
     def between_plan_and_job(drivers: Drivers, driver: Driver, log: Path) -> None:
@@ -85,7 +85,7 @@ def test_after_planning_before_the_job(killed_thrice: Callable[[Fault], None]) -
 
 @pytest.mark.fault("F02", "F11")
 def test_while_tasks_read_and_fold(killed_thrice: Callable[[Fault], None]) -> None:
-    """A worker stands still where it opens the hot copy of its state, after it decoded a first message."""
+    """A worker is stopped when it opens the hot copy of its state, after it decoded a first message."""
 
     def while_folding(drivers: Drivers, driver: Driver, log: Path) -> None:
         files = rows_files(drivers)
@@ -111,7 +111,7 @@ def test_after_the_files_are_written_before_the_commit(killed_thrice: Callable[[
 
 @pytest.mark.fault("F04")
 def test_inside_the_commit(killed_thrice: Callable[[Fault], None]) -> None:
-    """The log entry is written under another name, and is about to be linked to its own."""
+    """The log entry is written under a temporary name, and is about to be linked to its final name."""
 
     def inside_commit(drivers: Drivers, driver: Driver, log: Path) -> None:
         entry = entry_after(drivers.folders.table, more=3)
@@ -124,7 +124,7 @@ def test_inside_the_commit(killed_thrice: Callable[[Fault], None]) -> None:
 
 @pytest.mark.fault("F05")
 def test_after_the_commit_before_the_side_tables(killed_thrice: Callable[[Fault], None]) -> None:
-    """The entry of the ledger is about to be linked; that of the output table is there."""
+    """The entry of the output table exists; the entry of the ledger is about to be linked."""
 
     def before_side_tables(drivers: Drivers, driver: Driver, log: Path) -> None:
         entry = entry_after(drivers.folders.ledger, more=3)
@@ -137,7 +137,7 @@ def test_after_the_commit_before_the_side_tables(killed_thrice: Callable[[Fault]
 
 @pytest.mark.fault("F06")
 def test_between_two_side_tables(killed_thrice: Callable[[Fault], None]) -> None:
-    """The ledger holds the batch, the quarantine not yet."""
+    """The ledger contains the batch, the quarantine not yet."""
 
     def between_side_tables(drivers: Drivers, driver: Driver, log: Path) -> None:
         entry = entry_after(drivers.folders.quarantine, more=3)
@@ -153,15 +153,15 @@ def test_between_two_side_tables(killed_thrice: Callable[[Fault], None]) -> None
 @pytest.mark.fault("F07")
 @pytest.mark.parametrize("step", ["the checkpoint's file", "the pointer to it"])
 def test_during_a_log_checkpoint(killed_thrice: Callable[[Fault], None], step: str) -> None:
-    """Its file, then the pointer to it, is written under another name, and is about to be renamed."""
+    """Its file, or the pointer to it, is written under another name, and is about to be renamed."""
 
     def inside_checkpoint(drivers: Drivers, driver: Driver, log: Path) -> None:
         folder = drivers.folders.table / "_delta_log"
         version = (drivers.version // 20 + 1) * 20
         target = folder / (f"{version:020d}.checkpoint.parquet" if step.endswith("file") else "_last_checkpoint")
         before = target.read_bytes() if target.exists() else None
-        left = len(list(folder.glob(f"{target.name}#*")))  # by those killed here before; delta-rs counts on
-        old_name = target.with_name(f"{target.name}#{left + 1}")  # strace looks at the first name only
+        left = len(list(folder.glob(f"{target.name}#*")))  # of drivers killed here before; delta-rs continues the count
+        old_name = target.with_name(f"{target.name}#{left + 1}")  # strace checks only the first name
         kill_at(driver, Injection("rename", KILL, old_name), log)
         assert (target.read_bytes() if target.exists() else None) == before
 
@@ -170,7 +170,7 @@ def test_during_a_log_checkpoint(killed_thrice: Callable[[Fault], None], step: s
 
 @pytest.mark.fault("F07")
 def test_while_a_state_base_is_written(killed_thrice: Callable[[Fault], None]) -> None:
-    """The file that holds a new base is written, and its folder is about to be synced."""
+    """The file that contains a new base is written, and its folder is about to be synced."""
 
     def base_half_durable(drivers: Drivers, driver: Driver, log: Path) -> None:
         before = set(drivers.folders.state.iterdir())
@@ -181,7 +181,7 @@ def test_while_a_state_base_is_written(killed_thrice: Callable[[Fault], None]) -
 
 
 def kill_at(driver: Driver, injection: Injection, log: Path) -> None:
-    """The driver dies at the call, by its own doing, so to say."""
+    """Let strace kill the driver at the call."""
     with Tracer(log, injection, [driver.process.pid]) as tracer:
         wait_until(lambda: not driver.lives, f"the kill at {injection}; it says {driver.said[-500:]}")
     assert tracer.lines
@@ -189,7 +189,7 @@ def kill_at(driver: Driver, injection: Injection, log: Path) -> None:
 
 
 def stopped_worker_then_kill(driver: Driver, injection: Injection, log: Path) -> None:
-    """A worker stops at the call; the driver is killed; the worker goes on, an orphan."""
+    """Stop a worker at the call, kill the driver, and let the orphaned worker continue."""
     workers = driver.workers()
     with Tracer(log, injection, workers) as tracer:
         tracer.wait_for_call()
@@ -212,7 +212,7 @@ def rows_files(drivers: Drivers) -> set[str]:
 
 
 def entry_after(table: Path, more: int) -> Path:
-    """The log entry that so many commits from now will make."""
+    """Return the path of the log entry `more` commits from now."""
     entries = sorted((table / "_delta_log").glob("*.json"))
     return table / "_delta_log" / f"{int(entries[-1].stem) + more:020d}.json"
 
@@ -222,7 +222,7 @@ def newest(drivers: Drivers) -> dict[str, Any]:
 
 
 def stands_at(driver: Driver, tracer: Tracer, path: str) -> bool:
-    """Whether the driver was stopped at a call about this path; stopped at another one, it goes on."""
+    """Whether the driver is stopped at a call with this path; if it is stopped at another call, let it continue."""
     if not tracer.text.endswith("--- stopped by SIGSTOP ---\n"):
         return False
     if path in tracer.lines[-1]:

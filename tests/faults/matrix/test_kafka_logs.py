@@ -1,4 +1,4 @@
-"""What was there to read is there no more, or is not what it was: by class, the range by name, nothing silent."""
+"""Messages that are gone or replaced: the class decides, the range is reported exactly, and nothing is silent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def at(first: int, values: Several[bytes]) -> list[tuple[int, str, bytes]]:
 
 
 def halted(runs: LocalRuns, match: str) -> None:
-    """The run ends by name, its halt is in the table, and so it stays over a restart."""
+    """The run ends by name, the table contains its halt, and a restart is refused."""
     before = named_files(runs.folders.table)
     with pytest.raises(IntegrityLost, match=match) as lost:
         runs.run()
@@ -74,7 +74,7 @@ FIRST = session(9)
 
 
 def stopped_at_ten(feed: Feed, runs: LocalRuns) -> str:
-    """A stream that has read ten messages and is stopped."""
+    """Read ten messages and stop the stream."""
     topic = feed.create("values")
     feed.send(topic, FIRST)
     assert runs.run() is RunOutcome.ENDED
@@ -197,7 +197,7 @@ def test_a_first_run_reads_a_topic_whose_beginning_is_gone_from_its_first_offset
 
 
 def begun_then_cut(feed: Feed, runs: LocalRuns) -> str:
-    """A topic that came after the first run, of which retention has deleted ten messages."""
+    """Create a topic after the first run; retention has deleted ten of its messages."""
     stopped_at_ten(feed, runs)
     later = feed.create("later")
     feed.send(later, [*FIRST, snapshot(20, a=1), update(21, a=2)])
@@ -250,7 +250,7 @@ def test_partitions_that_are_added_halt_a_stream_that_did_not_say_what_they_mean
 
 
 def replacing(feed: Feed, topic: str, values: Several[bytes]) -> Callable[[Runner], Runner]:
-    """Between the audit and the reading of the first batch the topic becomes another one of its name."""
+    """Replace the topic between the audit and the reading of the first batch by a topic of the same name."""
     replaced: list[str] = []
 
     def around(runner: Runner) -> Runner:
@@ -270,7 +270,7 @@ def replacing(feed: Feed, topic: str, values: Several[bytes]) -> Callable[[Runne
 def test_what_was_read_of_a_topic_that_was_replaced_meanwhile_is_thrown_away(
     feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has the offsets that were planned, so the reading itself cannot see it."""
+    """It has the planned offsets, so the reading itself cannot detect it."""
     topic = stopped_at_ten(feed, runs)
     feed.send(topic, [update(11 + n, a=1) for n in range(5)])
     other = [snapshot(1, a=7), *(update(2 + n, a=7) for n in range(30))]
@@ -295,7 +295,7 @@ def test_a_class_that_bears_it_reads_the_new_topic_from_its_start(feed: Feed, ru
 def test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read(
     own: tuple[Broker, Feed], runs: LocalRuns
 ) -> None:
-    """Its leader epoch is below that of its predecessor: librdkafka 2.16 ignores that leader for ever."""
+    """Its leader epoch is below that of its predecessor: librdkafka 2.16 ignores that leader permanently."""
     broker, feed = own
     runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
     topic = feed.create("values")
@@ -317,7 +317,7 @@ def test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read(
 def test_a_run_whose_kafka_is_another_cluster_all_at_once_reads_nothing_of_it(
     own: tuple[Broker, Feed], runs: LocalRuns
 ) -> None:
-    """To a class that bears re-created topics it looked like one: the next start refused the table."""
+    """It must not pass for a re-created topic in a class that tolerates them: the next start refused the table."""
     broker, feed = own
     runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
     topic = stopped_at_ten(feed, runs)

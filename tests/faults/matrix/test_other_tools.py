@@ -1,4 +1,4 @@
-"""What other tools do to a stream's tables: refused by version, operation and author, and set aside by one command."""
+"""Commits of other tools to a stream's tables: refused by version, operation and author; one command reverts them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCHES = 3
 
 @pytest.fixture
 def run(tmp_path: Path) -> ProtocolRun:
-    """A run with three committed batches, the ledger with them."""
+    """A run with three committed batches, which the ledger contains."""
     made = ProtocolRun(folders_in(tmp_path))
     made.claim()
     for _ in range(BATCHES):
@@ -47,12 +47,12 @@ def restore(table: Path) -> None:
 
 
 def write(table: Path) -> None:
-    """Rows that are there already, once more."""
+    """Write the existing rows a second time."""
     write_deltalake(table, DeltaTable(table).to_pyarrow_table(), mode="append")
 
 
 def vacuum(table: Path) -> None:
-    """By the rules: what nobody names and is old."""
+    """Delete old, unreferenced files, as the rules of Delta allow."""
     orphan, then = table / "orphan.parquet", time.time() - 30 * 24 * 3600
     orphan.write_bytes(b"PAR1")
     os.utime(orphan, (then, then))
@@ -60,7 +60,7 @@ def vacuum(table: Path) -> None:
 
 
 def vacuum_all(table: Path) -> None:
-    """Whatever the newest version does not name."""
+    """Delete all files that the newest version does not name."""
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
@@ -73,7 +73,7 @@ def set_property(table: Path) -> None:
 
 
 def upgrade(table: Path) -> None:
-    """To a protocol that lockstep neither writes nor declares."""
+    """Upgrade to a protocol that lockstep neither writes nor declares."""
     DeltaTable(table).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
 
 
@@ -89,7 +89,7 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
 
 
 def accounts(folders: StreamFolders) -> tuple[list[int], list[int]]:
-    """The offsets of the rows, and the batches of the ledger."""
+    """Return the offsets of the rows, and the batches of the ledger."""
     return stored_offsets(folders), sorted(row.batch for row in ledger.read_ledger(folders.ledger))
 
 

@@ -1,4 +1,4 @@
-"""Python workers that die on Spark: of a kill, of memory, of their message each time. Rows stay those of the fold."""
+"""Python workers on Spark that die by a kill, of memory, or of a message each time: rows stay those of the fold."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(600)
 
 ATTEMPTS = 3
-"""Of a task, by the master `local[2,3]`."""
+"""Attempts of a task, by the master `local[2,3]`."""
 FOR_EVER = 1_000
 BEFORE, AFTER = [*session(5), update(7, a=1)], [update(9, a=1), snapshot(10, a=5), update(11, a=1)]
 MESSAGES = [*BEFORE, update(8, a=DEADLY), *AFTER]
@@ -43,7 +43,7 @@ AT = len(BEFORE)
 
 @dataclass(frozen=True)
 class Deaths:
-    """A stream with a deadly message in one topic, and none in another."""
+    """A stream with a deadly message in one of two topics."""
 
     stream: AnyStream
     runs: LocalRuns
@@ -53,19 +53,19 @@ class Deaths:
     spark: SparkSession
 
     def run(self) -> RunOutcome:
-        """A run on Spark."""
+        """Run on Spark."""
         context = self.spark.sparkContext
         settings, stop = self.runs.settings, threading.Event()
         launch = Launch(
             tuning=Tuning(small_batch_messages=1, bin_seconds=1e-9, straggler_task_seconds=2.0)
-        )  # a few messages are spread over two tasks all the same
+        )  # a few messages are spread over two tasks nevertheless
         return run_stream(
             self.stream, settings, spark=lambda: context, stop=stop, trigger=AvailableNow(), launch=launch
         )
 
     @property
     def pids(self) -> list[int]:
-        """Workers that died."""
+        """The workers that died."""
         return [int(path.name.split("-")[1]) for path in self.trap.iterdir()]
 
 
@@ -99,7 +99,7 @@ STRICT = Strict(evidence=Sequence())
 def test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch(
     deaths: Callable[[str, int, IntegrityClass], Deaths], way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lack of memory is no verdict on the message that came at that moment."""
+    """A lack of memory must not blame the message read at that moment."""
     dying = deaths(way, 1, STRICT)
     assert dying.run() is RunOutcome.ENDED
     assert len(dying.pids) == 1

@@ -1,4 +1,4 @@
-"""Two drivers of one stream, as processes: whatever sleeps, wakes or races, one of them writes, and once (I6)."""
+"""Two drivers of one stream, as processes: in any sleep, wake or race, one of them writes, and once (I6)."""
 
 from __future__ import annotations
 

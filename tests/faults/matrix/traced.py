@@ -1,8 +1,8 @@
-"""Faults at exact system calls of a real process, by strace: no hook in the product, and a log that proves it.
+"""Faults at exact system calls of a real process, by strace: the product has no hook, and a log proves the fault.
 
-strace is attached to a process that already works: Java's start under it would take a minute. It is told one
-path and one call, so that what counts is that call on that path. It does without `--seccomp-bpf`, with which
-a signal to be sent at a call is lost.
+strace is attached to a process that already works: Java's start under it would take a minute. It filters by one path
+and one call, so that it counts only that call on that path. It runs without `--seccomp-bpf`, which loses a signal to be
+sent at a call.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ needs_strace = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Injection:
-    """What happens at which call.
+    """A fault at a system call.
 
     Attributes:
         call: The system call.
-        does: "signal=SIGKILL", "error=ENOSPC", as strace takes it.
-        path: The file that the call is about; None for every file.
-        when: At which of them, counted for each thread: "1", "2+".
+        does: The effect in strace's syntax, such as "signal=SIGKILL" or "error=ENOSPC".
+        path: The file of the call; None for every file.
+        when: Which of the calls, counted for each thread: "1", "2+".
     """
 
     call: str
@@ -45,22 +45,22 @@ class Injection:
 
     @property
     def options(self) -> list[str]:
-        """For strace."""
+        """Arguments of strace."""
         about = [] if self.path is None else ["-P", str(self.path)]
         return [*about, "-e", f"trace={self.call}", "-e", f"inject={self.call}:{self.does}:when={self.when}"]
 
 
 class Tracer:
-    """strace on running processes, or on single threads of them; leaves with its block."""
+    """strace on running processes, or on single threads of them, until the block ends."""
 
     def __init__(self, log: Path, injection: Injection, pids: Sequence[int], *, follow: bool = True) -> None:
-        """Nothing is traced before the block begins.
+        """Trace nothing before the block starts.
 
         Args:
-            log: Where strace writes.
-            injection: What happens at which call.
-            pids: Whom to trace.
-            follow: All their threads, and processes that they start, too.
+            log: Output of strace.
+            injection: The fault.
+            pids: Processes or threads to trace.
+            follow: Whether to trace all their threads, and the processes that they start.
         """
         self._log, self._pids, self._injection = log, pids, injection
         self._follow = ["-f"] if follow else []
@@ -86,17 +86,17 @@ class Tracer:
 
     @property
     def lines(self) -> list[str]:
-        """Calls that were made on the path, as strace shows them."""
+        """Calls on the path, as strace shows them."""
         text = self._log.read_text() if self._log.exists() else ""
         return [line for line in text.splitlines() if f"{self._injection.call}(" in line]
 
     @property
     def text(self) -> str:
-        """All of strace's log."""
+        """The complete log of strace."""
         return self._log.read_text() if self._log.exists() else ""
 
     def wait_for_call(self) -> str:
-        """Wait until the call was made; its line in the log."""
+        """Wait for the call and return its line in the log."""
         wait_until(lambda: bool(self.lines), f"{self._injection.call} on {self._injection.path}")
         return self.lines[-1]
 

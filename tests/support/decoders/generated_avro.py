@@ -1,7 +1,7 @@
-"""Avro schemas and bytes by chance: what a writer may send, what it may not, and what a reader may ask for.
+"""Random Avro schemas and bytes: valid and invalid messages of a writer, and schemas of a reader.
 
-The bytes are made from the schema's JSON by the specification: with its freedoms (blocks with sizes, padded numbers),
-and beyond its bounds.
+The bytes follow the specification for the schema's JSON, with its options (blocks with sizes, padded numbers), and
+violate its bounds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Schemas:
     """Makes schemas.
 
     Attributes:
-        random: The chance.
+        random: The random generator.
         named: Named types that are complete.
     """
 
@@ -64,7 +64,7 @@ class Schemas:
         return f"{kind}{self.made}"
 
     def schema(self, depth: int, within: tuple[str, ...] = ()) -> Any:
-        """A schema with so many levels at most; `within` are the records around it."""
+        """Make a schema with at most this many levels; `within` are the enclosing records."""
         simple = (self.primitive, self.primitive, self.logical, self.fixed, self.enum)
         nested = (self.reference, self.array, self.map, self.union, self.union, self.record)
         if depth == 0 or self.random.random() < 0.4:
@@ -93,7 +93,7 @@ class Schemas:
         return {"type": "map", "values": self.inner(depth, within)}
 
     def inner(self, depth: int, within: tuple[str, ...]) -> Any:
-        """A schema whose values have bytes: an array of nothing is refused as a schema."""
+        """Make a schema whose values are not empty: an array of nothing is refused as a schema."""
         if within and self.random.random() < 0.1:
             return self.random.choice(within)
         inner = self.schema(depth - 1, within)
@@ -116,7 +116,7 @@ class Schemas:
         return branches if is_endless or self.random.random() < 0.5 else branches[1:] or branches
 
     def record(self, depth: int, within: tuple[str, ...] = ()) -> Any:
-        """A record; often one of numbers, many of which are read at once."""
+        """Make a record; often a record of numbers, many of which are read together."""
         name = self.name("Record")
         if self.random.random() < 0.2:
             self.named.append(name)
@@ -128,12 +128,12 @@ class Schemas:
 
 
 def flat(branches: list[Any], added: Any) -> list[Any]:
-    """A union with one more type, or with those of another union."""
+    """Add a type, or the branches of another union, to a union."""
     return branches + [one for one in (added if isinstance(added, list) else [added]) if one not in branches]
 
 
 def number(random: Random, value: int) -> bytes:
-    """A number as its varint; now and then padded, within the bytes that its bits need or beyond."""
+    """Encode a number as a varint, sometimes padded within the bytes that its bits need or beyond."""
     plain = 2 * value if value >= 0 else -2 * value - 1
     groups = [plain & 0x7F]
     while plain := plain >> 7:
@@ -148,9 +148,9 @@ class Bytes:
     """Makes the bytes of messages.
 
     Attributes:
-        random: The chance.
+        random: The random generator.
         named: Named types by name.
-        odd: How often a value is beyond its bounds.
+        odd: Probability of a value beyond its bounds.
     """
 
     random: Random
@@ -171,7 +171,7 @@ class Bytes:
         return number(self.random, length) + content
 
     def value(self, schema: Any, depth: int = 0) -> bytes:
-        """The bytes of a value."""
+        """Make the bytes of a value."""
         schema = self.named.get(schema, schema) if isinstance(schema, str) else schema
         if isinstance(schema, list):
             place = self.random.randrange(len(schema)) if depth < 6 else 0
@@ -192,7 +192,7 @@ class Bytes:
                 return self.primitive(kind, schema)
 
     def blocks(self, schema: Any, depth: int) -> bytes:
-        """The blocks of an array or map, with and without sizes that are right."""
+        """Make the blocks of an array or map: without sizes, with correct sizes, or with wrong sizes."""
         blocks = b""
         sizes = (0, 1, 2, 3, 40) if depth < 3 else (0, 1)
         for _ in range(self.random.choice((0, 1, 1, 2)) if depth < 6 else 0):
@@ -216,13 +216,13 @@ class Bytes:
         return self.prefixed(name.encode()) + self.value(schema["values"], depth + 1)
 
     def unscaled(self, size: int) -> bytes:
-        """Bytes that are often a small number."""
+        """Make bytes that often encode a small number."""
         if self.random.random() < 0.5:
             return bytes(self.random.randrange(256) for _ in range(size))
         return self.random.choice((-1, 0, 1, 9, 99, -99)).to_bytes(size, "big", signed=True) if size else b""
 
     def primitive(self, kind: str, schema: Any) -> bytes:
-        """The bytes of a primitive value."""
+        """Make the bytes of a primitive value."""
         match kind:
             case "boolean":
                 return bytes([self.random.choice((2, 3, 128, 255) if self.is_odd() else (0, 1))])
@@ -257,7 +257,7 @@ class Bytes:
 
 
 def corrupt(random: Random, data: bytes) -> bytes:
-    """Bytes with one fault."""
+    """Return the bytes with one fault."""
     place = random.randrange(len(data) + 1)
     match random.randrange(5):
         case 0:
@@ -288,12 +288,12 @@ DEFAULTS: tuple[tuple[Any, Any], ...] = (
 
 @dataclass
 class Evolution:
-    """Makes a reader's schema of a writer's: often resolvable, sometimes not.
+    """Makes a reader's schema from a writer's: often resolvable, sometimes not.
 
     Attributes:
-        random: The chance.
+        random: The random generator.
         written: The writer's named types.
-        defined: Named types of the reader, those under way included.
+        defined: Named types of the reader, including incomplete types.
     """
 
     random: Random
@@ -304,7 +304,7 @@ class Evolution:
         return self.random.random() < share
 
     def schema(self, schema: Any) -> Any:
-        """The reader's schema."""
+        """Make the reader's schema."""
         if isinstance(schema, list):
             return self.union(schema)
         if self.is_rare(0.05):
@@ -344,7 +344,7 @@ class Evolution:
         return {name: part for name, part in schema.items() if name != "logicalType" or not self.is_rare()}
 
     def record(self, schema: Any) -> Any:
-        """A record with fields removed, added, renamed and moved."""
+        """Make a record with fields removed, added, renamed and moved."""
         kept = [one for one in schema["fields"] if not self.is_rare()] or schema["fields"][:1]
         self.random.shuffle(kept)
         fields: list[Any] = []

@@ -1,4 +1,4 @@
-"""Protobuf messages by chance: types of all kinds of fields, and bytes that fit them, nearly fit them, or do not."""
+"""Random Protobuf messages: types with all kinds of fields, and bytes that are valid, nearly valid, or invalid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS: tuple[int, ...] = (
 
 @dataclass
 class File:
-    """A .proto file by chance, its messages as the strict reader needs them, and their classes."""
+    """A random .proto file, its messages for the strict reader, and their classes."""
 
     random: Random
 
@@ -88,7 +88,7 @@ class File:
         return self.random.choice((OPTIONAL, OPTIONAL, FieldDescriptorProto.LABEL_REPEATED))
 
     def make_nested(self, message: DescriptorProto, one: FieldDescriptorProto) -> None:
-        """Make a field of a message: a group, a well-known type, or one of the file; without end if it is required."""
+        """Make a field of type message: a group, a well-known type, or, if not required, a type of the file."""
         if self.is_proto2 and self.random.random() < 0.2:
             group = message.nested_type.add(name=f"F{one.number}")
             group.field.add(name="inner", number=1, type=type_number("int32"), label=OPTIONAL, json_name="inner")
@@ -125,7 +125,7 @@ def varint(number: int) -> bytes:
 
 @dataclass
 class Bytes:
-    """Makes the bytes of messages of a file; values are often the library's own, and now and then odd."""
+    """Makes the bytes of messages of a file; values are mostly usual, and sometimes odd."""
 
     random: Random
     messages: Messages

@@ -109,7 +109,7 @@ class Reading(msgspec.Struct):
 
 
 class Panels(Transform[Snapshot | Update, Panel, Reading]):
-    """The values of a panel; one row a changed value."""
+    """The values of a panel; a row for each changed value."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, Snapshot) else Kind.UPDATE
@@ -126,7 +126,7 @@ class Panels(Transform[Snapshot | Update, Panel, Reading]):
 
 
 class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
-    """The same of generated classes."""
+    """The panels with generated message classes."""
 
     def envelope(self, message: ProtoSnapshot | ProtoUpdate, record: Record) -> Envelope:
         kind = Kind.SNAPSHOT if isinstance(message, ProtoSnapshot) else Kind.UPDATE
@@ -143,7 +143,7 @@ class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
 
 
 class Lengths(Transform[bytes, int, Where]):
-    """The length of each value, by a session of the whole partition."""
+    """The length of each value, with one session for the topic."""
 
     def envelope(self, message: bytes, record: Record) -> Envelope:
         return Envelope(record.topic, Kind.UPDATE)

@@ -1,7 +1,7 @@
-"""Registries for tests: one in memory, and one behind HTTP that answers as the documented REST paths do.
+"""Registries for tests: in memory, and behind HTTP with the documented REST paths.
 
-Both register schemas as a producer's serializer would, and give ids; `frame` and `protobuf_frame`
-make what such a serializer sends.
+Both register schemas as a producer's serializer does, and assign ids. `frame` and `protobuf_frame` make the messages of
+such a serializer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIRST_ID = 101
 
 @dataclass(frozen=True)
 class InMemory(Registry):
-    """Schemas by id; counts nothing, forgets nothing."""
+    """Schemas by id, without counters; no schema is ever lost."""
 
     schemas: tuple[RegisteredSchema, ...]
 
@@ -54,7 +54,7 @@ class Connected:
 
 
 def guid_header(schema_id: int = FIRST_ID) -> bytes:
-    """The header of a serializer that sends GUIDs; in these registries they are the ids."""
+    """Return the header of a serializer that sends GUIDs; in these registries they equal the ids."""
     return b"\x01" + UUID(int=schema_id).bytes
 
 
@@ -63,21 +63,21 @@ def avro(schema: object) -> RegisteredSchema:
 
 
 def frame(schema: Any, message: object, schema_id: int = FIRST_ID) -> bytes:
-    """An Avro message as a serializer sends it."""
+    """Make an Avro message as a serializer sends it."""
     body = BytesIO()
     schemaless_writer(body, parse_schema(schema), message)
     return b"\x00" + schema_id.to_bytes(4, "big") + body.getvalue()
 
 
 def protobuf_frame(body: bytes, path: Sequence[int] = (0,), schema_id: int = FIRST_ID) -> bytes:
-    """A Protobuf message as a serializer sends it: the first message of a schema is a single zero."""
+    """Make a Protobuf message as a serializer sends it: the first message of a schema is a single zero."""
     numbers = [] if tuple(path) == (0,) else [len(path), *path]
     indexes = b"".join(zigzag(number) for number in numbers) or b"\x00"
     return b"\x00" + schema_id.to_bytes(4, "big") + indexes + body
 
 
 def zigzag(number: int) -> bytes:
-    """A number as a zigzag varint."""
+    """Encode a number as a zigzag varint."""
     left, out = (number << 1) ^ (number >> 63), b""
     while left > 0x7F:
         left, out = left >> 7, out + bytes([left & 0x7F | 0x80])
@@ -90,14 +90,14 @@ class HttpSchemas:
 
     Attributes:
         url: Its address.
-        asked: Paths of all questions, in order.
-        refusing: Instead of an answer: (status, body) for each question, while there are any.
-        authorization: What the header must be; None lets everybody in.
-        headers: The headers of all questions, in order.
-        hold: While it is not set, questions wait.
+        asked: Paths of all requests, in order.
+        refusing: Answers (status, body) to the next requests, instead of the real answers.
+        authorization: Required value of the header; None accepts any request.
+        headers: The headers of all requests, in order.
+        hold: While it is not set, requests wait.
         incompatible: Subjects to which no schema can be added.
         is_read_only: Whether accounts may not register.
-        is_write_only: Whether accounts may register, and not search for a schema.
+        is_write_only: Whether accounts may register, but not search for a schema.
     """
 
     url: str = ""
@@ -113,7 +113,7 @@ class HttpSchemas:
     _by_id: list[dict[str, object]] = field(default_factory=list)
 
     def register(self, subject: str, text: str, kind: str = "AVRO", references: Sequence[Any] = ()) -> int:
-        """Register a schema; its id."""
+        """Register a schema and return its id."""
         schema: dict[str, object] = {"schema": text}
         if kind != "AVRO":
             schema["schemaType"] = kind
@@ -125,7 +125,7 @@ class HttpSchemas:
         return FIRST_ID + len(self._by_id) - 1
 
     def answer(self, path: str, authorization: str | None) -> tuple[int, bytes]:
-        """Status and body, as the REST interface documents them."""
+        """Return status and body, as the REST interface documents them."""
         self.asked.append(path)
         if self.refusing:
             return self.refusing.pop(0)
@@ -141,7 +141,7 @@ class HttpSchemas:
         return _error(404, 404, "HTTP 404 Not Found")
 
     def take(self, path: str, authorization: str | None, body: bytes) -> tuple[int, bytes]:
-        """The response to a POST: a schema that is registered, or whose id is requested."""
+        """Return the response to a POST, which registers a schema or requests its id."""
         if self.refusing or self.authorization not in {None, authorization}:
             return self.answer(path, authorization)
         self.asked.append(path)
@@ -167,7 +167,7 @@ class HttpSchemas:
         return 200, json.dumps({"id": self.register(subject, json.dumps(schema))}).encode()
 
     def forget(self) -> None:
-        """Lose the schemas of all subjects: the next that is registered has another id."""
+        """Remove the schemas of all subjects: the next registration gets another id."""
         self._subjects.clear()
 
     def _found(self, schemas: Sequence[dict[str, object]], place: int, not_found: int) -> tuple[int, bytes]:
@@ -210,7 +210,7 @@ def _make_handler(schemas: HttpSchemas) -> type[BaseHTTPRequestHandler]:
 
 @contextlib.contextmanager
 def http_schemas(certificate: Path | None = None) -> Iterator[HttpSchemas]:
-    """A registry on a free port of this machine; with a file of a certificate and its key over TLS."""
+    """Serve a registry on a free port of this machine, over TLS if a file with certificate and key is given."""
     schemas = HttpSchemas()
     schemas.hold.set()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(schemas))

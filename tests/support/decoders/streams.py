@@ -1,4 +1,4 @@
-"""The same stream of panels by each decoder, importable by name as executors need it."""
+"""The stream of panels with each decoder. Executors import it by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.decoders.readings import Panel, Panels, ProtoPanels, Reading,
 def avro_panels(
     pattern: str, integrity: IntegrityClass | None = None, decoder: Decoder | None = None
 ) -> Stream[Snapshot | Update, Panel, Reading]:
-    """Panels in Avro, over the topics of one test."""
+    """Return panels in Avro, over the topics of one test."""
     return Stream(
         name="panels",
         topics=Topics(pattern=pattern),
@@ -24,7 +24,7 @@ def avro_panels(
 
 
 def protobuf_panels(pattern: str) -> Stream[ProtoSnapshot | ProtoUpdate, Panel, Reading]:
-    """Panels in Protobuf, over the topics of one test."""
+    """Return panels in Protobuf, over the topics of one test."""
     return Stream(
         name="panels",
         topics=Topics(pattern=pattern),

@@ -1,7 +1,7 @@
-"""A second reading of Avro's specification: slow, without a library, and of the schema's JSON itself.
+"""A second implementation of Avro's specification: slow, without a library, directly from the schema's JSON.
 
-It shares nothing with the decoder. It follows the specification of Avro 1.12: "Binary Encoding", "Logical Types" and
-"Schema Resolution". What the specification leaves open is decided here as docs/decoders.md has it.
+It shares no code with the decoder. It follows the specification of Avro 1.12: "Binary Encoding", "Logical Types" and
+"Schema Resolution". If the specification is open, it follows docs/decoders.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROMOTED = {
 
 
 class Refused(Exception):
-    """The bytes are not a value of the schema, or it does not resolve to the reader's."""
+    """The bytes are not a value of the schema, or the schema does not resolve to the reader's."""
 
 
 def require(holds: object, problem: str) -> None:
@@ -60,7 +60,7 @@ def kind_of(schema: Any) -> str:
 
 
 def logical_of(schema: Any) -> tuple[Any, ...] | None:
-    """The logical type with its parameters, if the specification allows it on this type."""
+    """Return the logical type with its parameters, if the specification allows it for this type."""
     if not isinstance(schema, dict):
         return None
     name, kind = schema.get("logicalType"), kind_of(schema)
@@ -89,7 +89,7 @@ class Reader:
         return bytes(taken)
 
     def number(self, bits: int) -> int:
-        """A zig-zag varint: its bytes hold no more than these bits, and are no more than these bits need."""
+        """Read a zig-zag varint with at most this many bits, in at most the bytes that they need."""
         groups: list[int] = []
         while not groups or groups[-1] >= 128:
             require(len(groups) < -(-bits // 7), "too many bytes")
@@ -99,7 +99,7 @@ class Reader:
         return plain // 2 if plain % 2 == 0 else -(plain + 1) // 2
 
     def blocks(self, read: Any) -> None:
-        """The values of an array or a map, in blocks."""
+        """Read the values of an array or a map, in blocks."""
         while count := self.number(64):
             size = self.number(64) if count < 0 else None
             before = len(self.left)
@@ -109,7 +109,7 @@ class Reader:
             require(size is None or before - len(self.left) == size, "a block of another size")
 
     def value(self, schema: Any) -> Any:
-        """A value as its writer means it."""
+        """Read a value by the writer's schema."""
         schema = self.writers.find(schema)
         match kind_of(schema):
             case "union":
@@ -138,7 +138,7 @@ class Reader:
         return str(schema["symbols"][index])
 
     def plain(self, schema: Any) -> Any:
-        """A value without its logical type."""
+        """Read a value without its logical type."""
         readers: dict[str, Callable[[], Any]] = {
             "null": lambda: None,
             "boolean": self.boolean,
@@ -158,7 +158,7 @@ class Reader:
         return byte == b"\1"
 
     def resolved(self, writer: Any, reader: Any) -> Any:
-        """A value as its reader means it."""
+        """Read a value resolved to the reader's schema."""
         writer, reader = self.writers.find(writer), self.readers.find(reader)
         if kind_of(writer) == "union":
             index = self.number(32)
@@ -170,7 +170,7 @@ class Reader:
         return self.resolved_to(writer, self.readers.find(matching[0]))
 
     def resolved_to(self, writer: Any, reader: Any) -> Any:
-        """A value as a type of the reader's that matches means it."""
+        """Read a value resolved to a matching type of the reader."""
         match kind_of(writer):
             case "record":
                 return self.fields(writer, reader)
@@ -214,7 +214,7 @@ class Reader:
         return result
 
     def default(self, schema: Any, given: Any) -> Any:
-        """The value of a default; these tests give those of primitive types and of empty containers."""
+        """Return the value of a default: of a primitive type, or an empty container."""
         schema = self.readers.find(schema[0] if isinstance(schema, list) else schema)
         if kind_of(schema) in {"bytes", "fixed"}:
             given = bytes(map(ord, given))
@@ -258,7 +258,7 @@ def promote(value: Any, written: str, wanted: str) -> Any:
 
 
 def convert(value: Any, schema: Any) -> Any:
-    """The value of a logical type."""
+    """Convert a value to its logical type."""
     name, *parameters = logical_of(schema) or ("",)
     if name == "decimal":
         return decimal(value, *parameters)
@@ -295,7 +295,7 @@ def time_of_day(units: int, units_a_second: int) -> time:
 
 
 def moment(epoch: datetime, micros: int) -> datetime:
-    """So many microseconds after an epoch."""
+    """Return the time at this many microseconds after an epoch."""
     days, rest = divmod(micros, 86_400_000_000)
     try:
         day = date.fromordinal(epoch.toordinal() + days)
@@ -305,10 +305,10 @@ def moment(epoch: datetime, micros: int) -> datetime:
 
 
 def decode(data: bytes, writer: Any, reader: Any = None) -> Any:
-    """The value that bytes hold, resolved to a reader's schema if there is one.
+    """Decode bytes, resolved to a reader's schema if given.
 
     Raises:
-        Refused: They hold none.
+        Refused: The bytes are not a value of the schema.
     """
     one = Reader(data, writer, reader)
     value = one.value(writer) if reader is None else one.resolved(writer, reader)

@@ -1,7 +1,7 @@
-"""A second reading of Protobuf's encoding: slow, from the descriptors alone, and stricter than the library.
+"""A second implementation of Protobuf's encoding: slow, from the descriptors alone, and stricter than the library.
 
-It follows the definition of the encoding, and refuses what docs/decoders.md says: a known field of another wire type, a
-number that its field does not hold, text that is not UTF-8, and well-known types out of their range.
+It follows the definition of the encoding, and refuses inputs as docs/decoders.md states: a known field of another wire
+type, a number out of the field's range, text that is not UTF-8, and well-known types out of their range.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Reader:
             self.put(name, one, self.scalar(kind, end), into)
 
     def before(self, one: FieldDescriptorProto, into: dict[str, Any]) -> dict[str, Any]:
-        """The message that the next one of the same field is merged into."""
+        """Return the message into which the next occurrence of the same field is merged."""
         return {} if is_repeated(one) else into.get(one.name) or {}
 
     def put(self, name: str, one: FieldDescriptorProto, value: Any, into: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ class Reader:
 
 
 class Text(bytes):
-    """A string; in the older syntax one that a later one of its field replaces need not be UTF-8."""
+    """A string; in the older syntax, a value that a later value of the field replaces need not be UTF-8."""
 
 
 def text(data: bytes) -> str:
@@ -200,7 +200,7 @@ def texts(value: Any) -> Any:
 
 
 def complete(messages: Messages, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A message with the defaults of absent fields, checked as a whole; maps as such."""
+    """Return a message with the defaults of absent fields, checked as a whole; map entries become maps."""
     whole: dict[str, Any] = {}
     for one in messages.by_name[name].field:
         value, kind = fields.get(one.name), kind_of(one)
@@ -220,7 +220,7 @@ def complete(messages: Messages, name: str, fields: dict[str, Any]) -> dict[str,
 
 
 def complete_map(messages: Messages, name: str, entries: list[dict[str, Any]]) -> dict[Any, Any]:
-    """A map, in the order of its keys: of equal ones the last counts, and what an entry lacks has its default."""
+    """Return a map, sorted by key: of equal keys the last entry counts, and missing parts have defaults."""
     key, value = messages.by_name[name].field
     by_key = {texts(entry.get("key", DEFAULTS.get(kind_of(key), 0))): entry.get("value") for entry in entries}
     whole: dict[Any, Any] = {}
@@ -253,9 +253,9 @@ def check_well_known(name: str, whole: dict[str, Any], fields: dict[str, Any]) -
 
 
 def decode(messages: Messages, name: str, data: bytes) -> dict[str, Any]:
-    """The fields of a message.
+    """Decode the fields of a message.
 
     Raises:
-        Refused: The bytes are none.
+        Refused: The bytes are not a message.
     """
     return complete(messages, name, Reader(messages, data).message(name, len(data), {}))
