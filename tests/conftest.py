@@ -46,7 +46,7 @@ for output in ("MARKET_DATABASE", "MARKET_ALERTS"):
 WORKERS_MIN, WORKERS_MAX = 3, 8
 """Cores plus three, because tests wait for Kafka and Dagster longer than they compute.
 
-Four workers used 1.3 of 2 cores. Each worker takes up to 2 GB.
+Four workers used 1.3 of 2 cores. Each worker uses up to 2 GB.
 """
 
 QUALITY_MODULES = (

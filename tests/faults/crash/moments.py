@@ -21,7 +21,7 @@ from tests.support.plain_reader import named_files
 
 PARQUET_END = b"PAR1"
 BATCHES_MAX = 4
-"""The watch gives up on a phase after this number of batches: other phases need the rest of the run."""
+"""A phase is abandoned after this number of batches: other phases need the rest of the run."""
 ENTRY = re.compile(r"\d{20}\.json")
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Tier(Enum):
-    """When the tests of a fault are run, and what they need."""
+    """The frequency and the needs of a fault's tests."""
 
     PURE = "T0"
     """No Kafka, no Spark."""

@@ -1,4 +1,4 @@
-"""The recorded markets and what a peer library made of them, loaded once."""
+"""The recorded markets and a peer library's books of them, loaded once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RECORDINGS = Path(__file__).parents[2] / "recordings" / "betfair"
 
 @pytest.fixture(scope="session")
 def recorded() -> tuple[Recorded, ...]:
-    """The market that begins with an image."""
+    """The market that starts with an image."""
     return read_betting_market(RECORDINGS / "mcm_1.181223995.jsonl.gz")
 
 
 @pytest.fixture(scope="session")
 def peer() -> dict[str, Any]:
-    """The peer's books of it, some whole and some as digests."""
+    """The peer's books of `recorded`, in full or as digests."""
     found: dict[str, Any] = json.loads((RECORDINGS / "mcm_1.181223995.peer_final.json").read_text())
     return found
 
@@ -38,7 +38,7 @@ def basic() -> tuple[Recorded, ...]:
 
 @pytest.fixture(scope="session")
 def basic_books() -> list[dict[str, Any]]:
-    """The peer's book after each message of it."""
+    """The peer's book after each message of `basic`."""
     with gzip.open(RECORDINGS / "mcm_basic_1.132153978.expected.json.gz") as books:
         found: list[dict[str, Any]] = json.load(books)
     return found

@@ -1,12 +1,11 @@
-"""The expected rows of a betting market, and its book, by the plainest fold there is.
+"""The expected rows of a betting market, and its book, by the plainest fold.
 
-It shares no code with the product and never imports it. A message holds one market in `mc`; with
-`img` everything known of its runners is replaced. `rc` lists what changed of each runner: ladders
-of (price, size), where size 0 removes the price, and figures, where "NaN" says that there is none.
+It shares no code with the product and never imports it. A message contains one market in `mc`; `img` replaces all
+values of its runners. `rc` lists the changes of each runner: ladders of (price, size), where size 0 removes the price,
+and figures, where "NaN" means none.
 
-The rule of a changed row: an entry emits one row when the value differs from the one before it,
-where absent counts as a value of its own (None). An image emits its difference to the market before: the entries as
-listed, then the keys that are gone.
+The rule of a changed row: an entry emits one row if the value differs from the previous value; an absent value is None.
+An image emits its difference from the market before: the entries as listed, then the removed keys.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LADDERS = {
 }
 FIGURES = {"ltp": "last_price", "tv": "traded_volume", "spn": "near_price", "spf": "far_price"}
 BOOK = ("last_price", "available_to_back", "available_to_lay", "traded")
-"""What the peer's books hold of a runner."""
+"""The parts of a runner in the peer's books."""
 
 Key = tuple[int, Decimal, str, "Decimal | None"]
 """Runner, handicap, part, price."""
@@ -43,7 +42,7 @@ class Market:
     runners: set[int] = field(default_factory=set)
 
     def take(self, value: bytes) -> list[tuple[object, ...]]:
-        """Fold one raw message; its rows as (runner, handicap, part, price, value, previous value)."""
+        """Fold one raw message; return its rows as (runner, handicap, part, price, value, previous value)."""
         (market,) = json.loads(value)["mc"]
         self.runners.update(runner["id"] for runner in market.get("marketDefinition", {}).get("runners", []))
         before = dict(self.values)
@@ -58,14 +57,14 @@ class Market:
         return new + [(*key, None, before[key]) for key in before if key not in self.values]
 
     def changed(self, key: Key, value: float | None) -> list[tuple[object, ...]]:
-        """Set or remove one value; its row, if it changed."""
+        """Set or remove one value; return its row if it changed."""
         previous = self.values.pop(key, None)
         if value is not None:
             self.values[key] = value
         return [] if value == previous else [(*key, value, previous)]
 
     def book(self) -> list[list[object]]:
-        """The book as the peer writes it: of each runner, by id, last price and ladders by price."""
+        """Return the book as the peer writes it: for each runner by id, the last price and the ladders by price."""
         return [[runner, *(self._part(runner, part) for part in BOOK)] for runner in sorted(self.runners)]
 
     def _part(self, runner: int, part: str) -> object:
@@ -76,7 +75,7 @@ class Market:
 
 
 def entries(runner: dict[str, Any]) -> list[tuple[Key, float | None]]:
-    """What a message tells of one runner: ladders, then figures."""
+    """Return a message's entries of one runner: ladders, then figures."""
     who = (runner["id"], Decimal(str(runner.get("hc", 0))))
     told: list[tuple[Key, float | None]] = []
     for short, part in LADDERS.items():
@@ -88,7 +87,7 @@ def entries(runner: dict[str, Any]) -> list[tuple[Key, float | None]]:
 
 
 def fold(values: Iterable[bytes]) -> tuple[Market, list[tuple[object, ...]]]:
-    """The market after all messages, and the rows as (offset, number in its message, *row)."""
+    """Return the market after all messages, and the rows as (offset, number in its message, *row)."""
     market, rows = Market(), []
     for offset, value in enumerate(values):
         rows += [(offset, number, *row) for number, row in enumerate(market.take(value))]
@@ -96,12 +95,12 @@ def fold(values: Iterable[bytes]) -> tuple[Market, list[tuple[object, ...]]]:
 
 
 def plain(number: float | Decimal | None) -> float | None:
-    """A number as JSON writes it shortest: whole ones without a point."""
+    """Return a number as JSON's shortest form: whole numbers without a point."""
     if number is None:
         return None
     return int(number) if float(number).is_integer() else float(number)
 
 
 def digest(book: list[list[object]]) -> str:
-    """The peer's short name of a book."""
+    """Return the peer's digest of a book."""
     return hashlib.sha256(json.dumps(book, separators=(",", ":")).encode()).hexdigest()[:16]

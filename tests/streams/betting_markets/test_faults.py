@@ -1,4 +1,4 @@
-"""What the stream refuses, and what it cannot see: its evidence is the log alone, and it says so."""
+"""Faults that the stream refuses, and faults that it cannot detect: its evidence is the log alone, as documented."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def swapped(values: list[bytes], at: int) -> list[bytes]:
 def test_what_the_producer_loses_or_swaps_is_not_seen_though_it_matters(
     fault: Callable[[list[bytes], int], list[bytes]], at: int, values: list[bytes], peer: dict[str, Any]
 ) -> None:
-    """The peer's book tells that the fault mattered. `LogOnly` cannot; it promises no more than the log."""
+    """The peer's book shows that the fault matters. `LogOnly` cannot detect it; it guarantees only the log."""
     told = peer["books_every_2000"]["2000"]
     assert fold(values)[0].book() == told
     assert fold(fault(values, at))[0].book() != told

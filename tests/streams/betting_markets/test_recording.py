@@ -1,4 +1,4 @@
-"""The recordings are what they are said to be, and the plain fold makes the peer's books of them."""
+"""The recordings are as documented, and the plain fold makes the peer's books from them."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def test_a_line_that_is_not_of_such_a_recording_is_named(line: str, problem: str
 
 
 def last_prices(book: dict[str, Any]) -> list[list[object]]:
-    """Runner and last price of one of the peer's basic books, by runner; their ladders must be empty."""
+    """Return runner and last price of a basic book of the peer, by runner; its ladders must be empty."""
     assert not any(ladder for runner in book["runners"] for ladder in runner["ex"].values())
     return sorted([runner["selectionId"], runner["lastPriceTraded"]] for runner in book["runners"])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.features.localdev.recordings import Recorded
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 COLUMNS = ("_emit_offset", "_row", "runner", "handicap", "part", "price", "value", "previous_value")
 
@@ -38,7 +38,7 @@ def runs(broker: Broker, topic_family: str, tmp_path: Path) -> LocalRuns:
 def test_table_plain_fold_and_peer_agree_on_the_whole_market(
     runs: LocalRuns, topic_family: str, recorded: Sequence[Recorded], peer: dict[str, Any]
 ) -> None:
-    """In two runs: the second goes on from the saved market of the first."""
+    """The second of two runs continues from the saved market of the first."""
     topic = f"{topic_family}.{recorded[0].book}"
     for part in (recorded[:9_000], recorded[9_000:]):
         produce(runs.bootstrap_servers, topic, part)
@@ -78,7 +78,7 @@ def test_without_a_promise_the_history_folds_to_each_of_the_peers_books(
 def books_from(
     rows: Sequence[tuple[object, ...]], runners: set[int], wanted: Iterable[int]
 ) -> dict[int, list[list[object]]]:
-    """The book after so many messages, by the table's rows alone; each row must know the value before it."""
+    """Return the book after each number of messages, by the rows alone; their previous values must be correct."""
     market, at, books = Market(runners=runners), 0, {}
     for messages in wanted:
         while at < len(rows) and rows[at][0] < messages:  # type: ignore[operator]  # an offset

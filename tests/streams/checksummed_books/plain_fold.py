@@ -1,14 +1,13 @@
-"""The expected rows of a book with checksums, and the exchange's word on it, by the plainest fold there is.
+"""The expected rows of a book with checksums, and the exchange's checksums of it, by the plainest fold.
 
-It shares no code with the product and never imports it. A message is `[channel, part, name, pair]`
-with one part or two. A snapshot's part has all levels of both sides (`as`, `bs`); an update's has
-changed levels (`a`, `b`), and its last part the checksum `c` of the book after it: the CRC32 of the
-ten best asks, then the ten best bids, each as price and quantity without point and leading zeros.
+It shares no code with the product and never imports it. A message is `[channel, part, name, pair]` with one part or
+two. A snapshot's part has all levels of both sides (`as`, `bs`). An update's part has changed levels (`a`, `b`), and
+its last part the checksum `c` of the book after it: the CRC32 of the ten best asks, then the ten best bids, each as
+price and quantity without point and leading zeros.
 
-The rule of a changed row is that of tests/streams/order_books/plain_fold.py: asks, then bids, as listed;
-a level whose quantity stays as it was emits nothing. A snapshot emits its difference to the book before, best levels
-first, then the levels that are gone, in order of side and price. What then lies deeper than 1000 levels is
-removed, nearest first, each with a row.
+The rule of a changed row is that of tests/streams/order_books/plain_fold.py: asks, then bids, as listed; a level with
+an unchanged quantity emits nothing. A snapshot emits its difference from the book before: best levels first, then the
+removed levels, in order of side and price. Levels deeper than 1000 are then removed, nearest first, each with a row.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Change = tuple[str, str, "str | None", "str | None"]
 
 
 class Folded(NamedTuple):
-    """One message: its changes; of an update, also the checksum computed and the one that it told."""
+    """A message's changes; for an update, also the computed checksum and the checksum in the message."""
 
     changes: list[Change]
     computed: str | None
@@ -39,7 +38,7 @@ class Folded(NamedTuple):
 
 @dataclass
 class Book:
-    """Price to quantity, a side each."""
+    """Quantity by price, for each side."""
 
     asks: dict[str, str] = field(default_factory=dict)
     bids: dict[str, str] = field(default_factory=dict)
@@ -68,14 +67,14 @@ class Book:
         return Folded(changes, self.checksum(), parts[-1]["c"])
 
     def levels(self) -> dict[tuple[str, str], str]:
-        """Quantity by side and price, asks first, best first."""
+        """Return quantity by side and price, asks first, best first."""
         sides = (("ask", self.asks, 1), ("bid", self.bids, -1))
         return {
             (side, price): held[price] for side, held, sign in sides for price in _best_first(held, sign, len(held))
         }
 
     def checksum(self) -> str:
-        """Of the book as it is."""
+        """Return the checksum of the current book."""
         asks = [(price, self.asks[price]) for price in _best_first(self.asks, 1, SUMMED)]
         bids = [(price, self.bids[price]) for price in _best_first(self.bids, -1, SUMMED)]
         digits = [number.replace(".", "").lstrip("0") for level in asks + bids for number in level]
@@ -83,14 +82,14 @@ class Book:
 
 
 def fold(values: Iterable[bytes]) -> Iterator[Folded]:
-    """All messages of one book."""
+    """Fold all messages of one book."""
     book = Book()
     for value in values:
         yield book.take(value)
 
 
 def expected_rows(values: Iterable[bytes]) -> list[tuple[object, ...]]:
-    """The rows as (offset, number of the row in its message, *change), for messages from offset 0 on."""
+    """Return the rows as (offset, number of the row in its message, *change), for messages from offset 0 on."""
     return [
         (offset, number, *change)
         for offset, folded in enumerate(fold(values))
@@ -99,7 +98,7 @@ def expected_rows(values: Iterable[bytes]) -> list[tuple[object, ...]]:
 
 
 def first_wrong(values: Iterable[bytes]) -> tuple[int, str | None, str | None] | None:
-    """The first message whose checksum does not hold: its place, what was computed, what it told."""
+    """Return place, computed checksum and stated checksum of the first message whose checksums differ."""
     return next(
         (
             (at, folded.computed, folded.told)

@@ -1,4 +1,4 @@
-"""The book by hand: what the recording does not hold."""
+"""Books made by hand, for cases that the recording lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def snapshot(asks: int, bids: int) -> bytes:
 
 
 def update(book: Book, *parts: dict[str, list[list[str]]]) -> bytes:
-    """An update with the checksum that the plain fold computes of it."""
+    """Make an update with the checksum computed by the plain fold."""
     unsummed = json.dumps([1, *parts[:-1], {**parts[-1], "c": ""}, "book-1000", "X/Y"]).encode()
     computed = book.take(unsummed).computed
     return unsummed.replace(b'"c": ""', f'"c": "{computed}"'.encode())
@@ -34,7 +34,7 @@ def row_of(side: str, price: str, quantity: str | None, previous: str | None) ->
 
 
 def told(*messages: bytes) -> list[LevelChange]:
-    """The rows of the stream behind its first message; all must be those of the plain fold."""
+    """Return the stream's rows after its first message; all rows must be those of the plain fold."""
     ran = run(checksummed_books, *messages, key="x_y").or_raise()
     rows = [(row.side, row.price_text, row.quantity, row.previous_quantity) for row in ran.rows]
     assert rows == [tuple(row[2:]) for row in expected_rows(messages)]

@@ -1,6 +1,6 @@
-"""Faults put into a real book by position: where the stream refuses, by which name, and what it cannot see.
+"""Faults at positions of a real book: the place and cause of each refusal, and faults that are not detected.
 
-The exchange's own checksum, told by the plain fold, is the oracle: it says where a fault matters.
+The oracle is the exchange's own checksum, compared by the plain fold: it shows whether a fault matters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 BOOK = "eth_chf"
 EACH = 20
-"""Faults are put at each so manieth message."""
+"""Faults are put at one message of this many."""
 
 
 class Refused(NamedTuple):
-    """Where and why a run ended."""
+    """The place and the cause of a run's end."""
 
     at: int
     cause: str
@@ -118,7 +118,7 @@ def test_the_same_recording_under_a_new_key_is_a_session_of_its_own(values: list
 
 
 def test_a_loss_below_the_ten_best_is_seen_only_when_it_comes_up(values: list[bytes]) -> None:
-    """The limit of the evidence: the checksum covers ten levels a side, the book keeps a thousand."""
+    """The limit of the evidence: the checksum covers ten levels of each side, the book contains a thousand."""
     whole = run(checksummed_books, *values, key=BOOK)
     unseen = []
     for at in range(1, len(values), EACH):
@@ -130,7 +130,7 @@ def test_a_loss_below_the_ten_best_is_seen_only_when_it_comes_up(values: list[by
 
 
 def compared(values: Sequence[bytes]) -> Refused | None:
-    """What the stream says of some messages, which must be what the exchange's checksums say."""
+    """Run the stream over messages; its refusal must be that of the exchange's checksums."""
     ran = run(checksummed_books, *values, key=BOOK)
     wrong = first_wrong(values)
     right = values[: wrong[0]] if wrong else values
@@ -144,7 +144,7 @@ def compared(values: Sequence[bytes]) -> Refused | None:
 
 
 def plain(ran: RunResult[Book, LevelChange]) -> list[tuple[object, ...]]:
-    """The rows of a run as the plain fold writes them."""
+    """Return the rows of a run as the plain fold writes them."""
     return [
         (message.offset, number, row.side, row.price_text, row.quantity, row.previous_quantity)
         for message in ran.folded
@@ -153,7 +153,7 @@ def plain(ran: RunResult[Book, LevelChange]) -> list[tuple[object, ...]]:
 
 
 def first_best_level(values: Sequence[bytes]) -> tuple[int, str]:
-    """An update that sets one of the ten best levels, and the quantity it sets there."""
+    """Return the place of an update that sets one of the ten best levels, and the quantity that it sets."""
     for at, message in enumerate(run(checksummed_books, *values[:200], key=BOOK).folded[1:], 1):
         book = run(checksummed_books, *values[: at + 1], key=BOOK).states[BOOK] if message.rows else None
         if book is not None and message.rows[0].quantity in {quantity for _, quantity in best(book)}:
@@ -162,5 +162,5 @@ def first_best_level(values: Sequence[bytes]) -> tuple[int, str]:
 
 
 def best(book: Book) -> list[tuple[str, str]]:
-    """Price and quantity of the levels that the checksum covers."""
+    """Return price and quantity of the levels that the checksum covers."""
     return [(level.price_text, level.quantity) for _, level, _ in book.ask[:10] + book.bid[:10]]

@@ -1,4 +1,4 @@
-"""The recording is what it is said to be, and the plain fold rebuilds the exchange's books."""
+"""The recording is as documented, and the plain fold rebuilds the exchange's books."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.features.localdev.recordings import Recorded
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 COLUMNS = ("_emit_offset", "_row", "side", "price_text", "quantity", "previous_quantity")
 
@@ -38,7 +38,7 @@ def runs(broker: Broker, topic_family: str, tmp_path: Path) -> LocalRuns:
 def test_table_plain_fold_and_exchange_agree_on_all_books(
     runs: LocalRuns, topic_family: str, recorded: Mapping[str, tuple[Recorded, ...]]
 ) -> None:
-    """In two runs: the second goes on from the saved books of the first."""
+    """The second of two runs continues from the saved books of the first."""
     for part in (slice(0, 100), slice(100, None)):
         for book, messages in recorded.items():
             produce(runs.bootstrap_servers, f"{topic_family}.{book}", messages[part])
@@ -71,7 +71,7 @@ def test_a_lost_update_halts_its_book_where_the_checksum_tells_and_no_other(
 
 
 def checksums_from(rows: Iterable[tuple[object, ...]], messages: Sequence[Recorded]) -> list[str]:
-    """The checksum after each update, of a book that is made of the table's rows alone."""
+    """Return the checksum after each update, of a book that is rebuilt from the table's rows alone."""
     book, pending = Book(), iter([*rows, (len(messages),)])
     computed, row = [], next(pending)
     for offset in range(len(messages)):
@@ -87,5 +87,5 @@ def checksums_from(rows: Iterable[tuple[object, ...]], messages: Sequence[Record
 
 
 def told(value: bytes) -> str:
-    """The checksum in the text of an update."""
+    """Return the checksum in the text of an update."""
     return value.rpartition(b'"c":"')[2].partition(b'"')[0].decode()

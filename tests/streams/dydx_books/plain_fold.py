@@ -1,11 +1,11 @@
-"""The levels of all markets of one connection, by the plainest fold there is. Never imports lockstep.
+"""The levels of all markets of one connection, by the plainest fold. It never imports lockstep.
 
-The rule of a row: each level that a message sets gives one row, in the order of the message, bids first; a message
-that sets none gives one row that names only its market, so that every message is seen in the table.
+The rule of a row: each level that a message sets emits one row, in the order of the message, bids first. A message
+without levels emits one row that names only its market, so that the table shows every message.
 
-A level carries the `offset` of the exchange at which it was set: its own in a whole book, that of its message
-otherwise. Who keeps the highest `offset` of a level has the right book in whatever order messages come; who takes
-levels as they come does not.
+A level has the `offset` of the exchange at which it was set: its own in a whole book, otherwise that of its message. A
+fold that keeps the highest `offset` of a level has the right book for any order of messages; a fold that keeps the last
+level received does not.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Row = tuple[int, "str | None", "str | None", "str | None", "str | None", "int | 
 
 
 class Folded(NamedTuple):
-    """What came of some messages; the levels are those of the connection that spoke last."""
+    """The rows of some messages, and the levels of the connection that sent last."""
 
     rows: list[Row]
     levels: dict[Key, Level]
 
 
 def fold(values: Iterable[bytes], *, newest: bool) -> Folded:
-    """Fold raw messages in the order in which they are given.
+    """Fold raw messages in the given order.
 
     Args:
         values: The messages.
-        newest: Keep the level of the highest offset; else the one that came last.
+        newest: Whether to keep the level of the highest offset; otherwise the last received level.
     """
     rows: list[Row] = []
     connections: dict[str, dict[Key, Level]] = {}
@@ -59,7 +59,7 @@ def fold(values: Iterable[bytes], *, newest: bool) -> Folded:
 
 
 def levels_of(message: dict[str, object]) -> Iterator[tuple[Key, Level]]:
-    """The levels that a parsed message sets."""
+    """Return the levels that a parsed message sets."""
     contents = message.get("contents")
     if not isinstance(contents, dict):
         return
@@ -74,7 +74,7 @@ def levels_of(message: dict[str, object]) -> Iterator[tuple[Key, Level]]:
 
 
 def last_of(rows: Iterable[Row]) -> dict[Key, Level]:
-    """The levels that the rows of a table leave."""
+    """Return the final levels by the rows of a table."""
     levels: dict[Key, Level] = {}
     for _, market, side, price, size, offset, _ in rows:
         if market is not None and side is not None and price is not None and size is not None and offset is not None:
@@ -83,10 +83,10 @@ def last_of(rows: Iterable[Row]) -> dict[Key, Level]:
 
 
 def wrong(levels: dict[Key, Level], right: dict[Key, Level]) -> list[Key]:
-    """The levels that are not what they should be."""
+    """List the keys whose levels differ from the right ones."""
     return sorted(key for key in levels.keys() | right.keys() if levels.get(key) != right.get(key))
 
 
 def _stands(levels: dict[Key, Level], key: Key, level: Level) -> bool:
-    """Whether the level that is there was set later by the exchange."""
+    """Whether the exchange set the existing level at the same offset or later."""
     return key in levels and levels[key][0] >= level[0]

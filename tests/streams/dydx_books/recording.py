@@ -1,4 +1,4 @@
-"""The recorded connection, as received and as its producer numbered it; loaded without any code of the product."""
+"""The recorded connection, as received and as numbered by its producer; loaded without code of the product."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 PATH = Path(__file__).parents[2] / "recordings" / "exchange_ws" / "dydx_v3_connection_message_id_offset.txt.gz"
 META = "wss"
-"""How lines begin that say what the collector itself did."""
+"""Prefix of lines about the collector's own actions."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message, as `lockstep.features.localdev.producer` takes it.
+    """One message, as `lockstep.features.localdev.producer` accepts it.
 
     Attributes:
-        value: The bytes of the line, untouched.
-        timestamp_ms: When it was received, milliseconds since 1970 (UTC).
+        value: The bytes of the line, unchanged.
+        timestamp_ms: Receive time, milliseconds since 1970 (UTC).
         number: Its `message_id`.
         key: The connection.
     """
@@ -32,7 +32,7 @@ class Message:
 
 @cache
 def as_received() -> tuple[Message, ...]:
-    """All messages in the order of the file."""
+    """Return all messages in the order of the file."""
     with gzip.open(PATH, "rt", encoding="utf-8") as lines:
         told = [line.rstrip("\n").split(": ", 1) for line in lines if line.strip() and not line.startswith(META)]
     return tuple(_message(float(seconds), text) for seconds, text in told)
@@ -40,7 +40,7 @@ def as_received() -> tuple[Message, ...]:
 
 @cache
 def as_numbered() -> tuple[Message, ...]:
-    """As a good producer sends them: in the order of their numbers."""
+    """Return all messages as a correct producer sends them: in the order of their numbers."""
     return tuple(sorted(as_received(), key=lambda message: message.number))
 
 

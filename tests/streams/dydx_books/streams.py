@@ -1,6 +1,7 @@
-"""A stream over one connection to an exchange that carries all its markets; importable by name as executors need it.
+"""A stream over one connection to an exchange that carries all its markets. Executors import it by name.
 
-The session is the connection, because its numbers count all messages of it. The state is the books of all markets.
+The session is the connection, because its numbers count all messages of the connection. The state is the books of all
+markets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lockstep.integrity.base import IntegrityClass
 
 
 class Level(msgspec.Struct, array_like=True, frozen=True):
-    """A level as it stands: set at an offset of the exchange."""
+    """A current level, set at an offset of the exchange."""
 
     offset: int
     size: str
@@ -29,14 +30,14 @@ class Told(msgspec.Struct):
 
 
 class Whole(msgspec.Struct):
-    """A whole book; empty where the channel has trades."""
+    """A whole book; empty if the channel has trades."""
 
     bids: list[Told] = []
     asks: list[Told] = []
 
 
 class Changes(msgspec.Struct):
-    """Levels as (price, size), all set at one offset; empty where the channel has trades."""
+    """Levels as (price, size), all set at one offset; empty if the channel has trades."""
 
     offset: str = "0"
     bids: list[tuple[str, str]] = []
@@ -44,7 +45,7 @@ class Changes(msgspec.Struct):
 
 
 class Numbered(msgspec.Struct, kw_only=True):
-    """What all messages have. Tests add `at_us`: a clock of the producer, instead of the receive time."""
+    """The common fields of all messages. Tests add `at_us`: a clock of the producer, instead of the receive time."""
 
     connection_id: str
     message_id: int
@@ -52,37 +53,37 @@ class Numbered(msgspec.Struct, kw_only=True):
 
 
 class Connected(Numbered, tag="connected", tag_field="type", kw_only=True):
-    """The first message of a connection: nothing is known yet. Tests add `again`: the numbers begin anew."""
+    """The first message of a connection, without levels. Tests add `again`: the numbers restart."""
 
     again: bool = False
     id: str | None = None
 
     def levels(self) -> Iterator[tuple[str, str, Level]]:
-        """None."""
+        """Return no levels."""
         return iter(())
 
 
 class Subscribed(Numbered, tag="subscribed", tag_field="type", kw_only=True):
-    """The whole of one market."""
+    """A market's whole book."""
 
     id: str
     contents: Whole
 
     def levels(self) -> Iterator[tuple[str, str, Level]]:
-        """Side, price, level."""
+        """Return (side, price, level)."""
         for side, told in (("bids", self.contents.bids), ("asks", self.contents.asks)):
             for each in told:
                 yield side, each.price, Level(int(each.offset), each.size)
 
 
 class ChannelData(Numbered, tag="channel_data", tag_field="type", kw_only=True):
-    """What changed in one market."""
+    """The changes of one market."""
 
     id: str
     contents: Changes
 
     def levels(self) -> Iterator[tuple[str, str, Level]]:
-        """Side, price, level."""
+        """Return (side, price, level)."""
         offset = int(self.contents.offset)
         for side, told in (("bids", self.contents.bids), ("asks", self.contents.asks)):
             for price, size in told:
@@ -94,7 +95,7 @@ Books = dict[tuple[str, str, str], Level]
 
 
 class LevelSet(msgspec.Struct, frozen=True):
-    """One level that was set, and its size before; only the market where a message sets none."""
+    """A level that was set, and its size before; only the market if a message sets none."""
 
     market: str | None
     side: str | None = None
@@ -105,7 +106,7 @@ class LevelSet(msgspec.Struct, frozen=True):
 
 
 class AsTheyCome(Transform[Message, Books, LevelSet]):
-    """Every level replaces the one before it."""
+    """Every level replaces the previous level."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         """The receive time is Kafka's timestamp."""
@@ -122,12 +123,12 @@ class AsTheyCome(Transform[Message, Books, LevelSet]):
         )
 
     def on_snapshot(self, message: Message, record: Record, previous: Books | None) -> InitialState[Books, LevelSet]:
-        """Nothing is known yet, unless a class lets an update open its session."""
+        """Start without levels, and apply those of an update if a class lets it open the session."""
         levels: Books = {}
         return InitialState(levels, list(self.on_update(levels, message, record)))
 
     def on_update(self, state: Books, message: Message, record: Record) -> Iterable[LevelSet]:
-        """One row a level."""
+        """Emit a row for each level."""
         emitted = False
         for side, price, level in message.levels():
             key = (message.id or "", side, price)
@@ -139,15 +140,15 @@ class AsTheyCome(Transform[Message, Books, LevelSet]):
             yield LevelSet(message.id)
 
     def replaces(self, before: Level | None, level: Level) -> bool:
-        """Whether a level is to be kept."""
+        """Whether a level replaces the previous level."""
         return True
 
 
 class Newest(AsTheyCome):
-    """A level replaces the one before it when the exchange set it later."""
+    """A level replaces the previous level if the exchange set it later."""
 
     def replaces(self, before: Level | None, level: Level) -> bool:
-        """By the offsets of the exchange."""
+        """Compare the offsets of the exchange."""
         return before is None or level.offset > before.offset
 
 

@@ -1,4 +1,4 @@
-"""One connection whose numbers come out of order, under every class: what it refuses, restores, or ends with."""
+"""A connection with numbers out of order, under every class: the refusal, the restored order, or the final levels."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_who_keeps_the_highest_offset_ends_right_under_every_class_that_lets_it_
 
 @pytest.mark.parametrize("name", THAT_LET_IT_RUN)
 def test_who_takes_levels_as_they_come_ends_with_three_wrong_ones(name: str) -> None:
-    """In the order of numbers too: the exchange numbers messages in another order than it changes its books."""
+    """Even in the order of numbers: the exchange numbers messages in another order than it changes its books."""
     found = ran(THAT_LET_IT_RUN[name], AsTheyCome()).or_raise()
     assert len(wrong(levels_of(found), RIGHT)) == 3
 
 
 def test_ordered_drops_what_comes_late_and_counts_one_gap() -> None:
-    """None of the ten late messages says anything of a book."""
+    """None of the ten late messages contains levels."""
     verdicts = ran(Ordered()).or_raise().verdicts
     assert [verdict.judgement for verdict in verdicts].count(Judgement.LATE) == 10
     assert [verdict.cause for verdict in verdicts].count("gap") == 1

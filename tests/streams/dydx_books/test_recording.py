@@ -1,4 +1,4 @@
-"""The recording is what it is said to be: numbers that are complete, ten of them late, and offsets out of order."""
+"""The recording is as documented: complete numbers, ten of them late, and offsets out of order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.streams.dydx_books.recording import PATH, as_numbered, as_received
 NUMBERS = range(4_733)
 LATE = (19, 12, 13, 14, 11, 15, 16, 17, 18, 20)
 WRONG = (("ETH-USD", "asks", "4217.3"), ("UNI-USD", "asks", "25.063"), ("UNI-USD", "bids", "25.037"))
-"""Levels that end wrong for whoever takes the last one that comes."""
+"""Levels that are wrong at the end if the last received level is kept."""
 
 
 def test_it_is_one_connection_of_4733_messages_of_which_ten_come_late() -> None:
@@ -28,7 +28,7 @@ def test_it_is_one_connection_of_4733_messages_of_which_ten_come_late() -> None:
 
 
 def test_three_levels_end_wrong_for_who_takes_the_last_one_in_whatever_order() -> None:
-    """Messages are out of the order of the exchange's offsets even by their numbers."""
+    """Messages are not in the order of the exchange's offsets, even by their numbers."""
     received, numbered = [[message.value for message in each] for each in (as_received(), as_numbered())]
     right = fold(received, newest=True).levels
     assert len(right) == 3_104

@@ -1,4 +1,4 @@
-"""The recorded connection through Kafka, engine and Delta, in any batches: the same rows, and a ledger that adds up."""
+"""The recorded connection through Kafka, engine and Delta, in any batches: the same rows, and a consistent ledger."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from lockstep.table.ledger import LedgerRow
     from tests.streams.dydx_books.plain_fold import Row
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 COLUMNS = ("_sequence", "market", "side", "price", "size", "offset", "before")
 REORDERING = FuzzyWindow(lateness=SECOND, reorder=True)
 FIRST = 45
-"""Messages of the first run: all that come out of order are among them, or wait at the end of one of its batches."""
+"""Messages of the first run: all out-of-order messages are among them, or wait at the end of one of its batches."""
 
 
 def runs_of(broker: Broker, family: str, root: Path, integrity: IntegrityClass, limit: int) -> LocalRuns:
@@ -45,7 +45,7 @@ def runs_of(broker: Broker, family: str, root: Path, integrity: IntegrityClass, 
 def test_reordering_restores_the_numbers_in_any_batches(
     broker: Broker, topic_family: str, tmp_path: Path, limit: int, held: int
 ) -> None:
-    """The first messages in batches of so many, the others in a second run, in larger ones."""
+    """The first messages are read in batches of `limit`, the others by a second run in larger batches."""
     topic, runs = f"{topic_family}.dydx", runs_of(broker, topic_family, tmp_path, REORDERING, limit)
     for messages, size in ((as_received()[:FIRST], limit), (as_received()[FIRST:], max(limit, 997))):
         produce(broker.bootstrap_servers, topic, messages)
@@ -73,7 +73,7 @@ def test_strict_halts_before_the_twelfth_message(broker: Broker, topic_family: s
 def test_classes_that_do_not_reorder_end_as_the_fold_does(
     broker: Broker, topic_family: str, tmp_path: Path, integrity: IntegrityClass, wrong_levels: int
 ) -> None:
-    """Right by the highest offset; three levels wrong as they come."""
+    """The levels are right by the highest offset; three are wrong if the last received level is kept."""
     topic, runs = f"{topic_family}.dydx", runs_of(broker, topic_family, tmp_path, integrity, 1_500)
     produce(broker.bootstrap_servers, topic, as_received())
     assert runs.run() is RunOutcome.ENDED
@@ -83,7 +83,7 @@ def test_classes_that_do_not_reorder_end_as_the_fold_does(
 
 
 def held_most(ledger: list[LedgerRow]) -> int:
-    """Messages that wait at the end of a batch, at most."""
+    """Return the maximum number of messages that wait at the end of a batch."""
     held = most = 0
     for row in ledger:
         held += row.buffered - row.released

@@ -24,7 +24,7 @@ def recordings() -> Path:
 
 @pytest.fixture(scope="session")
 def both_days() -> Callable[[str], Sent]:
-    """Loads a book as a good producer sends it, over the midnight cut; each book once."""
+    """A function that loads a book as a correct producer sends it, over midnight; each book once."""
 
     @cache
     def load(book: str) -> Sent:

@@ -1,4 +1,4 @@
-"""What the output table of the order-book stream must hold, by the plain fold alone."""
+"""The expected rows of the order-book stream, by the plain fold alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("_emit_offset", "_row", "side", "price", "price_text", "quantity", "p
 
 
 def expected_rows(values: Iterable[bytes]) -> list[tuple[object, ...]]:
-    """The rows of one topic of one partition, in order, as `COLUMNS`; the values are its messages from offset 0."""
+    """Return the rows of one partition as `COLUMNS`, in order; the values are its messages from offset 0."""
     return [
         (row.message, row.row, change.side, Decimal(change.price), change.price, change.quantity, change.previous)
         for row in fold(values)

@@ -1,7 +1,7 @@
-"""The exchange's own word on its book: the best-price tickers that lie in the recordings.
+"""The exchange's best prices of its book: the tickers in the recordings.
 
-After each difference the last ticker whose `u` is not beyond the difference's must name the
-rebuilt book's best bid and ask with their quantities.
+After each difference, the last ticker whose `u` is not beyond the difference's must have the best bid and ask of the
+rebuilt book, with their quantities.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best prices of a book and the quantities there."""
+    """The best prices of a book and their quantities."""
 
     bid: str
     bid_quantity: str
@@ -31,11 +31,11 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A rebuilt book beside the exchange's word, after one difference.
+    """A rebuilt book compared with the exchange's ticker, after one difference.
 
     Attributes:
         update_id: The `u` of the difference.
-        ticker_id: The `u` of the ticker it was compared with.
+        ticker_id: The `u` of the compared ticker.
         rebuilt: The best prices of the rebuilt book.
         told: The best prices by the exchange.
     """
@@ -55,14 +55,14 @@ class Oracle:
         self._best = [Best(data["b"], data["B"], data["a"], data["A"]) for data in told]
 
     def at(self, update_id: int) -> tuple[int, Best]:
-        """The last ticker not beyond an update: its id and what it says."""
+        """Return the id and the best prices of the last ticker not beyond an update."""
         place = bisect_right(self._ids, update_id) - 1
         assert place >= 0, f"no ticker at or before update {update_id}"
         return self._ids[place], self._best[place]
 
 
 class BestPrices:
-    """Finds the best prices of a book that changes, without sorting it again each time."""
+    """Finds the best prices of a changing book without sorting it for each change."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -72,20 +72,20 @@ class BestPrices:
         heapq.heapify(self._asks)
 
     def note(self, changes: Iterable[Change]) -> None:
-        """Learn the new prices among some changes; gone ones are dropped when they come up."""
+        """Add the new prices of some changes; removed prices are dropped when they reach the top."""
         for change in changes:
             if change.previous is None:
                 heap, sign = (self._bids, -1) if change.side == BID else (self._asks, 1)
                 heapq.heappush(heap, (sign * Decimal(change.price), change.price))
 
     def now(self) -> Best:
-        """The best prices of the book as it is."""
+        """Return the current best prices of the book."""
         bid, ask = _top(self._bids, self._book.bids), _top(self._asks, self._book.asks)
         return Best(bid, self._book.bids[bid], ask, self._book.asks[ask])
 
 
 def compare(values: Iterable[bytes], tickers: Iterable[bytes]) -> Iterator[Compared]:
-    """Rebuild one book from its raw values, snapshot first, and compare after each difference."""
+    """Rebuild one book from its raw values, snapshot first, and compare it after each difference."""
     oracle, remaining, book = Oracle(tickers), iter(values), Book()
     book.take(next(remaining))
     prices = BestPrices(book)

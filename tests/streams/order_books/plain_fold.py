@@ -1,19 +1,19 @@
-"""The expected rows of an order-book stream, by the plainest fold there is.
+"""The expected rows of an order-book stream, by the plainest fold.
 
 It shares no code with the product and never imports it: the two agree because both are right.
 
 The rule of a changed row, the same for the product's table fold:
 
 * A snapshot sets the whole book, and emits one row for each price whose quantity differs from the book before: bids,
-  then asks, as listed, then the prices that are gone, in order of side and price.
-* A difference is worked through in its own order: its bids, then its asks, each as listed.
-* An entry emits one row when the quantity at its price differs from the quantity before it, where
-  absent counts as a quantity of its own (None). Quantity 0 removes the price.
-* So an entry that changes nothing emits nothing: the same quantity again, or the removal of a
-  price that is not there (normal: a snapshot has 1000 prices a side, the exchange knows more).
+  then asks, as listed, then the removed prices, in order of side and price.
+* A difference is applied in its own order: its bids, then its asks, each as listed.
+* An entry emits one row if the quantity at its price differs from the quantity before it; an absent quantity is None.
+  Quantity 0 removes the price.
+* An entry without a change emits nothing: the same quantity again, or the removal of an absent price. Such removals are
+  normal: a snapshot has 1000 prices for each side, the exchange has more.
 
-Prices and quantities are kept as the strings the exchange sent, so nothing is rounded; it writes
-all numbers of a symbol with the same digits, so equal numbers are equal strings.
+Prices and quantities are kept as the strings that the exchange sent, so nothing is rounded. The exchange writes all
+numbers of a symbol with the same digits, so equal numbers are equal strings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ASK = "ask"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One changed price of one difference; None is an absent price."""
+    """A changed price of a difference; None is an absent price."""
 
     side: str
     price: str
@@ -42,14 +42,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A change and where it came from.
+    """A change and its origin.
 
     Attributes:
-        message: The place of the difference among the values, from 0: its offset, when the values
-            were produced into one new partition.
+        message: The place of the difference among the values, from 0: its offset, if the values were produced into one
+            new partition.
         row: The place of the change among the changes of its difference, from 0.
         update_id: The `u` of the difference.
-        change: What changed.
+        change: The change.
     """
 
     message: int
@@ -59,7 +59,7 @@ class Row:
 
 
 class Book:
-    """One order book: price to quantity, a side each."""
+    """An order book: quantity by price, for each side."""
 
     def __init__(self) -> None:
         self.bids: dict[str, str] = {}
@@ -67,7 +67,7 @@ class Book:
         self.update_id = 0
 
     def take(self, value: bytes) -> list[Change]:
-        """Fold one raw message into the book and tell what changed."""
+        """Fold one raw message into the book and return the changes."""
         message = json.loads(value)
         if "lastUpdateId" in message:
             self.update_id = message["lastUpdateId"]
@@ -89,7 +89,7 @@ class Book:
 
 
 def fold(values: Iterable[bytes]) -> Iterator[Row]:
-    """Every changed row of one book, from its raw values as a good producer sends them."""
+    """Return every changed row of one book, from its raw values as a correct producer sends them."""
     book = Book()
     for number, value in enumerate(values):
         for place, change in enumerate(book.take(value)):

@@ -1,4 +1,4 @@
-"""The deliveries of the stream choose the large updates of spot markets, and nothing else."""
+"""The deliveries of the stream choose exactly the large updates of spot markets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain fold: its rule, and that it rebuilds the exchange's own book."""
+"""The plain fold follows its rule, and rebuilds the exchange's book."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.recordings import Sent
 
 BOOKS = ("cm_btcusd_perp", "spot_btcusdt", "spot_ethusdt")
-# Counted a second way, per price over time instead of per message, when the extract was made.
+# Counted by a second method when the extract was made: by price over time instead of by message.
 ROWS = {"cm_btcusd_perp": 369_645, "spot_btcusdt": 174_407, "spot_ethusdt": 162_743}
 # Differences of spot_btcusdt (`u`) whose last best-price ticker was never recorded. The book is right.
 TICKER_NEVER_CAME = (50093478174, 50093480542)

@@ -1,4 +1,4 @@
-"""The recordings: what is in them, and the two honest ways to load them."""
+"""The content of the recordings, and the two correct ways to load them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOOKS = ("cm_btcusd_perp", "spot_btcusdt", "spot_ethusdt")
-# Differences kept and left out as stale, tickers: of each file.
+# For each file: differences kept, differences dropped as stale, and tickers.
 COUNTS = {
     "cm_btcusd_perp": ((26_824, 23, 6_562), (6_745, 0, 3_216)),
     "spot_btcusdt": ((3_449, 2, 2_896), (1_200, 0, 1_129)),
@@ -139,6 +139,6 @@ def test_extracting_an_extract_changes_nothing(recordings: Path, tmp_path: Path)
 
 
 def link(difference: Recorded) -> int:
-    """The `u` that the difference before must have."""
+    """Return the `u` that the previous difference must have."""
     assert difference.first_id is not None
     return difference.first_id - 1 if difference.previous_id is None else difference.previous_id

@@ -1,4 +1,4 @@
-"""The rules that the stream declares hold for the recordings, and find a bug of its fold."""
+"""The rules that the stream declares hold for the recordings, and detect a bug of its fold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES = 400
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Iterator[Callable[[str, str], ModuleType]]:
-    """Loads a copy of the stream's module in which one line is another."""
+    """A function that loads a copy of the stream's module with one line replaced."""
 
     def load(line: str, other: str) -> ModuleType:
         text = Path(original.__file__).read_text()
@@ -45,7 +45,7 @@ def damaged(tmp_path: Path) -> Iterator[Callable[[str, str], ModuleType]]:
 
 
 def count_violations(module: ModuleType, sent: Sent) -> Counter[str]:
-    """Violations of each declared rule, in the rows of some messages."""
+    """Count violations of each declared rule in the rows of some messages."""
     stream = module.order_books
     messages = [SentMessage[Any](value=each.value, key=each.key) for each in sent.messages[:MESSAGES]]
     found = run(stream, *messages).or_raise().proven

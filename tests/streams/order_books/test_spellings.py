@@ -1,4 +1,4 @@
-"""A price is a number: whatever way the exchange spells it, it is the same level."""
+"""A price is a number: all its spellings by the exchange mean the same level."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def update(number: int, bids: Levels, asks: Levels = []) -> bytes:  # noqa: B006
 
 
 def book_of(ran: RunResult[Any, LevelChange]) -> dict[tuple[str, Decimal], str]:
-    """The rows, replayed in the plainest way: quantity as sent by side and price."""
+    """Replay the rows in the plainest way; return the quantity as sent by side and price."""
     book: dict[tuple[str, Decimal], str] = {}
     for row in ran.proven:
         level = (row.row.side, row.row.price)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.features.localdev.recordings import Recorded, Sent
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, Spark alone takes a minute to start
 
 # Differences of spot_btcusdt (`u`) whose last best-price ticker was never recorded. The book is right.
 TICKER_NEVER_CAME = (50093478174, 50093480542)
@@ -45,14 +45,14 @@ TICKER_NEVER_CAME = (50093478174, 50093480542)
 
 @pytest.fixture(scope="module")
 def context(shared_spark: SparkSession) -> SparkContext:
-    """One Spark for the runs of this module."""
+    """The shared Spark for the runs of this module."""
     found: SparkContext = shared_spark.sparkContext
     return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """Runs of the stream over the topics of one test, each in new state folders if asked for."""
+    """Runs of the stream over the topics of one test, optionally without the hot copies of state."""
 
     family: str
     broker: Broker
@@ -66,7 +66,7 @@ class Runs:
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the tables lie."""
+        """Folders of the stream's tables."""
         return StreamFolders(order_books.name, self.root / "tables")
 
     def topic(self, book: str) -> str:
@@ -78,7 +78,7 @@ class Runs:
         assert produce(self.broker.bootstrap_servers, self.topic(book), messages) == len(messages)
 
     def run(self) -> RunOutcome:
-        """All that is there now."""
+        """Run the stream over all available messages."""
         settings = Settings(
             kafka=KafkaSettings(bootstrap_servers=self.broker.bootstrap_servers),
             table_root=self.root / "tables",
@@ -89,11 +89,11 @@ class Runs:
         )
 
     def run_without_spark(self) -> RunOutcome:
-        """The same, with bins that run in this process."""
+        """Run the stream over all available messages, with tasks in this process."""
         return LocalRuns(self.stream, self.broker.bootstrap_servers, self.root).run()
 
     def lose_hot_copies(self) -> None:
-        """The machine of the next run is another one."""
+        """Delete the hot copies, as if the next run used another machine."""
         shutil.rmtree(self.root / "local")
 
 
@@ -105,7 +105,7 @@ def runs(broker: Broker, topic_family: str, tmp_path: Path, context: SparkContex
 def test_project_plain_fold_and_exchange_agree_over_midnight(
     runs: Runs, recordings: Path, both_days: Callable[[str], Sent]
 ) -> None:
-    """Day 1 in one run; half of day 2 in a second, on Spark; the rest in a third, which finds no hot copy of state."""
+    """Day 1 in one run; half of day 2 in a second, on Spark; the rest in a third, which has no hot copy of state."""
     sent = {book: both_days(book) for book in read_recorded_books(recordings)}
     produce_part(runs, recordings, sent, 0, 0)
     assert runs.run_without_spark() is RunOutcome.ENDED
@@ -142,7 +142,7 @@ def test_the_second_day_alone_is_refused_by_name(runs: Runs, recordings: Path) -
 
 
 def test_a_late_snapshot_halts_its_partition_after_what_precedes_it_and_no_other(runs: Runs, recordings: Path) -> None:
-    """The recording as received has differences before its snapshot; another book lies before it in its partition."""
+    """The recording as received has differences before its snapshot; another book precedes it in its partition."""
     before = to_sent(read_recorded_days(recordings, "spot_btcusdt")).messages[:120]
     late = to_received(read_recorded_days(recordings, "cm_btcusd_perp"))[:80]
     other = to_sent(read_recorded_days(recordings, "spot_ethusdt")).messages[:150]
@@ -165,7 +165,7 @@ def produce_part(runs: Runs, recordings: Path, sent: Mapping[str, Sent], start: 
 
 
 def part_of(messages: Sequence[Recorded], recordings: Path, book: str, start: int, until: int) -> Sequence[Recorded]:
-    """Day 1 for (0, 0); else halves of day 2, from one to another."""
+    """Return day 1 for (0, 0); otherwise halves of day 2 from `start` to `until`."""
     day_1 = len(to_sent(read_recorded_days(recordings, book)[:1]).messages)
     if until == 0:
         return messages[:day_1]
@@ -174,7 +174,7 @@ def part_of(messages: Sequence[Recorded], recordings: Path, book: str, start: in
 
 
 def disagreements(rows: Sequence[tuple[object, ...]], sent: Sent) -> tuple[int, ...]:
-    """Updates after which the book rebuilt from the table's rows is not the exchange's own best prices."""
+    """Return the updates after which the book rebuilt from the table's rows differs from the exchange's best prices."""
     oracle, book = Oracle(ticker.value for ticker in sent.tickers), Book()
     book.take(sent.messages[0].value)
     prices, changes, wrong = BestPrices(book), changes_by_offset(rows), []
@@ -196,7 +196,7 @@ def changes_by_offset(rows: Sequence[tuple[object, ...]]) -> dict[int, list[Chan
 
 
 def apply(book: Book, change: Change) -> None:
-    """Change the book as a row says; its previous quantity must be the one that is there."""
+    """Change the book by a row, whose previous quantity must equal the book's."""
     prices = book.bids if change.side == BID else book.asks
     assert prices.pop(change.price, None) == change.previous
     if change.quantity is not None:
@@ -214,7 +214,7 @@ def assert_committed(runs: Runs, book: str, messages: Sequence[Recorded]) -> Non
 
 
 def assert_accounted(ledger: pa.Table) -> None:
-    """Each offset that was read held a message, and each message is in exactly one count."""
+    """Each offset read is a message, and each message is in exactly one count."""
     for row in ledger.to_pylist():
         assert row["messages"] == row["until"] - row["start"]
         assert row["holes"] == []

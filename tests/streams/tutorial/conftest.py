@@ -1,4 +1,4 @@
-"""The tutorial's code, written into a folder of its own as a reader would."""
+"""The tutorial's code, written into a separate folder as a reader would."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ BLOCK = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Reader:
-    """Somebody who follows the page in a folder.
+    """A person who follows the page in a folder.
 
     Attributes:
-        folder: Stands in front of the repository on the import path.
-        environment: What they exported.
+        folder: The folder; it precedes the repository on the import path.
+        environment: The exported variables.
     """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     def does(self, *command: str, code: int = 0) -> str:
-        """Run a command of the environment; what it printed. Another exit code than expected fails."""
+        """Run a command of the environment and return its output. Fail if the exit code is not as expected."""
         tool = Path(sys.executable).with_name(command[0])
         path = os.pathsep.join([str(self.folder), str(ROOT)])
         environment = {**os.environ, **self.environment, "PYTHONPATH": path, "COLUMNS": "200"}
@@ -41,13 +41,13 @@ class Reader:
 
 @pytest.fixture(scope="session")
 def blocks() -> dict[str, str]:
-    """The page's Python blocks, by the file that their first line names."""
+    """The page's Python blocks, by the file named in their first line."""
     return dict(BLOCK.findall(PAGE.read_text()))
 
 
 @pytest.fixture
 def reader(tmp_path: Path, blocks: dict[str, str]) -> Reader:
-    """A reader who has written all files, and edited definitions.py as the page says."""
+    """A reader who has written all files, and edited definitions.py by the page."""
     for name, code in blocks.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def reader(tmp_path: Path, blocks: dict[str, str]) -> Reader:
 
 
 def edited(block: str) -> str:
-    """The repository's definitions.py with the import, and the line of the streams as the page has it."""
+    """Add the import and the page's line of streams to the repository's definitions.py."""
     the_import, the_streams = block.strip().split("\n\n")
     source, replaced = re.subn(r"^STREAMS\b.*$", the_streams, (ROOT / "definitions.py").read_text(), flags=re.MULTILINE)
     assert replaced == 1

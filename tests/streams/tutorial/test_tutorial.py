@@ -1,4 +1,4 @@
-"""The page "add a stream in one file" does what it says, step by step."""
+"""The page "add a stream in one file" works as written, step by step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from tests.streams.tutorial.conftest import Reader
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, a broker alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 STREAM = "assets/plant.py"
 
