@@ -4,7 +4,7 @@
 
 The complete recordings have 10 MB. The extract keeps, with the bytes of each kept line unchanged:
 
-* every snapshot and every depth difference received before KEPT_UNTIL, including stale ones: a replay
+* every snapshot and every depth difference received before KEPT_UNTIL, including stale differences: a replay
   of the recording "as received" needs them;
 * the best-price tickers that an oracle compares with a rebuilt book: for each kept difference the
   last ticker whose `u` is not beyond the difference's.

@@ -66,7 +66,7 @@ class Adding(Transform[Snapshot | Update, Panel, Reading]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: Panel | None
     ) -> Panel | InitialState[Panel, Reading]:
-        """All values, without rows."""
+        """Start with all values, without rows."""
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:

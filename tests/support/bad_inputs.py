@@ -153,7 +153,7 @@ def sized(size: int) -> bytes:
 
 
 def swapped(old: bytes, new: bytes) -> bytes:
-    """An update with one part of its text replaced."""
+    """Make an update with one part of its text replaced."""
     assert old in update()
     return update().replace(old, new)
 

@@ -98,7 +98,7 @@ class First(Releases[Panel, Reading]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: Panel | None
     ) -> Panel | InitialState[Panel, Reading]:
-        """All values."""
+        """Start with all values."""
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
@@ -112,7 +112,7 @@ class Unmigrated(Releases[Summed, Reading]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: Summed | None
     ) -> Summed | InitialState[Summed, Reading]:
-        """All values."""
+        """Start with all values."""
         return Summed(dict(message.values), sum(message.values.values()))
 
     def on_update(self, state: Summed, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
@@ -144,7 +144,7 @@ class Third(Releases[SummedMore, Reading]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: SummedMore | None
     ) -> SummedMore | InitialState[SummedMore, Reading]:
-        """All values."""
+        """Start with all values."""
         return SummedMore(dict(message.values), sum(message.values.values()))
 
     def on_update(self, state: SummedMore, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
@@ -166,7 +166,7 @@ class OtherRows(Releases[Panel, R], Generic[R]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: Panel | None
     ) -> Panel | InitialState[Panel, R]:
-        """All values."""
+        """Start with all values."""
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[R]:
@@ -218,7 +218,7 @@ class InRows(Releases[TableState, Reading]):
     def on_snapshot(
         self, message: Snapshot | Update, record: Record, previous: TableState | None
     ) -> TableState | InitialState[TableState, Reading]:
-        """All values."""
+        """Start with all values."""
         return TableState(MapState(message.values))
 
     def on_update(self, state: TableState, message: Snapshot | Update, record: Record) -> Iterable[Reading]:

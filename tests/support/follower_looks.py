@@ -32,7 +32,7 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def require_position(runs: LocalRuns, name: FollowerName) -> FollowerPosition:
-    """Return the position of a follower, which must have one."""
+    """Return the position of a follower, which must exist."""
     position = read_position(runs.folders.root, name)
     assert position is not None
     return position

@@ -84,7 +84,7 @@ class Producer:
     def update(self, session: str, rows: Sequence[dict[str, object]], step: int = 1) -> None:
         self.send(session, {"type": "update", "rows": rows}, step)
 
-    def disturb(self, session: str, fault: str) -> None:  # noqa: C901, PLR0912  # one branch a fault
+    def disturb(self, session: str, fault: str) -> None:  # noqa: C901, PLR0912  # one branch for each fault
         row: dict[str, object] = {"name": "x", "level": 3.5}
         match fault:
             case "gap" | "repeat" | "back":

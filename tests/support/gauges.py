@@ -98,7 +98,7 @@ class OwnEnvelope(Gauges):
 
 
 def make_gauges(transform: Gauges, *, suspends: bool = False) -> Stream[Message, dict[str, Gauge], GaugeChange]:
-    """The stream."""
+    """Return the stream."""
     return Stream(
         name="gauges",
         topics=Topics(pattern=r"gauges\..+"),

@@ -129,7 +129,7 @@ class Watched(ByKey):
 
 
 def make_stream(transform: Transform[Any, Any, Any], integrity: IntegrityClass) -> AnyStream:
-    """The stream."""
+    """Return the stream."""
     return Stream(name="gauges", topics=Topics(pattern=r"gauges\..+"), transform=transform, integrity=integrity)
 
 

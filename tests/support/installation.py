@@ -117,7 +117,7 @@ class Daemon:
     family: dict[int, psutil.Process] = field(default_factory=dict)
 
     def look(self) -> list[psutil.Process]:
-        """Record the processes that it has started so far, and return the living ones."""
+        """Record the processes that it has started so far, and return the living processes."""
         for parent in (self.process, self.server):
             if parent is not None and parent.poll() is None:
                 whole = psutil.Process(parent.pid)
@@ -193,7 +193,7 @@ class Installation:
         }
 
     def settings(self) -> dict[str, str]:
-        """The settings as environment variables."""
+        """Return the settings as environment variables."""
         return {
             "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap_servers,
             "LOCKSTEP_TABLE_ROOT": to_uri(self.tables or self.folder / "tables"),

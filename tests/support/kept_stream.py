@@ -66,7 +66,7 @@ class Keeping(Transform[Message, Kept, Row]):
         return Envelope(record.key_text, message.kind, sequence=message.seq)
 
     def on_snapshot(self, message: Message, record: Record, previous: Kept | None) -> Kept | InitialState[Kept, Row]:
-        """All values."""
+        """Start with all values."""
         held = list(message.values.values())
         at = datetime.fromtimestamp(record.offset, UTC)
         return Kept(dict(message.values), Pair(min(held), max(held)), Decimal(sum(held)) / 4, at, Phase.COLD)
@@ -83,7 +83,7 @@ class Keeping(Transform[Message, Kept, Row]):
 
 
 def keeping(policy: Halt | Suspend | None = None) -> Stream[Message, Kept, Row]:
-    """The stream."""
+    """Return the stream."""
     return Stream(
         name="keeping",
         topics=Topics(pattern="kept.*"),
@@ -93,7 +93,7 @@ def keeping(policy: Halt | Suspend | None = None) -> Stream[Message, Kept, Row]:
 
 
 def message(kind: Kind, seq: int, **values: int) -> bytes:
-    """A message as its producer sends it."""
+    """Make a message as its producer sends it."""
     return json.dumps({"kind": kind.value, "seq": seq, "values": values}).encode()
 
 

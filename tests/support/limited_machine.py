@@ -73,7 +73,7 @@ class Machine:
     """A machine with limited resources for the stream's hooks; each read starts with full capacity.
 
     Attributes:
-        capacity: Number of uses until an error is raised.
+        capacity: Number of uses before an error is raised.
         hook: The hook whose calls count as uses.
         error: Makes the error of a use beyond the capacity.
         used: Uses so far.

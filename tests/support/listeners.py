@@ -70,5 +70,5 @@ def watch_listeners(list_pids: Callable[[], Iterable[int]]) -> Iterator[set[List
 
 
 def find_reachable(listeners: Iterable[Listener]) -> list[Listener]:
-    """The listeners that another machine could reach."""
+    """List the listeners that another machine could reach."""
     return sorted(listener for listener in listeners if not listener.is_local)

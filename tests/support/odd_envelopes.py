@@ -54,7 +54,7 @@ class Summing(Transform[dict[str, Any], Total, Sum]):
 
 
 def summing(pattern: str, integrity: IntegrityClass) -> Stream[dict[str, Any], Total, Sum]:
-    """The stream over the topics of one test."""
+    """Return the stream over the topics of one test."""
     return Stream(
         name="summing",
         topics=Topics(pattern=pattern),

@@ -94,7 +94,7 @@ class SparkCluster:
 
     Attributes:
         folder: Folder of settings, logs and the workers' folders.
-        workers: The workers, including dead ones, in the order of their start.
+        workers: The workers, including dead workers, in the order of their start.
     """
 
     def __init__(self, folder: Path, size: WorkerSize) -> None:

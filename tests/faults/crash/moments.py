@@ -46,12 +46,12 @@ class Places:
 
     @property
     def log_entry(self) -> int:
-        """The newest version of the output table; -1 without one."""
+        """The newest version of the output table; -1 without a version."""
         return _newest(self.table)
 
     @property
     def ledger_entry(self) -> int:
-        """The newest version of the ledger; -1 without one."""
+        """The newest version of the ledger; -1 without a version."""
         return _newest(self.ledger)
 
     @property

@@ -24,7 +24,7 @@ class Fault:
     Attributes:
         id: Its number.
         what: The fault.
-        expected: The outcome, in addition to the common one: no loss, doubling, reordering or silence.
+        expected: The outcome, in addition to the common outcome: no loss, doubling, reordering or silence.
         tier: The highest tier that its proof needs.
         proven_by: Tests, by file below tests and name.
         left: The part that is not proven or not built; empty for none.

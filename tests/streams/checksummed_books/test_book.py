@@ -16,7 +16,7 @@ TIME = "1618678133.365913"
 
 
 def snapshot(asks: int, bids: int) -> bytes:
-    """Asks 100.1 and up, bids 100.0 and down, of quantity 1.0 each."""
+    """Make asks 100.1 and up, bids 100.0 and down, of quantity 1.0 each."""
     part = {"as": [[f"{100 + n / 10:.1f}", "1.0", TIME] for n in range(1, asks + 1)]}
     part["bs"] = [[f"{100 - n / 10:.1f}", "1.0", TIME] for n in range(bids)]
     return json.dumps([1, part, "book-1000", "X/Y"]).encode()

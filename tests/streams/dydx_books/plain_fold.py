@@ -83,7 +83,7 @@ def last_of(rows: Iterable[Row]) -> dict[Key, Level]:
 
 
 def wrong(levels: dict[Key, Level], right: dict[Key, Level]) -> list[Key]:
-    """List the keys whose levels differ from the right ones."""
+    """List the keys whose levels differ from the right levels."""
     return sorted(key for key in levels.keys() | right.keys() if levels.get(key) != right.get(key))
 
 

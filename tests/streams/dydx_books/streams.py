@@ -155,7 +155,7 @@ class Newest(AsTheyCome):
 def books(
     pattern: str, integrity: IntegrityClass, transform: AsTheyCome | None = None
 ) -> Stream[Message, Books, LevelSet]:
-    """The stream over the topics of one test."""
+    """Return the stream over the topics of one test."""
     return Stream(
         name="dydx_books", topics=Topics(pattern=pattern), transform=transform or Newest(), integrity=integrity
     )
