@@ -1,4 +1,4 @@
-"""Archives of streams without a broker, read plainly, and processes that die in a commit."""
+"""Archived streams without a broker, plain reads of the archive, and processes killed during a commit."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ MOMENTS = (
     "between the side tables",
     "after the side tables",
 )
-"""Steps of the commit of a batch."""
+"""Steps of a batch commit."""
 
 
 def make_offline(root: Path) -> Offline:
-    """The adding stream with an archive."""
+    """Return the adding stream with an archive."""
     return Offline(dataclasses.replace(adding(TOPIC), archive=Archive()), root)
 
 
 def send(values: list[bytes], key: str = "s") -> dict[str, list[tuple[str, bytes]]]:
-    """A batch of messages of one session."""
+    """Return a batch of messages of one session."""
     return {TOPIC: [(key, value) for value in values]}
 
 
 def run_batches(offline: Offline, updates: int, size: int = 2) -> list[bytes]:
-    """Run batches of a session; returns its messages."""
+    """Run batches of a session and return its messages."""
     values = session(updates)
     offline.run(*(send(values[at : at + size]) for at in range(0, len(values), size)))
     return values
 
 
 def read_archive(offline: Offline) -> list[dict[str, Any]]:
-    """All rows, by partition and offset."""
+    """Return all rows by partition and offset."""
     rows: list[dict[str, Any]] = DeltaTable(offline.folders.archive).to_pyarrow_table().to_pylist()
     return sorted(rows, key=lambda row: (row["topic_id"], row["partition"], row["offset"]))
 
 
 def read_values(offline: Offline) -> list[tuple[int, bytes | None]]:
-    """Offset and value of each row."""
+    """Return the offset and value of each row."""
     return [(row["offset"], row["value"]) for row in read_archive(offline)]
 
 
 def arm(moment: str) -> None:
-    """Let this process die at a step of the commit of its second batch."""
+    """Kill this process at a step of the commit of its second batch."""
     calls = {"count": 0}
 
     def dying(call: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
@@ -87,18 +87,18 @@ def arm(moment: str) -> None:
         _die_in_the_archive(calls)
     else:
         catch_up = side_tables.SideLogs.catch_up
-        calls["count"] = -1  # the claim brings them forward, too
-        side_tables.SideLogs.catch_up = dying(catch_up, after=True)  # type: ignore[method-assign]  # it dies there
+        calls["count"] = -1  # the claim also brings them forward
+        side_tables.SideLogs.catch_up = dying(catch_up, after=True)  # type: ignore[method-assign]  # killed there
 
 
 def _die_in_the_archive(calls: dict[str, int]) -> None:
     catch_up = side_tables.SideLog.catch_up
 
     def called(side: Any, *arguments: Any, **options: Any) -> Any:
-        calls["count"] += side._side.name == "archive"  # noqa: SLF001  # the table that it is of
+        calls["count"] += side._side.name == "archive"  # noqa: SLF001  # the name of its table
         return die() if calls["count"] == 2 else catch_up(side, *arguments, **options)
 
-    side_tables.SideLog.catch_up = called  # type: ignore[method-assign,assignment]  # it dies there
+    side_tables.SideLog.catch_up = called  # type: ignore[method-assign,assignment]  # killed there
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The archive without a broker: it has each message once, as it was, and is folded like Kafka's log."""
+"""The archive without a broker: each message is stored once, unchanged, and the fold equals that of Kafka's log."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ HEADERS = st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"]), m
 MESSAGES = st.lists(
     st.tuples(st.integers(0, 3), BYTES, BYTES, st.one_of(st.just(-1), st.integers(0, 2**62)), HEADERS), max_size=12
 )
-"""Offsets without a message before it, key, value, timestamp and headers of each message."""
+"""For each message: the count of missing offsets before it, key, value, timestamp and headers."""
 
 
 def count_read_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each row group that is read from now on."""
+    """Return a list that collects the row count of each row group read from now on."""
     read = list[int]()
     original = pq.ParquetFile.read_row_group
 
@@ -93,7 +93,7 @@ def count_read_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_the_proof_of_a_range_reads_the_files_of_its_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A month has thousands of files."""
+    """Only the files of the range are read: a month has thousands."""
     offline = make_offline(tmp_path)
     run_batches(offline, 11)
     archive = StoredArchive(offline.folders, OutputLog(offline.folders.table).base().head)
@@ -112,7 +112,7 @@ def test_the_proof_of_a_range_reads_the_files_of_its_batches(tmp_path: Path, mon
 def test_the_proof_of_a_partition_reads_the_row_groups_that_may_have_it(
     places: list[tuple[str, int]], size: int
 ) -> None:
-    """A stream has thousands of partitions, and a compacted file all of them, in order."""
+    """A compacted file holds thousands of partitions in order."""
     topics, partitions = zip(*sorted(places), strict=True)
     rows = pa.table({"topic_id": list(topics), "partition": list(partitions)})
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -144,7 +144,7 @@ def test_the_archive_ends_at_the_last_offset_of_any_batch_also_of_an_undone_one(
     now: dict[TopicIdPartition, tuple[int | None, bool]],
     undone: tuple[tuple[TopicIdPartition, int, tuple[int | None, bool]], ...],
 ) -> None:
-    """A partition is gone by its newest row: that of its position, else that of the last batch."""
+    """Whether a partition is gone is read from its position, else from the row of its last batch."""
     merged = merge_ends(
         {key: ArchivedEnd(*end) for key, end in now.items()},
         [(key, batch, ArchivedEnd(*end)) for key, batch, end in undone],
@@ -162,7 +162,7 @@ def head_of(offline: Offline) -> Head:
 
 
 def make_log(drawn: Sequence[tuple[int, Any, Any, int, Any]]) -> tuple[list[InLog], list[Hole], int]:
-    """Messages, holes between them, and the offset after the last."""
+    """Return messages, the holes between them, and the end offset."""
     messages = list[InLog]()
     holes = list[Hole]()
     at = 0
@@ -325,7 +325,7 @@ def test_a_gap_or_a_repetition_is_never_read(tmp_path: Path) -> None:
 
 
 class _Silent:
-    """A Kafka that is never asked."""
+    """A Kafka client that fails if it is used."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(name)

@@ -1,4 +1,4 @@
-"""What Kafka no longer has is read from the archive, on a real broker whose log is deleted."""
+"""Messages that Kafka has deleted are read from the archive; a real broker whose log is deleted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def prove(runs: LocalRuns) -> str:
 
 
 def let_a_month_pass(runs: LocalRuns) -> None:
-    """Housekeeping deletes all that only an earlier batch needs: rows, state, entries of the log."""
+    """Age all files by a month and run housekeeping: it deletes rows, state and log entries of earlier batches only."""
     write_checkpoint(runs.folders.table)
     files = [path for path in runs.folders.table.parent.rglob("*") if path.is_file()]
     for age, path in enumerate(sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)):
@@ -64,7 +64,7 @@ def let_a_month_pass(runs: LocalRuns) -> None:
 
 @pytest.fixture
 def topic(feed: Feed, runs: LocalRuns) -> str:
-    """A topic that a wrong fold has read a month ago, and whose log is empty."""
+    """Return a topic that a wrong fold read a month ago and whose log is empty."""
     made = feed.create("values")
     wrong = archived(runs.of(adding(feed.pattern, transform=Wrong())))
     read_in_batches(feed, wrong, made, VALUES)
@@ -73,7 +73,7 @@ def topic(feed: Feed, runs: LocalRuns) -> str:
 
 
 def read_rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
-    """Rows by offset; the log need not be whole."""
+    """Return the rows by offset; the log may have gaps."""
     return sorted(rows_of(DeltaTable(runs.folders.table).to_pyarrow_table(), topic, COLUMNS))
 
 
@@ -93,7 +93,7 @@ def test_a_bug_of_last_month_is_repaired_on_a_topic_whose_log_has_gone(runs: Loc
         tried = try_stream(declared, mended.settings, messages_max=100)
         assert tried.counts.messages == len(VALUES)
         assert [(each.topic, each.start, each.until) for each in tried.partitions] == [(topic, 0, len(VALUES))]
-    with pytest.raises(NothingToTry):  # Kafka has none
+    with pytest.raises(NothingToTry):  # Kafka has no messages
         try_stream(runs.stream, runs.settings, messages_max=100)
     rewind_stream(mended.handle, "2", who="ann", why="off by one")
     mended.run()
@@ -126,20 +126,20 @@ def test_a_shadow_below_the_rewind_floor_reads_the_archive_from_the_start_and_is
     (partition,) = prepare_shadow(mended.handle, "adding_shadow", "0").plan.partitions
     assert (partition.begins_at, partition.archived, partition.expired) == (0, len(VALUES), 0)
     begin_shadow(mended.handle, "adding_shadow", "0", code="", who="ann", why="off by one")
-    assert drop_old_messages(mended.folders, ALL) == ()  # it has not read them
+    assert drop_old_messages(mended.folders, ALL) == ()  # the shadow has not read them
     (reader,) = read_archive_status(mended.stream, mended.folders).readers
     assert (reader.stream, reader.first_batch) == ("adding_shadow", 1)
     shadow = mended.of(dataclasses.replace(mended.stream, name="adding_shadow"))
     shadow.run()
     assert prove(shadow) == "proven ()"
     assert read_archive_status(mended.stream, mended.folders).readers == ()
-    run_housekeeping(mended.folders, retention_seconds=3600.0)  # the savepoint of the shadow has no version
+    run_housekeeping(mended.folders, retention_seconds=3600.0)  # the savepoint of the shadow has no table version
     promote_shadow(mended.handle, "adding_shadow", who="ann", why="off by one")
     assert_repaired(mended, topic)
 
 
 def test_a_start_without_the_oldest_messages_is_refused_by_name(feed: Feed, runs: LocalRuns) -> None:
-    """A stream that had no archive in its first batches."""
+    """The first batches of the stream had no archive."""
     made = feed.create("values")
     read_in_batches(feed, runs, made, VALUES[:4])
     mended = archived(runs)
@@ -157,7 +157,7 @@ def test_a_start_without_the_oldest_messages_is_refused_by_name(feed: Feed, runs
 def test_an_old_life_of_a_topic_is_named_stays_retired_and_is_left_out_if_that_is_accepted(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """A topic of four messages was deleted and created again."""
+    """A topic of four messages is deleted and created again."""
     ordered = archived(runs.of(adding(feed.pattern, Ordered())))
     made = feed.create("values")
     read_in_batches(feed, ordered, made, VALUES[:4])
@@ -197,7 +197,7 @@ def assert_read_again(runs: LocalRuns, grown: str, renewed: str) -> None:
 def test_what_only_undone_batches_have_read_is_read_from_the_archive_and_archived_once(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """A topic that has grown and one that was created again since the target, both cut by Kafka."""
+    """One topic has grown and one was re-created since the target; Kafka has deleted messages of both."""
     ordered = archived(runs.of(adding(feed.pattern, Ordered())))
     grown = feed.create("grown")
     renewed = feed.create("renewed")

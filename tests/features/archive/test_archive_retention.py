@@ -1,4 +1,4 @@
-"""Retention of an archive: whole files, oldest first; proof and status know the dropped batches."""
+"""Retention of an archive: whole files are dropped, oldest first; proof and status report the dropped batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.support.offline_stream import Offline
 
 ALL = timedelta(hours=-1)
-"""Every file is older than the hour after the newest batch."""
+"""The cutoff is an hour after the newest batch: every file is older."""
 
 
 @given(
@@ -75,7 +75,7 @@ PLACES = st.tuples(st.sampled_from("ab"), st.integers(0, 1))
 ARCHIVED = st.dictionaries(PLACES, st.tuples(st.none() | st.integers(1, 5), st.booleans()))
 """End of the archive in each partition, and whether its topic is gone."""
 READ = st.dictionaries(PLACES, st.tuples(st.integers(0, 5), st.booleans()))
-"""Position of each partition, and whether it is retired."""
+"""Position of each partition, and whether its topic is retired."""
 
 
 @given(ARCHIVED, READ)
@@ -84,7 +84,7 @@ READ = st.dictionaries(PLACES, st.tuples(st.integers(0, 5), st.booleans()))
 def test_a_reader_needs_the_archived_offsets_after_its_positions(
     archived: dict[tuple[str, int], tuple[int | None, bool]], read: dict[tuple[str, int], tuple[int, bool]]
 ) -> None:
-    """The plain table: each archived offset, by the partition's position, or by its topic."""
+    """Compared with a plain table: each archived offset, by the position of its partition, or by its topic."""
     unread = find_unread(
         {TopicIdPartition(*key): ArchivedEnd(*end) for key, end in archived.items()},
         {TopicIdPartition(*key): replace(ROW, until=at, retired=gone) for key, (at, gone) in read.items()},
@@ -129,7 +129,7 @@ def test_messages_that_a_rewind_reads_again_are_not_dropped(tmp_path: Path, batc
 
 
 def add_table(offline: Offline, name: str, origin: str) -> None:
-    """A shadow of an earlier table of a stream."""
+    """Add a shadow of an earlier table of a stream."""
     folders = offline.folders
     shutil.copytree(folders.root / folders.stream, folders.root / name)
     table = StreamFolders(name, folders.root).table
@@ -138,7 +138,7 @@ def add_table(offline: Offline, name: str, origin: str) -> None:
 
 
 def test_a_damaged_shadow_counts_as_a_reader_that_has_read_nothing(tmp_path: Path) -> None:
-    """Housekeeping failed each hour, and so did the status."""
+    """The damaged shadow failed housekeeping and the status each hour."""
     offline = make_offline(tmp_path)
     run_batches(offline, 5)
     rewind(offline, 1)

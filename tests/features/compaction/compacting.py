@@ -1,7 +1,7 @@
 """A process that compacts a stream and waits at a gate between the writing and the commit.
 
-Run as `python -m tests.features.compaction.compacting ROOT STREAM GATE`: it makes the file GATE/<pid> once its
-files are written, goes on when GATE/go exists, and prints the result as JSON.
+Run as `python -m tests.features.compaction.compacting ROOT STREAM GATE`: it creates the file GATE/<pid> after its
+files are written, waits until GATE/go exists, and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.01
 
 
 def gated(gate: Path) -> Rewriter:
-    """Rewrites, then says so and waits for the go."""
+    """Return a rewriter that reports the written files and waits for GATE/go."""
 
     def rewrite(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
         outcomes = compact_in_process().rewrite(tasks)
@@ -35,7 +35,7 @@ def gated(gate: Path) -> Rewriter:
 
 
 def wait_for(path: Path, lives: Callable[[], bool] = lambda: True) -> None:
-    """Wait until a file is there, as long as whoever makes it lives."""
+    """Wait for a file. Raise TimeoutError if its writer is dead or the deadline passes."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not path.exists():
         if not lives() or time.monotonic() > deadline:

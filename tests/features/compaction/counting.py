@@ -1,4 +1,4 @@
-"""The smallest stream: each message is a row."""
+"""The smallest stream: each message becomes a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep import AvailableNow, Envelope, Kind, Limits, LogOnly, Record, Stre
 
 
 class Count(msgspec.Struct):
-    """A message, and the row it becomes."""
+    """A message and its row."""
 
     number: int
 
@@ -22,26 +22,26 @@ class Nothing(msgspec.Struct):
 
 
 class Counting(Transform[Count, Nothing, Count]):
-    """Emits each message; the first of a key opens its session."""
+    """Emits each message; the first message of a key opens its session."""
 
     def envelope(self, message: Count, record: Record) -> Envelope:
-        """The key is the session."""
+        """Use the key as the session."""
         return Envelope(record.key_text, Kind.SNAPSHOT if message.number == 0 else Kind.UPDATE)
 
     def on_snapshot(self, message: Count, record: Record, previous: Nothing | None) -> Nothing:
-        """A new count."""
+        """Start a new count."""
         del message, record
         return Nothing()
 
     def on_update(self, state: Nothing, message: Count, record: Record) -> Iterable[Count]:
-        """One row."""
+        """Emit one row."""
         del record
         state.counted += 1
         yield message
 
 
 def counting(family: str) -> Stream[Count, Nothing, Count]:
-    """The stream over the topics of one family."""
+    """Return the stream over the topics of a family."""
     return Stream(
         name="counting",
         topics=Topics(pattern=f"{family}.*"),

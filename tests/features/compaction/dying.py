@@ -1,4 +1,4 @@
-"""A process that compacts a stream and kills itself at a phase, as by kill -9.
+"""A process that compacts a stream and kills itself at a phase, as kill -9 does.
 
 Run as `python -m tests.features.compaction.dying ROOT STREAM PHASE OPEN_FILES_MAX`.
 """
@@ -28,11 +28,11 @@ PHASES: dict[str, tuple[Any, str, bool]] = {
     "the entry is written and not synced": (delta_log, "_write", True),
     "one hour is committed, the next is not": (OutputLog, "commit", True),
 }
-"""Owner and name of a function, and whether the process dies after its call instead of before it."""
+"""Owner and name of a function, and whether the process dies after the call instead of before it."""
 
 
 def dying(act: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """The function, and then the end."""
+    """Wrap a function so that the process dies at its call."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         if after:

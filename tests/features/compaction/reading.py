@@ -1,4 +1,4 @@
-"""Reads of a table while a writer and two compactions are at work, each compared with what was written."""
+"""Reads of a table during writes and two compactions, each compared with the written totals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.stream_table import StreamTable, live_files
 A0, B0 = ("a", 0), ("b", 0)
 HOURS = [f"2026-01-{day:02}T{hour:02}" for day in range(1, 29) for hour in range(24)]
 BATCHES_AN_HOUR = 4
-"""A closed hour is one file, which every read opens."""
+"""A closed hour is one file, and every read opens it."""
 Totals = tuple[int, int]
-"""Rows, and the sum of a column."""
+"""Row count and the sum of a column."""
 
 
 def commit_next(table: StreamTable, hour: str) -> list[DataFile]:
@@ -33,10 +33,10 @@ def commit_next(table: StreamTable, hour: str) -> list[DataFile]:
 
 
 class Workers:
-    """A writer and two compactions. Each `step` lets the writer and idle compactions work, while the caller goes on.
+    """A writer and two compactions on threads; each `step` starts the idle threads and does not wait for their end.
 
     Attributes:
-        expected: The totals after each batch.
+        expected: The sum after each batch, by row count.
     """
 
     def __init__(self, table: StreamTable) -> None:
@@ -47,15 +47,15 @@ class Workers:
         self.expected = {0: 0}
 
     def step(self) -> None:
-        """One batch, and two compactions at once, of the open hour too."""
+        """Start a batch and two compactions, also of the open hour."""
         if self._works[0]:
             self._works[0][-1].result()
         for pool, done, work in zip(self._pools, self._works, (self._write, self._compact, self._compact), strict=True):
-            if not done or done[-1].done():  # otherwise work would queue up, and the end wait for all of it
+            if not done or done[-1].done():  # otherwise work queues up and the end waits for all of it
                 done.append(pool.submit(work))
 
     def end(self) -> None:
-        """Wait for all that was begun; what failed is raised here."""
+        """Wait for all started work and raise its errors."""
         for pool in self._pools:
             pool.shutdown()
         for work in (work for done in self._works for work in done):
@@ -72,7 +72,7 @@ class Workers:
         self._total += sum(pc.sum(read_numbers(self._table, file.path)).as_py() for file in files)
         self.expected[self._rows] = self._total
         landed = self._table.try_batch(files, hour)
-        write_checkpoint_if_due(self._table.folders.table, landed.version)  # as the engine's writer does
+        write_checkpoint_if_due(self._table.folders.table, landed.version)  # as the writer of the engine does
 
 
 def read_numbers(table: StreamTable, path: str) -> Any:
@@ -85,7 +85,7 @@ def read_by_deltalake(table: StreamTable) -> Totals:
 
 
 def read_by_duckdb(table: StreamTable) -> Totals:
-    rows = open_dataset(table.folders.table)  # noqa: F841  # by its name in the query
+    rows = open_dataset(table.folders.table)  # noqa: F841  # used by name in the query
     with duckdb.connect() as connection:
         ((count, total),) = connection.execute("SELECT count(*), coalesce(sum(number), 0) FROM rows").fetchall()
     return count, int(total)
@@ -94,7 +94,7 @@ def read_by_duckdb(table: StreamTable) -> Totals:
 def read_meanwhile(
     table: StreamTable, readers: Sequence[Callable[[StreamTable], Totals]], reads: int, *, reads_a_step: int = 4
 ) -> int:
-    """Number of reads that gave something that no version held."""
+    """Return the number of reads whose totals match no version."""
     workers, found = Workers(table), list[Totals]()
     try:
         for number in range(reads):

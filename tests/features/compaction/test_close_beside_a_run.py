@@ -1,4 +1,4 @@
-"""A real run whose hour is closed between the work and the commit of a batch."""
+"""A real run whose hour is closed between the work of a batch and its commit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_batch_that_loses_to_a_close_is_planned_again_for_the_next_hour(
 
 
 def closing_once(runner: Runner, folders: StreamFolders, plans: list[BatchPlan]) -> Runner:
-    """Closes the open hour after the work of the second batch, before its commit."""
+    """Return a runner that closes the open hour between the work of the second batch and its commit."""
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
         plans.append(plan)

@@ -1,4 +1,4 @@
-"""Closing an hour: nothing lands in it any more, and a writer under way takes the next hour."""
+"""A closed hour: nothing is committed to it any more, and a running writer uses the next hour."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_writer_beside_closes_and_compactions_loses_no_row_and_writes_none_twi
 
 
 def batch_in_an_open_hour(table: StreamTable) -> tuple[str, int]:
-    """Write a batch as the engine does, planned again when its hour was closed; hour and rows."""
+    """Write a batch as the engine does, and plan it again if its hour was closed. Return its hour and row count."""
     while True:
         head = table.output.base().head
         hour = choose_commit_hour(HOUR, head.hour, head.closed_hour)

@@ -1,4 +1,4 @@
-"""Texts that are written by the codes of their dictionaries are what they were, for every reader and in the log."""
+"""Texts written by the codes of their dictionaries stay equal for every reader and in the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lockstep.table.row_groups import DICTIONARY_BYTES_MAX
 
 HOUR = "2026-01-01T00"
 Texts = tuple[str | None, str]
-"""A text that may be null, and one that never is."""
+"""A nullable text and a text that is never null."""
 
 COLUMNS: list[pa.Field[Any]] = [
     pa.field("maybe", pa.string()),
@@ -46,18 +46,18 @@ COLUMNS: list[pa.Field[Any]] = [
     pa.field("_row", pa.int32(), nullable=False),
 ]
 SCHEMA = pa.schema(COLUMNS)
-LONG = "k" * 5_000  # Parquet has no bounds of texts above 4 kB
+LONG = "k" * 5_000  # Parquet stores no bounds of texts above 4 kB
 TEXTS = st.one_of(st.sampled_from(["", "a", "b", "\0", "ü" * 40, "\U0010fffd" * 33, LONG]), st.text(max_size=3))
 FILES = st.lists(
     st.tuples(st.booleans(), st.lists(st.tuples(st.none() | TEXTS, TEXTS), min_size=1, max_size=6)),
     min_size=1,
     max_size=5,
 ).map(lambda files: [[(None if blank else maybe, always) for maybe, always in file] for blank, file in files])
-"""Texts of files; in some of them the first column is null throughout."""
+"""Texts of files; in some files the first column is null throughout."""
 
 
 def make_rows(texts: Sequence[Texts], first: int) -> pa.Table:
-    """Rows of two partitions, each text twice: the first file must repeat its texts to be read as dictionaries."""
+    """Return rows of two partitions, each text twice: a first file without repetition is not read as dictionaries."""
     twice = [pair for pair in texts for _ in range(2)]
     count = len(twice)
     return pa.table(
@@ -75,7 +75,7 @@ def make_rows(texts: Sequence[Texts], first: int) -> pa.Table:
 
 
 def make_files(files: Sequence[Sequence[Texts]]) -> Iterator[pa.Table]:
-    """The rows of each file; in each partition they follow those of the file before."""
+    """Return the rows of each file; each partition continues the previous file."""
     first = 0
     for texts in files:
         yield make_rows(texts, first)
@@ -83,7 +83,7 @@ def make_files(files: Sequence[Sequence[Texts]]) -> Iterator[pa.Table]:
 
 
 def compact(table: Path, tables: Sequence[pa.Table], *, run_bytes: int, group_rows: int) -> Rewritten:
-    """Write each as a file, and rewrite all as one."""
+    """Write each table as a file and rewrite all as one file."""
     written = [write_file(table, rows, prefix="rows", commit_hour=HOUR) for rows in tables]
     live = tuple(
         LiveFile(path=file.path, size=file.size, rows=file.rows, commit_hour=HOUR, added_ms=0) for file in written
@@ -96,7 +96,7 @@ def in_order(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def commit(table: Path, file: DataFile) -> DeltaTable:
-    """Commit the file to a new table there."""
+    """Commit the file to a new table in the folder."""
     fields = [*Schema.from_arrow(SCHEMA).fields, Field("commit_hour", PrimitiveType("string"))]
     made = DeltaTable.create(table, Schema(fields), partition_by=["commit_hour"])
     add = AddAction(file.path, file.size, {"commit_hour": HOUR}, 0, data_change=True, stats=file.statistics)
@@ -157,7 +157,7 @@ def test_the_log_counts_the_nulls_and_bounds_the_texts(
 
 
 def coded_column(rows: pa.Table, name: str) -> Any:
-    """A column of one chunk, with its codes and its dictionary."""
+    """Return the only chunk of a column, with codes and dictionary."""
     (chunk,) = rows[name].chunks
     return chunk
 
@@ -174,7 +174,7 @@ def with_dictionaries(rows: pa.Table) -> pa.Table:
 def test_the_dictionary_of_a_run_begins_with_that_of_the_run_before(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[Texts]]
 ) -> None:
-    """So one dictionary is right for the codes of all runs: also after a run in which all texts are null."""
+    """One dictionary is valid for the codes of all runs, also after a run in which all texts are null."""
     coded = map(with_dictionaries, make_files(files))
     runs = [run.rows for run in collect_runs(coded, tmp_path_factory.getbasetemp(), run_bytes=1)]
     assert (len(runs), find_coded(runs)) == (len(files), ["maybe", "always", "_topic_id"])
@@ -187,21 +187,21 @@ def test_the_dictionary_of_a_run_begins_with_that_of_the_run_before(
 
 
 def dictionaries_of(path: Path, name: str) -> list[int]:
-    """The number of texts in the dictionary of each row group."""
+    """Return the number of texts in the dictionary of each row group."""
     with pq.ParquetFile(path, read_dictionary=[name]) as parquet:
         groups = [parquet.read_row_group(group) for group in range(parquet.num_row_groups)]
     return [len(coded_column(rows, name).dictionary) for rows in groups]
 
 
 def test_codes_are_handed_on_as_they_are_while_the_dictionary_is_small(tmp_path: Path) -> None:
-    """Each row group has the dictionary of all rows, which no writer makes of the texts of its rows."""
+    """Each row group keeps the dictionary of all rows, which a writer would not make from its texts alone."""
     tables = list(make_files([[(f"m{n}", "x"), (None, "y")] for n in range(4)]))
     path = tmp_path / compact(tmp_path, tables, run_bytes=1, group_rows=4).file.path
     assert dictionaries_of(path, "maybe") == [4] * 8
 
 
 def test_a_column_with_a_large_dictionary_is_written_as_text(tmp_path: Path) -> None:
-    """Each row group would hold all of it. The column of few texts is written by its codes as before."""
+    """Each row group would hold all of it. A column of few texts is still written by its codes."""
     each = DICTIONARY_BYTES_MAX // 100
     tables = list(make_files([[(f"{file}-{n:090}", "x") for n in range(each // 2)] for file in range(4)]))
     rewritten = compact(tmp_path, tables, run_bytes=1, group_rows=each)
@@ -212,7 +212,7 @@ def test_a_column_with_a_large_dictionary_is_written_as_text(tmp_path: Path) -> 
 
 
 def test_a_large_dictionary_is_not_carried_from_run_to_run(tmp_path: Path) -> None:
-    """Runs would grow with all texts of the hour."""
+    """Otherwise runs grow with all texts of the hour."""
     each = 2 * DICTIONARY_BYTES_MAX // 100
     files = make_files([[(f"{file}-{n:090}", "x") for n in range(each)] for file in range(4)])
     runs = [run.rows for run in collect_runs(map(with_dictionaries, files), tmp_path, run_bytes=1)]
@@ -231,7 +231,7 @@ def test_files_hold_no_schema_of_arrow_where_it_adds_nothing(tmp_path: Path) -> 
     [pa.large_string(), pa.timestamp("us", tz="Europe/Berlin"), pa.list_(pa.large_string()), pa.duration("us")],
 )
 def test_a_type_that_only_the_schema_of_arrow_names_keeps_it(tmp_path: Path, kind: pa.DataType) -> None:
-    """Its texts are written as they are: a stored schema with dictionaries would be read as dictionaries."""
+    """Texts are written uncoded: a stored schema with dictionaries would make readers return dictionaries."""
     schema = pa.schema([pa.field("odd", kind), pa.field("text", pa.dictionary(pa.int32(), pa.string()))])
     texts: Any = pa.array(["a", None, "a"]).dictionary_encode()
     with DataFileWriter(tmp_path, schema, commit_hour=None, prefix="rows") as writer:
@@ -244,14 +244,14 @@ def test_a_type_that_only_the_schema_of_arrow_names_keeps_it(tmp_path: Path, kin
 
 
 def test_metadata_of_a_column_is_kept(tmp_path: Path) -> None:
-    """Also after a file with the same columns that have none."""
+    """Also after a file whose equal columns have no metadata."""
     for schema in (pa.schema([("n", pa.int64())]), pa.schema([pa.field("n", pa.int64(), metadata={"unit": "m"})])):
         file = write_file(tmp_path, pa.table({"n": [1]}, schema=schema), prefix="rows")
         assert pq.read_schema(tmp_path / file.path).equals(schema, check_metadata=True)
 
 
 def test_a_query_by_text_finds_its_rows_by_the_bounds_of_row_groups(tmp_path: Path) -> None:
-    """The bounds of a row group are those of its texts, not those of its dictionary, and hide none."""
+    """The bounds of a row group are those of its texts, not of its dictionary, and hide no row."""
     tables = list(make_files([[(f"m{n}", f"x{n % 2}")] for n in range(6)]))
     path = tmp_path / compact(tmp_path, tables, run_bytes=1, group_rows=2).file.path
     metadata = pq.read_metadata(path)

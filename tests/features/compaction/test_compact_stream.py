@@ -1,4 +1,4 @@
-"""Compaction of a real table: fewer files, the same rows, in order, proven."""
+"""Compaction of a real table: fewer files with the same rows, ordered and proven."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 
 @pytest.fixture
 def filled(table: StreamTable) -> StreamTable:
-    """An hour of five batches, two files each; partitions come late, pause, and move between files."""
+    """An hour of five batches, two files each; partitions start late, pause, and move between files."""
     table.batch({A0: 40, B0: 30}, {A1: 20})
     table.batch({A0: 5, B0: 1}, {A1: 7})
     table.batch({B0: 12}, {A0: 9, A1: 3})
@@ -72,7 +72,7 @@ def test_many_files_of_a_closed_hour_become_one_and_rows_stay_equal(filled: Stre
 
 
 def test_a_compacted_file_has_the_schema_of_its_inputs(filled: StreamTable) -> None:
-    """Texts that were moved as dictionaries are texts again."""
+    """Texts that were processed as dictionaries are stored as texts."""
     filled.close()
     (before, *_) = live_files(filled.folders)
     schema = pq.read_schema(filled.folders.table / before)
@@ -234,7 +234,7 @@ def test_an_output_with_a_changed_value_is_dropped(filled: StreamTable, monkeypa
 def test_a_compaction_on_a_full_disk_does_not_keep_it_full(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two bins were rewritten at once; there is no space for the log entry of the first."""
+    """Two bins are rewritten together, and the log entry of the first bin does not fit on the disk."""
     for _ in range(2):
         filled.batch({A0: 3}, {B0: 2}, hour=NEXT_HOUR)
     filled.close(NEXT_HOUR)
@@ -271,7 +271,7 @@ def test_a_missing_input_is_refused_by_name(filled: StreamTable) -> None:
 
 @pytest.mark.parametrize("until", [100, None], ids=["pages", "all"])
 def test_a_damaged_input_is_refused_by_name(filled: StreamTable, until: int | None) -> None:
-    """With a whole footer it is Parquet, whose pages are not."""
+    """With an intact footer it is a Parquet file with damaged pages."""
     filled.close()
     path = live_files(filled.folders)[3]
     content = (filled.folders.table / path).read_bytes()
@@ -302,7 +302,7 @@ def test_inputs_compacted_meanwhile_are_a_clean_loss(filled: StreamTable) -> Non
 
 
 def meanwhile(act: Any) -> Rewriter:
-    """Rewrites, and lets something happen before the outcome is committed."""
+    """Return a rewriter that calls a function before the outcome is committed."""
 
     def rewritten(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
         outcomes = compact_in_process().rewrite(tasks)

@@ -1,4 +1,4 @@
-"""Compaction of somebody else's Parquet dataset: the same rows in the same order, published at once."""
+"""Compaction of a foreign Parquet dataset: the same rows in the same order, published atomically."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = 5
 
 
 def rows(first: int, **more: pa.Array[Any]) -> pa.Table:
-    """Forty rows with columns of many types, nulls and numbers that are none."""
+    """Return forty rows with columns of many types, nulls and NaN."""
     numbers = list(range(first, first + 40))
     columns: dict[str, pa.Array[Any]] = {
         "number": pa.array(numbers),
@@ -53,7 +53,7 @@ def rows(first: int, **more: pa.Array[Any]) -> pa.Table:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """Two days of five small files each, and what readers pass over."""
+    """Two days of five small files each, and a temporary folder that readers skip."""
     folder = tmp_path / "readings"
     for day, name in enumerate(DAYS):
         (folder / name).mkdir(parents=True)
@@ -69,7 +69,7 @@ def current(dataset: Path) -> Path:
 
 
 def read(folder: Path) -> dict[object, list[object]]:
-    """The numbers of each day in order, as Arrow reads them."""
+    """Return the numbers of each day in order, as Arrow reads them."""
     found = ds.dataset(folder, format="parquet", partitioning="hive").to_table(columns=["day", "number"])
     days = found["day"].to_pylist()
     return {day: [n for of, n in zip(days, found["number"].to_pylist(), strict=True) if of == day] for day in set(days)}
@@ -142,7 +142,7 @@ def test_large_files_stay_as_they_are_and_part_the_others(dataset: Path) -> None
     assert [len(part.files) for part in done.plan.bins] == [2, 1, 1, 2, 2, 2, 1]
     copied, before = current(dataset).resolve() / DAYS[0] / "part-00002.parquet", read(current(dataset))
     assert copied.read_bytes() == (dataset / DAYS[0] / "2a.parquet").read_bytes()
-    pq.write_table(rows(9_000), dataset / DAYS[0] / "2a.parquet")  # in place: the same inode
+    pq.write_table(rows(9_000), dataset / DAYS[0] / "2a.parquet")  # rewritten in place: the same inode
     assert read(current(dataset)) == before
 
 
@@ -168,7 +168,7 @@ def test_what_is_no_plain_dataset_is_refused_with_the_next_step(dataset: Path, t
         compact_dataset(tmp_path / "delta")
     assert "lockstep compact STREAM" in refused.value.next_step
     with pytest.raises(Refused, match=r"delta: is a Delta table"):
-        compact_dataset(tmp_path)  # of the table below it, files that are deleted count no more
+        compact_dataset(tmp_path)  # of the table below it; deleted files are not counted
     with pytest.raises(Refused, match="holds no Parquet files"):
         compact_dataset(tmp_path / "none")
     pq.write_table(pa.table({"x": pa.array([1], pa.decimal256(50))}), dataset / "x.parquet")
@@ -178,7 +178,7 @@ def test_what_is_no_plain_dataset_is_refused_with_the_next_step(dataset: Path, t
     with pytest.raises(Refused, match=r"x.parquet cannot be read"):
         compact_dataset(dataset)
     (dataset / "x.parquet").unlink()
-    pq.write_table(rows(7_000), dataset / DAYS[0] / "7.parq")  # Spark and Arrow read it, whatever its name
+    pq.write_table(rows(7_000), dataset / DAYS[0] / "7.parq")  # Spark and Arrow read it under any name
     with pytest.raises(Refused, match=r"1 Parquet files are not named \*.parquet, day=2026-01-01/7.parq first"):
         compact_dataset(dataset)
     (dataset / DAYS[0] / "7.parq").write_text("notes")

@@ -1,4 +1,4 @@
-"""The open hour of an idle stream is closed by its compaction; a writer at work is left alone."""
+"""The compaction of an idle stream closes its open hour; a working writer keeps its hour."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def commit_batches(table: StreamTable) -> None:
 
 
 def make_old(table: StreamTable) -> None:
-    """Let the newest batch seem to be of long ago."""
+    """Set the time of the newest batch far back."""
     entry = delta_log.make_entry_path(table.folders.table, table.output.base().head.batch_version)
     os.utime(entry, (time.time() - LONG, time.time() - LONG))
 

@@ -1,4 +1,4 @@
-"""The ledger's closed hours become one file each: order and rows are kept, and positions are found as before."""
+"""Closed hours of the ledger become one file each: order, rows and the lookup of positions stay."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BATCHES_AN_HOUR, HOURS = 6, 4
 
 @pytest.fixture(scope="module")
 def some_hours(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Some hours of batches, each with a full set of positions in its first batch; the newest hour is open."""
+    """Hours of batches with a full set of positions in the first batch of each hour; the newest hour is open."""
     made = ProtocolRun(folders_in(tmp_path_factory.mktemp("some-hours")))
     made.claim()
     for _ in range(HOURS):
@@ -64,7 +64,7 @@ def positions_of(run: ProtocolRun) -> dict[TopicIdPartition, LedgerRow]:
 
 
 def age(folder: Path, seconds: float = REPLACED_SECONDS + 60) -> None:
-    """As if all files had been written so long ago."""
+    """Set the time of all files back."""
     then = time.time() - seconds
     for path in folder.glob("*.parquet"):
         os.utime(path, (then, then))
@@ -84,7 +84,7 @@ def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) 
 def test_rows_stand_in_the_order_of_their_batches(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, group_rows: int, merged_rows: int
 ) -> None:
-    """In the file itself: readers of the product sort what they read."""
+    """The order in the file itself: readers of the product sort the rows."""
     monkeypatch.setattr(ledger_files, "GROUP_ROWS", group_rows)
     monkeypatch.setattr(side_files, "MERGED_ROWS", merged_rows)
     compact_ledger(run.folders, run.head)
@@ -136,7 +136,7 @@ def test_rows_are_read_a_row_group_at_a_time(run: ProtocolRun, monkeypatch: pyte
 
 
 def test_nothing_is_touched_from_the_newest_full_set_of_positions_on(tmp_path: Path) -> None:
-    """Readers of positions ask for these files by their names."""
+    """Readers of positions open these files by their names."""
     made = ProtocolRun(folders_in(tmp_path))
     made.claim()
     for number in range(4):
@@ -169,7 +169,7 @@ def test_batches_go_on_beside_a_compaction_and_none_is_lost(run: ProtocolRun) ->
         try:
             for _ in range(3):
                 batches_of_an_hour(run)
-        except Exception as error:  # noqa: BLE001  # told to the test's own thread
+        except Exception as error:  # noqa: BLE001  # reported to the thread of the test
             problems.append(error)
 
     writer = threading.Thread(target=write)
@@ -210,7 +210,7 @@ def test_replaced_files_stay_for_readers_under_way_and_go_later(run: ProtocolRun
 def test_of_many_compacted_files_only_those_that_contain_a_replaced_one_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table of a year has thousands, and each look is a request to its storage."""
+    """A table of a year has thousands of files, and each status is a request to the storage."""
 
     def named(generation: int, first: int, last: int) -> NamedFile:
         name = LedgerFileName("2026-01-01T00", generation, first, last)
@@ -250,7 +250,7 @@ def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
     before = rows_of(run)
 
     class Killed(BaseException):
-        """As by kill -9."""
+        """Simulates kill -9."""
 
     def killed(*_: object) -> bool:
         raise Killed
@@ -270,7 +270,7 @@ def test_a_compaction_that_died_before_its_commit_is_done_by_the_next(
 def test_a_writer_whose_batches_are_shorter_than_a_look_at_all_files_does_not_hold_it_up(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer commits while all live files are looked at, each time."""
+    """The writer commits during each refresh of the live files."""
     looks: list[Path] = []
 
     def slow(handle: DeltaTable, table: Path) -> None:

@@ -1,4 +1,4 @@
-"""An erased session is taken out of any ledger, and nothing else is."""
+"""An erased session is removed from any ledger; all other values stay."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SESSIONS = st.sampled_from([NAME, *OTHERS])
 
 
 def accept(session: str | None) -> Accepted:
-    """An operator's decision; its reason names the session."""
+    """Return a decision of an operator; its reason names the session."""
     kind = "accept-loss" if session is None else "skip-session"
     return Accepted(kind=kind, cause="gap", start=1, until=2, session=session, who="ann", why=f"why {session}")
 
@@ -54,7 +54,7 @@ DECISIONS = st.fixed_dictionaries(
 
 
 def write_decided(root: Path, drawn: list[dict[str, list[object]]]) -> StreamFolders:
-    """Tables of which each ledger row has decisions; the last batch is the erasure."""
+    """Write tables whose ledger rows have decisions; the last batch is the erasure."""
     count = len(drawn) // len(CLEAN)
     batches: list[Batch] = clean_batches(count + 1)
     for at, decided in enumerate(drawn):
@@ -69,7 +69,7 @@ def has_name(row: LedgerRow) -> bool:
 
 
 def hide(row: LedgerRow, mark: str, decided: set[int]) -> LedgerRow:
-    """A row as it must be afterwards."""
+    """Return the row expected after the erasure."""
     accepted = [
         msgspec.structs.replace(each, session=None, why=ERASED) if each.session == NAME else each
         for each in row.accepted

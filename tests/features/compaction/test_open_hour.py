@@ -1,4 +1,4 @@
-"""Minor compaction: the many files of an open hour, while batches go on, are rewound, or close the hour."""
+"""Minor compaction: the many files of an open hour, while batches continue, are rewound, or close the hour."""
 
 from __future__ import annotations
 

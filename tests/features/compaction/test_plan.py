@@ -1,4 +1,4 @@
-"""What is chosen for compaction."""
+"""The choice of files for compaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of a compaction: what is in it, how the proofs of parts join, and what it names where something differs."""
+"""The proof of a compaction: its content, the join of partial proofs, and its message for a difference."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def sequence(elements: Iterable[int]) -> int:
     return mix((len(numbers) + sum(parts)) & MASK)
 
 
-def number(value: Any, kind: Any) -> int:  # noqa: C901, PLR0911  # a case a type
-    """The definition in plain Python."""
+def number(value: Any, kind: Any) -> int:  # noqa: C901, PLR0911  # one case per type
+    """Compute the definition in plain Python."""
     match value:
         case None:
             return NULL

@@ -1,4 +1,4 @@
-"""Compactions in processes of their own: raced, and killed between write and commit."""
+"""Compactions in separate processes: raced, and killed between write and commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def two_hours(table: StreamTable) -> StreamTable:
 
 @contextmanager
 def started(table: StreamTable, gate: Path) -> Iterator[subprocess.Popen[str]]:
-    """A compacting process that stands at the gate, its files written."""
+    """Start a compacting process that waits at the gate with its files written."""
     gate.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.features.compaction.compacting"]
     command += [str(table.folders.root), table.folders.stream, str(gate)]

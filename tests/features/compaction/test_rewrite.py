@@ -1,4 +1,4 @@
-"""Rows come out ordered by partition, emit offset and row, whatever the files hold of them."""
+"""Rewritten rows are ordered by partition, emit offset and row, for any input files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows_at(places: list[Identity]) -> pa.Table:
 
 
 def written(files: list[dict[tuple[str, int], int]]) -> list[list[Identity]]:
-    """What streaming files hold: each partition's next rows, two rows an offset."""
+    """Return the rows of streaming files: the next rows of each partition, two rows per offset."""
     reached: dict[tuple[str, int], int] = {}
     result = []
     for file in files:
@@ -46,7 +46,7 @@ def written(files: list[dict[tuple[str, int], int]]) -> list[list[Identity]]:
 
 
 def with_dictionary(rows: pa.Table) -> pa.Table:
-    """The same rows, the topic ids as a dictionary of this table's own."""
+    """Return the rows with the topic ids as a dictionary of this table."""
     return rows.set_column(0, "_topic_id", rows.column("_topic_id").dictionary_encode())
 
 

@@ -1,4 +1,4 @@
-"""Spark as the worker, and delta-spark as the reader of record, of what was compacted."""
+"""Compaction with Spark as the worker, read by delta-spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page over HTTP: real Kafka, real tables, a writer that commits, halts and dies; and requests that are refused."""
+"""The page over HTTP: real Kafka and tables, a writer that commits, halts and dies, and refused requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEW_SECONDS = 2.0
 
 @contextmanager
 def serving(watcher: ConsoleWatcher, origins: tuple[str, ...] = ()) -> Iterator[int]:
-    """The port of the page, while it is served."""
+    """Serve the page and return its port."""
     server = ConsoleServer(watcher, "127.0.0.1", 0, origins)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
@@ -49,7 +49,7 @@ def serving(watcher: ConsoleWatcher, origins: tuple[str, ...] = ()) -> Iterator[
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
-    """Status, headers and text of an answer."""
+    """Return status, headers and text of a response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
@@ -61,7 +61,7 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 
 @contextmanager
 def watching(port: int, path: str = "/api/events") -> Iterator[Iterator[dict[str, Any]]]:
-    """The events that are pushed to a client."""
+    """Return the events that are pushed to a client."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -79,7 +79,7 @@ def watching(port: int, path: str = "/api/events") -> Iterator[Iterator[dict[str
 
 
 def wait_for(events: Iterator[dict[str, Any]], **fields: object) -> dict[str, Any]:
-    """The first card of a stream's own view with these values."""
+    """Return the first card of the stream's view with these values."""
     end = time.monotonic() + PATIENCE_SECONDS
     for event in events:
         card = event["view"]["card"]
@@ -91,7 +91,7 @@ def wait_for(events: Iterator[dict[str, Any]], **fields: object) -> dict[str, An
 
 @contextmanager
 def running(runs: LocalRuns) -> Iterator[Callable[[], None]]:
-    """A run with a short trigger on a thread; the function ends it."""
+    """Run with a short trigger on a thread; the returned function ends the run."""
     stop = threading.Event()
     thread = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop), daemon=True)
 

@@ -1,4 +1,4 @@
-"""The page in a real headless browser: both views, narrow and wide, light and dark, by keyboard, with hostile texts."""
+"""The page in a headless browser: both views, narrow and wide, light and dark, by keyboard, with hostile texts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
 
 @contextmanager
 def serving(watcher: ConsoleWatcher) -> Iterator[str]:
-    """The address of the page, while it is served."""
+    """Serve the page and return its address."""
     server = ConsoleServer(watcher, "127.0.0.1", 0, ())
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
@@ -61,7 +61,7 @@ def serving(watcher: ConsoleWatcher) -> Iterator[str]:
 
 
 class Staged(ConsoleWatcher):
-    """A watcher whose facts a test sets."""
+    """A watcher whose facts are set by a test."""
 
     def stage(self, **facts: object) -> None:
         """Replace facts of the only stream."""
@@ -76,7 +76,7 @@ class Staged(ConsoleWatcher):
 
 
 def count_scrolled(page: Page) -> int:
-    """Pixels by which the page is wider than the window."""
+    """Return the pixels by which the page is wider than the window."""
     return int(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
 

@@ -46,12 +46,12 @@ REPORT = LiveReport(
 
 
 def facts(desired: Desired | None = Desired.RUNNING, **more: object) -> HealthFacts:
-    """The health of the stream."""
+    """Return the health of the stream."""
     return msgspec.structs.replace(HealthFacts(stream="books", desired=desired), **more)
 
 
 def figures(topic: str, lag: int, expired: int = 0) -> PartitionFigures:
-    """A partition as a poll of Kafka shows it."""
+    """Return a partition as a poll of Kafka reports it."""
     return PartitionFigures(topic=topic, partition=0, lag_messages=lag, headroom_seconds=None, expired_messages=expired)
 
 
@@ -99,7 +99,7 @@ def test_lag_is_that_of_the_writer_and_without_one_that_of_kafka() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_stream_is_complete_only_if_nothing_is_missing(seed: int) -> None:
-    chance = random.Random(seed)  # noqa: S311  # a test that repeats
+    chance = random.Random(seed)  # noqa: S311  # repeatable
     lost, expired, quarantined, broken, violated = (chance.random() < 0.3 for _ in range(5))
     counts = LostStates(total=LossTotal(2, 9), open=LossTotal(2, 9) if lost else LossTotal())
     known = facts(

@@ -1,4 +1,4 @@
-"""The first poll of a writer: a heartbeat that is old is that of a dead one."""
+"""The first poll of a writer: an old heartbeat belongs to a dead writer."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def test_a_writer_that_was_killed_long_ago_is_dead_at_the_first_poll(tmp_path: P
     with Heartbeat(folders.control, 3):
         (file,) = folders.control.iterdir()
         beat = file.read_bytes()
-    file.write_bytes(beat)  # as a kill leaves it
+    file.write_bytes(beat)  # as after a kill
     os.utime(file, (time.time() - age,) * 2)
     assert WriterWatch(folders).poll(time.monotonic()).is_alive is (age < 3.0)

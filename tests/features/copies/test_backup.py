@@ -1,4 +1,4 @@
-"""A backup beside housekeeping: whole, or none."""
+"""A backup during housekeeping is complete or absent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGE_SECONDS = 3 * 3600.0
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Forty batches, some hours ago."""
+    """Forty batches, written some hours ago."""
     run = ProtocolRun(folders_in(tmp_path_factory.mktemp("written")))
     run.claim()
     for _ in range(40):
@@ -55,7 +55,7 @@ def idle(written: ProtocolRun, tmp_path: Path) -> ProtocolRun:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Do something before the first file is copied."""
+    """Call a function before the first file is copied."""
     copy = backup._copy  # noqa: SLF001  # the moment
 
     def copy_after(*arguments: Any) -> Any:
@@ -96,7 +96,7 @@ def test_a_log_that_does_not_go_back_to_the_moment_any_more_is_no_backup(
 def test_a_moment_is_of_one_batch_whatever_is_committed_while_it_is_chosen(
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Side tables that are two batches behind the head are a stream that no start can bring forward."""
+    """A start cannot bring side tables forward that are two batches behind the head."""
     find, looks = torn_entry.find_newest_version, list[object]()
 
     def find_and_go_on(table: Path) -> int | None:
@@ -118,13 +118,13 @@ def test_a_moment_is_of_one_batch_whatever_is_committed_while_it_is_chosen(
 def test_batches_that_follow_each_other_faster_than_a_moment_is_chosen_are_no_backup(
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backup, "_held", lambda *_: 1)  # the side tables never come nearer to the head
+    monkeypatch.setattr(backup, "_held", lambda *_: 1)  # the side tables seem to end at batch 1
     with pytest.raises(BackupOvertaken, match=r"batches overtook \d+ attempts"):
         make_backup(idle.folders, tmp_path / "copy")
 
 
 def test_a_stream_that_lacks_a_file_is_neither_planned_nor_copied(idle: ProtocolRun, tmp_path: Path) -> None:
-    """A plan says so, and a backup does before it has copied what else there is."""
+    """The plan reports the missing file, and so does the backup before it copies any other file."""
     (gone, *_) = sorted(idle.folders.table.rglob("*.parquet"))
     gone.unlink()
     for plan_only in (True, False):
@@ -139,7 +139,7 @@ def test_of_two_backups_to_one_folder_the_later_one_counts_on_no_file_that_the_e
     make_backup(idle.folders, tmp_path / "copy")
 
     def lock_late(folder: Path) -> AbstractContextManager[None]:
-        """Another backup ends, after a clean-up, just before this one gets the folder."""
+        """Finish another backup, after a clean-up, before this backup locks the folder."""
         monkeypatch.setattr(backup, "lock_copy", lock_copy)
         run_housekeeping(idle.folders, retention_seconds=72 * 3600.0)
         assert make_backup(idle.folders, folder).deleted
@@ -182,7 +182,7 @@ def test_a_restore_that_a_backup_overtakes_says_so(
 
 
 def test_a_file_that_has_changed_is_copied_again_though_it_is_as_large(idle: ProtocolRun, tmp_path: Path) -> None:
-    """As after a restore of the stream's folder from elsewhere."""
+    """For example after a restore of the stream's folder from elsewhere."""
     make_backup(idle.folders, tmp_path / "copy")
     (path, *_) = sorted(idle.folders.table.rglob("*.parquet"))
     path.write_bytes(path.read_bytes()[::-1])
@@ -246,7 +246,7 @@ def test_a_backup_without_the_log_of_a_table_is_not_restored(idle: ProtocolRun, 
 
 
 def test_a_backup_whose_log_cannot_be_read_is_not_restored(idle: ProtocolRun, tmp_path: Path) -> None:
-    """As an earlier release may have made it."""
+    """An earlier release may have written it."""
     make_backup(idle.folders, tmp_path / "copy")
     entry = f"ledger/_delta_log/{0:020d}.json"
     document = read_manifest(tmp_path / "copy", BackupManifest)

@@ -1,4 +1,4 @@
-"""A stream is copied while it writes, restored elsewhere, and goes on there; a killed copy passes for nothing."""
+"""A stream is copied while it writes, restored elsewhere and continued there; a killed copy is not a backup."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def elsewhere(runs: LocalRuns, folder: Path) -> LocalRuns:
-    """The same stream with another table root."""
+    """Return the same stream with another table root."""
     return dataclasses.replace(runs, root=folder, reports=[])
 
 
@@ -215,7 +215,7 @@ backup.make_backup(folders, Path("{copy}")) if "{verb}" == "backup" else backup.
 def test_of_two_restores_one_ends_and_the_other_is_refused(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slower one called the backup damaged, whose draft the faster one had deleted; that one failed at its end."""
+    """The slower restore is refused and names no damage; the faster ends although a draft resists its deletion."""
     made, target = platform_in(tmp_path, broker), tmp_path / "copy"
     topic = made.feed.create("values")
     made.feed.send(topic, session(3))

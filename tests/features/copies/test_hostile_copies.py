@@ -1,4 +1,4 @@
-"""A folder from a stranger is refused before the first write, whatever its manifest names; what is not ours stays."""
+"""A foreign folder is refused before the first write, with any names in its manifest; foreign files stay."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def copied(run: ProtocolRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def look(place: Path) -> dict[str, tuple[int, int, bytes | None]]:
-    """All that is below a folder: kind, size and time, and content of files."""
+    """Return mode, time and content of all entries below a folder."""
     found = dict[str, tuple[int, int, bytes | None]]()
     for each in sorted(place.rglob("*")):
         status = each.lstat()
@@ -94,7 +94,7 @@ SMALL = settings(
 
 
 def set_trap(place: Path, copied: Path) -> Path:
-    """A copy with links, a device and a pipe among its files, beside a victim."""
+    """Make a copy with links, a device and a pipe among its files, next to a victim file."""
     shutil.rmtree(place, ignore_errors=True)
     (place / "victim").mkdir(parents=True)
     (place / "victim" / "keys").write_bytes(VICTIM)
@@ -123,7 +123,7 @@ def test_a_restore_refuses_foreign_names_before_its_first_write(copied: Path, tm
     copy = set_trap(tmp_path / "place", copied)
     try:
         add_names(copy, names)
-    except UnicodeEncodeError:  # no manifest can name it
+    except UnicodeEncodeError:  # a manifest cannot name it
         return
     before = look(copy.parent)
     for restore in (prepare_restore, restore_backup):
@@ -189,14 +189,14 @@ def test_an_import_reads_nothing_that_is_not_in_its_folder(
 
 @given(name=HOSTILE)
 def test_a_plain_name_is_the_path_that_it_says(name: str) -> None:
-    """The rule against an oracle: joined and normalized, a name without a fault stays as it is, below its folder."""
+    """Checked against an oracle: a valid name, joined and normalized, is unchanged and below its folder."""
     if not find_fault(name):
         assert os.path.normpath(os.path.join("/top", name)) == f"/top/{name}"  # noqa: PTH118  # the oracle
         assert os.fsencode(name) == name.encode()
 
 
 def test_the_example_writes_nothing(copied: Path, tmp_path: Path) -> None:
-    """`a/b` is a link five folders deep, `a/b/../../../../../victim/keys` leads out of the root."""
+    """`a/b` is a link five folders deep, and `a/b/../../../../../victim/keys` leads out of the root."""
     copy = set_trap(tmp_path / "place", copied)
     files = copy / FILES
     (files / "d1" / "d2" / "d3" / "d4" / "d5").mkdir(parents=True)
@@ -274,7 +274,7 @@ def test_a_manifest_that_is_too_large_is_not_read(copied: Path, tmp_path: Path) 
 def test_a_log_that_names_files_elsewhere_in_any_version_is_not_restored(
     run: ProtocolRun, tmp_path: Path, table: str, action: str, name: str, place: int
 ) -> None:
-    """The manifest is in order, a table's log leads out of the stream: for its reader, or for the clean-up of files."""
+    """The manifest is valid, but a table log names files outside the stream for its reader or for the clean-up."""
     copy = tmp_path / "copy"
     make_backup(run.folders, copy)
     entry = sorted((copy / FILES / table / "_delta_log").glob("*.json"))[place]
@@ -310,7 +310,7 @@ def test_a_log_with_actions_that_are_not_whole_is_not_restored(run: ProtocolRun,
 
 
 def name_again(copy: Path, changed: Path) -> None:
-    """State a changed or new file in the manifest as it is now."""
+    """Record a changed or new file in the manifest."""
     document, name = read_manifest(copy, BackupManifest), str(changed.relative_to(copy / FILES))
     mine = CopiedFile(name, changed.stat().st_size, hash_file(changed))
     files = (*(file for file in document.files if file.path != name), mine)
@@ -319,7 +319,7 @@ def name_again(copy: Path, changed: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 40])
 def test_positions_are_read_only_as_a_file_of_the_export(copied: Path, tmp_path: Path, size: int) -> None:
-    """A file of positions that is missing, a link, not JSON or too large is a named error, without memory for it."""
+    """A positions file that is missing, a link, not JSON or too large is a named error and is never loaded."""
     copy = set_trap(tmp_path / "place", copied)
     positions = copy / FILES / POSITIONS
     if size:

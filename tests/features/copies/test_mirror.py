@@ -1,4 +1,4 @@
-"""The place of a position in a mirrored log is the right one, or it is not proven."""
+"""The position found in a mirrored log is the right position, or it is not proven."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SIDE = 4
-"""Messages of each side here; at most as many have the same time."""
+"""Messages on each side of a position here; at most as many have the same time."""
 
 
 def digests(*messages: tuple[str, int]) -> tuple[MessageDigest, ...]:
@@ -36,7 +36,7 @@ def evidence(source: Sequence[MessageDigest], position: int, log_start: int = 0)
 
 
 def copy(source: Sequence[MessageDigest], start: int, end: int, *, first: int = 0, least: int = 0) -> MirroredLog:
-    """A copy of some messages; `first` is the offset of the first one."""
+    """Return a copy of some messages; `first` is the offset of the first message."""
     held = tuple(source[start:end])
     offsets = tuple(range(first, first + len(held)))
     return MirroredLog(first, first + len(held), first, least, offsets, held)
@@ -44,7 +44,7 @@ def copy(source: Sequence[MessageDigest], start: int, end: int, *, first: int = 
 
 @st.composite
 def sources(draw: st.DrawFn) -> tuple[MessageDigest, ...]:
-    """Messages that are often alike: of two letters, and up to four at the same time."""
+    """Draw messages that are often equal: two letters, and up to four messages with the same time."""
     same = draw(st.lists(st.integers(1, SIDE), max_size=6))
     times = [at for at, count in enumerate(same) for _ in range(count)]
     return digests(*((draw(st.sampled_from("ab")), at) for at in times))
@@ -56,11 +56,11 @@ def test_a_place_that_is_found_is_the_right_one(source: tuple[MessageDigest, ...
     known_end = data.draw(st.integers(position, len(source)))
     log_start = data.draw(st.integers(0, position))
     known = evidence(source[:known_end], position, log_start)
-    # Where there is nothing to compare, the copy is taken to have all that was there, or came since.
+    # Without evidence to compare, the copy is assumed to lack no message from the log start on.
     start = data.draw(st.integers(0, len(source) if known.applied or known.following else log_start))
-    # What has expired before it was copied is not copied any more.
+    # Messages that expired before the copy are not copied.
     end = data.draw(st.integers(max(start, log_start), len(source)))
-    # What the copy lacks of what was there has expired in it; otherwise it begins where the log began.
+    # Messages missing from the copy have expired in it; otherwise it starts at the start of the log.
     first = data.draw(st.integers(1 if start > log_start else 0, 3))
     assume(start < end or start <= log_start)
     found = find_place(known, copy(source, start, end, first=first))

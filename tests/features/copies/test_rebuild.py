@@ -1,4 +1,4 @@
-"""State files that are lost come back as they were, from an older state and Kafka; or it is said why not."""
+"""Lost state files are rebuilt unchanged from an older state and Kafka, or the refusal names its reason."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ MESSAGES = [*session(5), *(update(number, a=1) for number in range(7, 31))]
 
 
 class WrongState(Adding):
-    """The same fold, with a state of its own."""
+    """The same fold with another state."""
 
     def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel:
-        """All values, and one more."""
+        """Keep all values and add one."""
         return Panel({**message.values, "more": 1})
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Emit one row per value."""
         state.values["more"] = message.seq
         return super().on_update(state, message, record)
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A stream with a batch a message, and one more message to read."""
+    """A stream with one message per batch and one unread message."""
 
     feed: Feed
     runs: LocalRuns
@@ -71,7 +71,7 @@ class Made(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> dict[str, bytes]:
-        """Its state files."""
+        """Return its state files."""
         return {path.name: path.read_bytes() for path in self.runs.folders.state.iterdir()}
 
     def assert_goes_on(self) -> None:
@@ -85,7 +85,7 @@ class Made(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="module")
 def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Made once; no test touches it."""
+    """A stream made once; no test changes it."""
     feed = Feed(broker.bootstrap_servers, f"lost_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("original"))
     topic = feed.create("values")
@@ -102,7 +102,7 @@ def made(original: Made, tmp_path: Path) -> Made:
 
 
 def harm_newest(made: Made) -> None:
-    """A flipped bit in the newest of the files."""
+    """Flip a bit in the newest state file."""
     rows = [row for row in ledger.read_ledger(made.runs.folders.ledger) if row.state_bytes]
     path = made.runs.folders.state / str(rows[-1].state_file)
     content = bytearray(path.read_bytes())
@@ -111,7 +111,7 @@ def harm_newest(made: Made) -> None:
 
 
 def harm_chain(made: Made) -> None:
-    """Every second file that the newest state needs is gone, its base among them."""
+    """Delete every second file of the newest state, its base included."""
     rows = [row for row in ledger.read_ledger(made.runs.folders.ledger) if row.state_bytes]
     for segment in [*read_segments(find_state_version(rows[-1]), made.runs.folders.state)][::2]:
         (made.runs.folders.state / segment.header.file).unlink()
@@ -123,7 +123,7 @@ def harm_all(made: Made) -> None:
 
 
 def test_only_the_rows_of_damaged_partitions_are_held(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost file damages many partitions: the ledger is read once for all, and the whole of it is never in memory."""
+    """A lost file damages many partitions: the ledger is read once for all, and never held in memory as a whole."""
     harm_newest(made)
     passes = list[object]()
 
@@ -158,7 +158,7 @@ def test_lost_state_comes_back_byte_by_byte_and_the_stream_goes_on(made: Made, h
 
 @pytest.mark.fault("F17")
 def test_a_rewind_between_question_and_answer_refuses_the_rebuild_by_name(made: Made) -> None:
-    """Its files may be of batches that do not count any more, or have a session that was erased."""
+    """Its files may belong to batches that no longer count, or contain an erased session."""
     harm_newest(made)
     before = made.files
     prepared = prepare_rebuild(made.runs.handle)
@@ -201,7 +201,7 @@ def test_a_first_batch_that_a_message_suspended_is_folded_as_it_was(feed: Feed, 
 
 @pytest.mark.parametrize("gives_up", [True, False])
 def test_what_an_operator_gave_up_is_not_folded_again(feed: Feed, runs: LocalRuns, *, gives_up: bool) -> None:
-    """It was read again, halted again, and the rebuild blamed the code."""
+    """Otherwise the message is read again, the fold halts again, and the rebuild reports other code."""
     topic = feed.create("values")
     feed.send(topic, session(2))
     runs.run()

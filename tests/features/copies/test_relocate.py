@@ -1,4 +1,4 @@
-"""A savepoint is taken out of a table root, and the stream goes on with it in another one."""
+"""A savepoint is exported from a table root, and the stream continues with it in another root."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NAME = "before-release"
 
 
 def elsewhere(runs: LocalRuns, folder: Path) -> LocalRuns:
-    """The same stream with another table root."""
+    """Return the same stream with another table root."""
     return dataclasses.replace(runs, root=folder, reports=[])
 
 
@@ -61,7 +61,7 @@ def import_into(runs: LocalRuns, folder: Path, *, accept_expired: bool = False) 
 
 
 def expected(values: list[bytes], since: int = 0) -> list[tuple[object, ...]]:
-    """The rows of the fold from an offset on."""
+    """Return the rows of the fold from an offset on."""
     whole = folded([(offset, "s", value) for offset, value in enumerate(values)])
     return [row for row in whole if int(str(row[0])) >= since]
 

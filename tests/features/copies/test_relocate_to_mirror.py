@@ -1,4 +1,4 @@
-"""A stream goes on in a cluster to which its topics were copied, with other topic ids and other offsets."""
+"""A stream continues in a cluster with copies of its topics, with other topic ids and offsets."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 VALUES = session(8)
 SENT_MS = 1_700_000_000_000
-"""The create time of the first message; each has its own, so that no two are alike."""
+"""The create time of the first message; each message has another time, so no two are equal."""
 
 
 @dataclass(frozen=True)
 class Mirrored:
-    """A stream of one cluster with an exported savepoint, and another cluster.
+    """A stream of a cluster with an exported savepoint, and a second cluster.
 
     Attributes:
-        topic: The topic, of six messages; the first two of them have expired since they were read.
+        topic: The topic, of six messages; the first two have expired since they were read.
         here: The producer's side of the first cluster.
-        there: That of the other one.
+        there: The producer's side of the second cluster.
         folder: The export: four messages are applied.
         alias: MirrorMaker's alias of the first cluster.
-        root: Table root of the other stream.
+        root: Table root of the second stream.
     """
 
     topic: str
@@ -54,11 +54,11 @@ class Mirrored:
     root: Path
 
     def stream(self, pattern: str) -> LocalRuns:
-        """The stream, of the topics there."""
+        """Return the stream over the topics of the second cluster."""
         return LocalRuns(adding(pattern, BY_SUSPENSION), self.there.bootstrap_servers, self.root)
 
     def copy(self, topic: str, start: int, until: int, *, transaction: str = "") -> None:
-        """Copy messages of the topic."""
+        """Copy messages of the topic to the second cluster."""
         found = read_source(self.here.bootstrap_servers, self.topic, start, until)
         append_copies(self.there.bootstrap_servers, topic, found, transaction=transaction)
 
@@ -83,7 +83,7 @@ def prove(runs: LocalRuns) -> None:
 
 
 def refuse(runs: LocalRuns, mirrored: Mirrored, alias: str) -> tuple[str, str]:
-    """The only obstacle of an import."""
+    """Return kind and text of the only obstacle of an import."""
     with pytest.raises(Refused) as refused:
         import_savepoint(runs.handle, mirrored.folder, who="ann", why="the other site", mirror=alias)
     assert not runs.folders.root.exists() or list(runs.folders.root.iterdir()) == []
@@ -109,7 +109,7 @@ def test_a_stream_goes_on_at_lower_offsets_of_a_topic_with_another_name(mirrored
     whole = folded([(at - 2, "s", value) for at, value in enumerate(VALUES[:6])])
     assert runs.rows(topic) == [row for row in whole if int(str(row[0])) >= 2]
     prove(runs)
-    # A gap suspends the session, whose beginning had a higher offset in the other cluster than any has here.
+    # A gap suspends the session, whose start had a higher offset in the first cluster than any offset here.
     mirrored.there.send(topic, [update(9, a=1), update(10, a=1), snapshot(20, a=5), update(21, a=1)])
     runs.run()
     again = folded([(6, "s", snapshot(20, a=5)), (7, "s", update(21, a=1))])
@@ -123,7 +123,7 @@ def test_a_stream_goes_on_at_higher_offsets_of_a_topic_with_the_same_name(mirror
     for at in range(2, 6):
         mirrored.copy(topic, at, at + 1, transaction=mirrored.topic)
     runs = mirrored.stream(mirrored.there.pattern)
-    copier = mirrored.there.transactional()  # MirrorMaker goes on meanwhile: a transaction is open
+    copier = mirrored.there.transactional()  # MirrorMaker continues: a transaction is open
     copier.begin_transaction()
     copier.produce(topic, b"not committed yet", "s")
     assert copier.flush(60.0) == 0
@@ -157,7 +157,7 @@ def test_a_checkpoint_tells_which_of_two_copies_is_the_place(mirrored: Mirrored)
 
 @pytest.mark.fault("F78")
 def test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint(mirrored: Mirrored, tmp_path: Path) -> None:
-    """Two copies of the topic: without the checkpoint the position is refused, by exit code and message."""
+    """Two copies of the topic exist: without the checkpoint, exit code and message refuse the position."""
     site = tmp_path / "site"
     (site / "assets").mkdir(parents=True)
     declared = f'stream = adding(r"{mirrored.there.pattern}", BY_SUSPENSION)'
@@ -237,7 +237,7 @@ def test_a_position_that_had_expired_when_it_was_exported_is_not_taken_for_the_n
 def test_a_retired_topic_whose_place_is_not_proven_goes_without_where_it_is_not_read(
     mirrored: Mirrored, feed: Feed, tmp_path: Path, *, is_deleted: bool
 ) -> None:
-    """It was deleted, or all of its messages expired, before the export; MirrorMaker keeps its copy."""
+    """The topic was deleted, or all its messages expired, before the export; MirrorMaker keeps its copy."""
     runs, old = LocalRuns(adding(feed.pattern, BY_SUSPENSION), feed.bootstrap_servers, tmp_path), feed.create("old")
     feed.send(old, session(2))
     runs.run()
