@@ -1,4 +1,4 @@
-"""Random histories of a stream without a broker, beside a model of its current rows that only reads the table."""
+"""Random histories of a stream without a broker, and a model of its current rows that only reads the table."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ TOPICS = ("t", "u")
 
 @dataclass
 class History:
-    """A stream on its way.
+    """A random history of a stream.
 
     Attributes:
-        seed: Of all choices.
+        seed: Seed of all choices.
         root: Folder of tables and local stores.
         models: The current rows after each batch, with the end of each partition.
-        steps: The actions.
+        steps: The actions so far.
     """
 
     seed: int
@@ -63,7 +63,7 @@ class History:
 
     def __post_init__(self) -> None:
         """Run the first batches."""
-        self.rng = random.Random(self.seed)  # noqa: S311  # chance that can be had again
+        self.rng = random.Random(self.seed)  # noqa: S311  # repeatable choices
         classes = list(CLASSES.values())
         fold = FOLDS[self.seed // len(classes) % len(FOLDS)]
         event_time = IDLE if self.rng.random() < 0.5 else None
@@ -82,7 +82,7 @@ class History:
         return open_table(self.offline.folders).base().head
 
     def step(self) -> None:
-        """One random step."""
+        """Take a random step."""
         often = (self.run, self.refresh, self.ask)
         seldom = (self.compact, self.rewind, self.erase, self.drop)
         action = self.rng.choice([*often * 4, *seldom])
@@ -90,7 +90,7 @@ class History:
         self.steps.append(f"{action.__name__} -> {self.head.batch}")
 
     def run(self) -> None:
-        """Some batches."""
+        """Run one to three batches."""
         for _ in range(self.rng.randrange(1, 4)):
             topics = self.rng.sample(TOPICS, self.rng.choice((1, 2)))
             batch = {name: self.producers[name].send(self.rng.choice((1, 3, 8))) for name in topics}
@@ -101,7 +101,7 @@ class History:
                 self.learn(before)
 
     def learn(self, before: int) -> None:
-        """Apply the rows behind the ends of the batch before to the model."""
+        """Apply the rows after an earlier batch to the model."""
         model = dict(self.models[before][0])
         ends = dict(self.models[before][1])
         found = DeltaTable(self.offline.folders.table).to_pyarrow_table().to_pylist()
@@ -116,13 +116,13 @@ class History:
         self.models[self.head.batch] = (model, ends)
 
     def refresh(self) -> CurrentRefresh:
-        """Refresh, and compare."""
+        """Refresh and compare."""
         done = refresh_current(self.offline.stream, self.offline.folders, remake=self.rng.random() < 0.1)
         self.check(done)
         return done
 
     def check(self, done: CurrentRefresh) -> None:
-        """The current table has the rows of the model."""
+        """Compare the current table with the model."""
         batch = self.head.batch
         assert done.batch == batch, self.steps
         table = DeltaTable(self.offline.folders.current).to_pyarrow_table()
@@ -134,11 +134,11 @@ class History:
         assert proof.status is InvariantStatus.PROVEN, (proof, self.steps)
 
     def show(self, row: Row) -> str:
-        """A row without the hour, which a remake changes."""
+        """Return a row without its hour, which a remake changes."""
         return repr([row[name] for name in self.columns.schema.names if name != "commit_hour"])
 
     def ask(self) -> None:
-        """The rows of now in SQL, refreshed or not; and those of some earlier version."""
+        """Compare the current rows in SQL, refreshed or not, and the rows of an earlier version with the model."""
         head = self.head
         assert self.query(AsOf()) == self.expect(head.batch), self.steps
         versions = delta_log.list_versions(self.offline.folders.table)
@@ -155,23 +155,23 @@ class History:
                 self.query(AsOf(time=entry.written_at))
 
     def query(self, as_of: AsOf) -> list[str]:
-        """The rows of the current table in SQL."""
+        """Return the rows of the current table in SQL."""
         stream = self.offline.stream
-        sql = f"SELECT * FROM {stream.name}_current"  # noqa: S608  # a name of a test
+        sql = f"SELECT * FROM {stream.name}_current"  # noqa: S608  # a name set by the test
         found = query_sql(sql, {stream.name: stream}, self.offline.folders.root, as_of, limit=None)
         return sorted(self.show(dict(zip(found.columns, row, strict=True))) for row in found.rows)
 
     def expect(self, batch: int) -> list[str]:
-        """The rows of the model after a batch."""
+        """Return the rows of the model after a batch."""
         return sorted(self.show(row) for row in self.models[batch][0].values())
 
     def compact(self) -> None:
-        """Close the hour, so that the next batch is in a later hour."""
+        """Close the hour: the next batch is in a later hour."""
         close_hour(self.offline.folders)
         compact_stream(self.offline.folders)
 
     def rewind(self) -> None:
-        """Go back to some batch."""
+        """Rewind to a random batch."""
         head = self.head
         batches = [batch for batch in self.models if batch and head.may_rewind_to(batch) and batch != head.batch]
         if batches:
@@ -189,7 +189,7 @@ class History:
                 done = erase_session(
                     self.offline.folders, request, EraseContext(self.offline.stream), who="a", why="test"
                 )
-            except Refused:  # no row of it
+            except Refused:  # it has no rows
                 return
         model, ends = self.models[before]
         left = {key: row for key, row in model.items() if row["_session"] != session}
@@ -201,7 +201,7 @@ class History:
 
 
 def drop_rows(offline: Offline) -> Retained:
-    """Drop the rows that are an hour older than the newest batch, whose hour may be after that of the clock."""
+    """Drop the rows an hour older than the newest batch, whose hour may be later than the clock's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "find_current_hour", lambda: "2099-01-01T00")
         return drop_old_rows(offline.folders, timedelta(hours=1), cause="test")

@@ -1,4 +1,4 @@
-"""A topic that grows moves sessions: the current table has the rows of the states, in each partition."""
+"""A growing topic moves sessions: the current table has the rows of the states in each partition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_session_that_moved_has_its_rows_in_the_newer_partition(feed: Feed, ru
     runs = runs.of(make_stream(feed.pattern))
 
     def read_prices() -> dict[tuple[int, str], int]:
-        """Run, refresh and prove; the price by partition and session."""
+        """Run, refresh and prove. Return the price by partition and session."""
         runs.run()
         refresh_current(runs.stream, runs.folders)
         (proof,) = prove_current(runs.stream, runs.folders, runs.settings.kafka)

@@ -1,4 +1,4 @@
-"""Refreshes of a current table: causes of a remake, changed buckets, losers of a race, kills, deleted files."""
+"""Refreshes of a current table: causes of a remake, changed buckets, lost races, kills, deleted files."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ NAMES = "abcdefgh"
 
 
 class LabelledItem(Item, frozen=True):
-    """A row of the state of a later release."""
+    """A state row of a later release."""
 
     label: str = "none"
 
 
 class LabelledRow(ItemRow, frozen=True):
-    """A row of the table of a later release."""
+    """A table row of a later release."""
 
     label: str | None = None
 
 
 class LabelledShelves(TableFold[Change, tuple[str, int], LabelledItem, LabelledRow]):
-    """A later release."""
+    """The fold of a later release."""
 
     key = ("name", "place")
     removed = "price"
@@ -71,7 +71,7 @@ class LabelledShelves(TableFold[Change, tuple[str, int], LabelledItem, LabelledR
 
     @override
     def changes(self, message: Change) -> Iterable[tuple[tuple[str, int], LabelledItem | None]]:
-        """The items, with a label."""
+        """Return the items with a label."""
         for line in message.lines:
             item = None if line.price is None else LabelledItem(line.price, line.ratio, "new")
             yield (line.name, line.place), item
@@ -80,7 +80,7 @@ class LabelledShelves(TableFold[Change, tuple[str, int], LabelledItem, LabelledR
     def emit(
         self, message: Change | None, key: tuple[str, int], new: LabelledItem | None, previous: LabelledItem | None
     ) -> LabelledRow:
-        """The new item."""
+        """Return the new item."""
         if new is None:
             return LabelledRow(*key, None, None, None)
         return LabelledRow(*key, new.price, new.ratio, None, new.label)
@@ -92,14 +92,14 @@ def make_stream() -> Any:
 
 
 def send(kind: str, name: str, price: int | None = 1, place: int = 0) -> bytes:
-    """A message with one item."""
+    """Return a message with one item."""
     line = Line(name, place, None if price is None else Decimal(price))
     return msgspec.json.encode(Change(kind, 1, 1, [] if kind == "end" else [line]))
 
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Offline:
-    """A table with a batch: some sessions with a row each."""
+    """A table with a batch: sessions with one row each."""
     made = Offline(make_stream(), tmp_path)
     made.run({"t": [(name, send("snapshot", name)) for name in (*NAMES, LONG)]})
     return made
@@ -110,7 +110,7 @@ def refreshed(offline: Offline, **options: bool) -> refresh.CurrentRefresh:
 
 
 def read_prices(offline: Offline) -> dict[tuple[str, str], int]:
-    """Price by session and name, each once."""
+    """Return the price by session and name. Each may occur once."""
     rows = DeltaTable(offline.folders.current).to_pyarrow_table().to_pylist()
     prices = {(row["_session"], row["name"]): int(row["price"]) for row in rows}
     assert len(prices) == len(rows)
@@ -205,7 +205,7 @@ def test_compacted_files_give_no_older_row(offline: Offline) -> None:
 
 
 def seed_fault(offline: Offline, fault: str) -> None:
-    """Write other rows in place of those of the table, as a refresh does."""
+    """Replace the rows of the table by other rows, as a refresh does."""
     rows = DeltaTable(offline.folders.current).to_pyarrow_table()
     current = refresh.read_current_version(offline.folders)
     if fault == "missing row":
@@ -352,7 +352,7 @@ def test_the_loser_of_a_race_leaves_nothing_and_has_the_rows(offline: Offline, m
 def test_a_commit_without_an_answer_is_settled_by_the_next_refresh(
     offline: Offline,
     monkeypatch: pytest.MonkeyPatch,
-    is_written: bool,  # noqa: FBT001  # a case
+    is_written: bool,  # noqa: FBT001  # a parameter
 ) -> None:
     append = delta_log.append_entry
 
@@ -379,7 +379,7 @@ def test_a_stream_without_a_table_or_a_declaration_is_refused(offline: Offline, 
 
 
 class SilentShelves(Shelves):
-    """Without rows for the end of a session."""
+    """A fold that emits no rows at the end of a session."""
 
     ends_remove = False
 

@@ -1,4 +1,4 @@
-"""A release is made whole or not at all, one of two deployments wins by name, and a kill leaves no lock."""
+"""A release is complete or absent, one of two deployments wins and is named, and a kill leaves no lock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ stream = adding(r"deployed\\..+")
 
 @pytest.fixture(autouse=True)
 def _as_in_a_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A deployment loads other modules of the name `assets`, and holds copies until its process ends."""
+    """Restore the modules named `assets` and release held copies, as the end of a process does."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "assets"}
     yield
@@ -92,7 +92,7 @@ def go_back(project: Path, settings: Settings, name: str = "") -> None:
 
 
 def find_version(root: Path) -> str:
-    """The version of the code that the next run imports; empty for the working folder."""
+    """Return the version of the code that the next run imports, empty for the working folder."""
     found = find_current_code(root)
     if found is None:
         return ""
@@ -170,7 +170,7 @@ def test_of_many_switches_at_once_each_follows_the_one_that_it_saw(root: Path) -
 
 
 def run_until(steps: int, work: Callable[[], None]) -> int:
-    """Work in a process that is killed before a call of a number; its exit code."""
+    """Work in a process that is killed after a number of file operations. Return its exit code."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -196,7 +196,7 @@ def run_until(steps: int, work: Callable[[], None]) -> int:
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_release(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a repeated command completes it."""
+    """A repeated command completes the release."""
 
     def plan_nothing(copy: Path, version: CodeVersion, *_: object) -> Deployment:
         del copy

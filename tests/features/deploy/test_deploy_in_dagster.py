@@ -1,4 +1,4 @@
-"""A deployment in Dagster: the living run hands over to a run of the release, and back."""
+"""A deployment in Dagster: the current run is replaced by a run of the release, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAEMON = ("dagster._daemon", "run", "-w", "workspace.yaml")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_500)  # five starts of a run, through the daemon
+@pytest.mark.timeout(1_500)  # five starts of a run by the daemon
 @pytest.mark.broker
 def test_a_release_takes_over_and_goes_back_at_batch_boundaries(broker: Broker, tmp_path: Path) -> None:
     project = ReadingsProject(tmp_path / "project", Feed(broker.bootstrap_servers, f"deploy_{uuid.uuid4().hex[:8]}"))

@@ -1,4 +1,4 @@
-"""A run of a derived table that kills its own process: python -m tests.features.derived.killed_derive ..."""
+"""A run of a derived table that kills its process: python -m tests.features.derived.killed_derive ..."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.support.adding_stream import adding
 from tests.support.derived_tables import Timed, activity
 
 MOMENTS = ("_replace_rows", "_finish")
-"""It dies before this function: when the rows are computed, and when they have replaced the old ones."""
+"""Functions before which the process dies: with the rows computed, and with the old rows replaced."""
 IN_BATCH = "batch"
-"""It dies when the next batch is planned, and its JVM is stopped then: it wakes up when others have gone on."""
+"""The process dies when the next batch is planned. Its JVM is suspended until later runs have continued."""
 
 
 def die(*_: object, **__: object) -> Any:
-    """The end of this process."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_in_batch(offsets: Path, before: set[str]) -> None:
-    """Stop the JVM and die as soon as another batch is planned; the id of the JVM is said."""
+    """Suspend the JVM, print its process id and die when another batch is planned."""
     while {path.name for path in offsets.glob("[0-9]*")} == before:
         time.sleep(0.001)
     (jvm,) = [each for each in psutil.Process().children(recursive=True) if "java" in each.name()]
@@ -42,7 +42,7 @@ def die_in_batch(offsets: Path, before: set[str]) -> None:
 
 
 def main(root: str, pattern: str, moment: str) -> None:
-    """Run it."""
+    """Run the derived table."""
     if moment == IN_BATCH:
         (offsets,) = Path(root).glob("activity/checkpoints/*/spark/offsets")
         before = {path.name for path in offsets.glob("[0-9]*")}

@@ -1,4 +1,4 @@
-"""What a rebuild of a derived table knows of sessions that were erased from its sources."""
+"""A rebuild of a derived table accounts for the sessions that were erased from its sources."""
 
 from __future__ import annotations
 

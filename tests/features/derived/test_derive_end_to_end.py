@@ -1,4 +1,4 @@
-"""Derived tables follow real streams on a real broker: what they hold, when they are rebuilt, who is refused."""
+"""Derived tables of real streams on a real broker: their rows, causes of a rebuild, and refusals."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ ACTIVITY = FollowerName("derived", "activity")
 
 
 class LentSpark(SparkResource):
-    """The Spark of the tests, which stays."""
+    """The shared Spark session of the tests, which is never stopped."""
 
     def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> SparkSession:
         return SHARED[-1]
 
 
 def interleaved(*names: str, updates: int) -> Sent:
-    """The messages of some sessions in turns."""
+    """Return the messages of several sessions in turns."""
     turns = zip(*([(name, value) for value in session(updates)] for name in names), strict=True)
     return [message for turn in turns for message in turn]
 
@@ -134,7 +134,7 @@ class Site:
         self.table = DerivedFolders("activity", self.root).table
 
     def send(self, messages: Sent) -> None:
-        """A batch of the stream."""
+        """Send a batch and run the stream."""
         send_each_second(self.feed, self.topic, messages, self.sent)
         self.sent += len(messages)
         self.runs.run()
@@ -143,7 +143,7 @@ class Site:
         return run_derived(derived or self.derived, self.root, lambda: self.spark)
 
     def materialize(self) -> Mapping[str, MetadataValue]:
-        """A run of the asset; its metadata."""
+        """Materialize the asset and return its metadata."""
         SHARED.append(self.spark)
         made = make_derived_asset(self.derived, self.runs.settings, owners=["team:tests"])
         resources = {"spark": LentSpark()}
@@ -167,7 +167,7 @@ def site(feed: Feed, runs: LocalRuns, spark: SparkSession) -> Site:
 
 @pytest.fixture(scope="module")
 def built(broker: Broker, spark_of_module: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A derived table that has gone on once, over a compaction; with copies of all files from before and after that."""
+    """A derived table continued once, after a compaction, with copies of all files from before and after each run."""
     feed = Feed(broker.bootstrap_servers, f"derived_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("derived"))
     made = Site(feed, runs, spark_of_module)
@@ -193,7 +193,7 @@ def spark_of_module(shared_spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def copy(built: Site, tmp_path: Path) -> Path:
-    """A copy of all its files."""
+    """A copy of all files."""
     shutil.copytree(built.root.parent / "after", tmp_path / "tables")
     return tmp_path / "tables"
 
@@ -213,7 +213,7 @@ def test_windows_follow_batches_and_a_compaction(built: Site, copy: Path) -> Non
 
 
 def test_rows_that_retention_has_dropped_stay_derived(site: Site) -> None:
-    """Retention changes data, so that a query without options would end at it."""
+    """Retention commits a data change, which would end a query without options."""
     site.send(interleaved("ann", "bob", updates=20))
     site.derive()
     before = stored_windows(site.table)
@@ -258,7 +258,7 @@ def test_after_a_rewind_and_an_erasure_the_rows_and_their_files_are_replaced(bui
 
 @pytest.mark.slow
 def test_a_rebuild_that_is_asked_for_deletes_the_files_with_erased_rows_too(built: Site, copy: Path) -> None:
-    """What is asked for hides that a session was erased since."""
+    """A requested rebuild after an erasure is also a rebuild because of the erasure."""
     table = DerivedFolders("activity", copy).table
     assert "ann" in read_table(table)["_session"].to_pylist()
     erased = EraseRequest(session="ann", drop_state=True)
@@ -320,7 +320,7 @@ def set_table_back(root: Path) -> None:
 
 
 def set_source_back(root: Path) -> None:
-    """To an older copy, which was written since: as many versions, by other commits."""
+    """Replace the source by an older copy with as many versions from other commits."""
     (note,) = [msgspec.json.decode(p.read_bytes(), type=CheckpointNote) for p in root.rglob(NOTE)]
     shutil.rmtree(root / "adding")
     shutil.copytree(root.parent / "older" / "adding", root / "adding")
@@ -365,7 +365,7 @@ def test_a_checkpoint_that_no_longer_fits_is_found_without_spark(
 
 
 def test_a_source_from_before_what_was_read_is_another_one(built: Site, copy: Path) -> None:
-    """It went on while Spark started: the run read more than there was when it looked."""
+    """The source was committed to while Spark started: the run read past the version of its plan."""
     output, saved = OutputLog(copy / "adding" / "table"), copy.parent / "saved"
     output.commit(raise_rewind_floor(1, 0))
     shutil.copytree(copy / "adding", saved)
@@ -385,7 +385,7 @@ def test_a_source_from_before_what_was_read_is_another_one(built: Site, copy: Pa
 
 
 def add_newest_rows(table: Path, count: int) -> None:
-    """Files of a row each whose time is past all others, and which come first of a snapshot."""
+    """Add files of one row each that is later than all other rows. A snapshot lists these files first."""
     file = min(Path(path) for path in live_files(table))
     row, made = pq.read_table(file, partitioning=None).slice(0, 1), file.with_name("newest.parquet")
     at = row.schema.get_field_index("_event_time")
@@ -403,7 +403,7 @@ def add_newest_rows(table: Path, count: int) -> None:
 
 @pytest.mark.slow
 def test_a_source_of_many_files_is_read_by_one_batch(built: Site, copy: Path) -> None:
-    """By several, each of 1,000 files, the rows of the later ones would be late for the watermark of the first."""
+    """With several batches of 1,000 files, later rows would be late for the watermark of the first batch."""
     add_newest_rows(copy / "adding" / "table", 1000)
     none = activity(built.runs.stream, derive=keep_none)
     run_derived(none, copy, lambda: built.spark)
@@ -412,7 +412,7 @@ def test_a_source_of_many_files_is_read_by_one_batch(built: Site, copy: Path) ->
 
 @pytest.mark.slow
 def test_no_row_of_a_compacted_file_is_late_in_a_rebuild(built: Site, copy: Path) -> None:
-    """It comes after files that were written before it, whose rows are newer."""
+    """A snapshot lists it after older files whose rows are newer."""
     add_newest_rows(copy / "adding" / "table", 2000)
     expected = expected_windows(copy / "adding" / "table")
     run_derived(built.derived, copy, lambda: built.spark, rebuild=True)
@@ -472,7 +472,7 @@ def test_lost_state_is_rebuilt_in_the_same_run(site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_rewind_under_a_query_makes_it_a_rebuild(site: Site) -> None:
-    """It comes after the look at the sources, and before Spark has looked."""
+    """The rewind happens after the check of the sources and before Spark reads them."""
     site.send(interleaved("ann", "bob", updates=20))
     site.derive()
     site.send(updates("ann", 22, 20))
@@ -515,7 +515,7 @@ def test_two_streams_are_joined(site: Site) -> None:
 
 
 def forget_commit(root: Path) -> None:
-    """As a kill leaves it after the batch is in the table, and before Spark has noted that."""
+    """Delete Spark's note of the last batch, as a kill does between the commit to the table and the note."""
     path = newest(checkpoint_in(root) / "spark" / "commits")
     path.with_name(f".{path.name}.crc").unlink()
     path.unlink()
@@ -567,7 +567,7 @@ def test_a_rebuild_that_is_killed_has_replaced_all_rows_or_none(site: Site, mome
 
 @pytest.mark.slow
 def test_the_jvm_of_a_run_that_was_killed_may_wake_up_after_the_next_run(site: Site, tmp_path: Path) -> None:
-    """It stops between the plan of a batch and its commit, and still has the checkpoint open."""
+    """The JVM stops between the plan of a batch and its commit, with the checkpoint open."""
     site.send(interleaved("ann", "bob", updates=20))
     site.derive()
     site.send(updates("ann", 22, 20))
@@ -596,7 +596,7 @@ def test_the_jvm_of_a_run_that_was_killed_may_wake_up_after_the_next_run(site: S
 
 @pytest.fixture
 def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
-    """A platform folder that declares the derived table, over a copy of its files."""
+    """A platform folder that declares the derived table over a copy of its files."""
     family = f"derived_{uuid.uuid4().hex[:8]}"
     (tmp_path / "assets").mkdir()
     declared = f'stream = adding(r"{built.feed.pattern}", Ordered(on_violation=Suspend()), transform=Timed())'
@@ -611,7 +611,7 @@ def platform(built: Site, copy: Path, tmp_path: Path) -> Platform:
 
 
 def shown_in_status(platform: Platform) -> tuple[list[str], int | None, bool, str]:
-    """Names of the derived tables that `lockstep status` shows, and what it says of the last one."""
+    """Return the names of the derived tables in `lockstep status`, and the state of the last table."""
     (stream,) = msgspec.json.decode(platform.call("status", "--json").stdout)
     found = stream["followers"]
     return (
@@ -659,7 +659,7 @@ def status_in(root: Path, derived: Derived) -> FollowerStatus:
 
 
 def test_the_status_says_how_far_a_derived_table_is_behind(built: Site, tmp_path: Path) -> None:
-    """Before its second run two batches, a compaction and the commits around them are unread."""
+    """Before the second run two batches, a compaction and the commits around them are unread."""
     older, before, after = (status_in(built.root.parent / name, built.derived) for name in ("older", "before", "after"))
     first, newest = (
         plan_derived(built.derived, built.root.parent / name).sources[0].version or 0 for name in ("older", "before")
@@ -703,7 +703,7 @@ def test_a_derived_table_has_lag_alarm_and_proof(site: Site, monkeypatch: pytest
     assert require_position(site.runs, ACTIVITY) == before
     assert read_status_of(site.runs, site.derived).behind == 0
     assert list_alarms(site.runs) == [late]
-    run_derived(site.derived, site.root, pytest.fail)  # without news, and without Spark
+    run_derived(site.derived, site.root, pytest.fail)  # no news, so Spark is not started
     assert list_alarms(site.runs) == []
 
     rewind_stream(site.runs.handle, "1", who="ann", why="a test")

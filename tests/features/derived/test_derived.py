@@ -1,4 +1,4 @@
-"""Derived tables in the code location, by the declaration that docs/derived.md shows."""
+"""Derived tables in the code location, declared as in docs/derived.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Derived:
-    """The example of the document."""
+    """The example of docs/derived.md."""
     (code,) = re.findall(r"^```python\n(# assets/book_activity.py\n.*?)^```$", _page(), re.MULTILINE | re.DOTALL)
     (tmp_path / "documented_tables").mkdir()
     (tmp_path / "documented_tables" / "book_activity.py").write_text(code)

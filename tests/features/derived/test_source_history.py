@@ -1,4 +1,4 @@
-"""A derived table goes on over appends, compaction and retention of a source, and over nothing else."""
+"""A derived table continues after appends, compaction and retention of a source, and after no other commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An erasure that kills its own process at a named moment: python -m tests.features.erase.dying_erase ..."""
+"""An erasure that kills its process at a named moment: python -m tests.features.erase.dying_erase ..."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOMENTS = (
 
 
 def die(*_: Any, **__: Any) -> None:
-    """Nothing in this process hears of it."""
+    """Kill this process without clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -45,7 +45,7 @@ def arm(moment: str) -> None:
 
     def commit_and_die(*args: Any) -> bool:
         commit_replacement(*args)
-        die()  # the moment after it
+        die()  # immediately after the commit
         return True
 
     setattr(side_files, "commit_replacement", commit_and_die)  # noqa: B010  # mypy refuses the assignment

@@ -1,4 +1,4 @@
-"""An erasure of tables as the engine writes them: what goes, what stays, what the proof counts, who dies or races."""
+"""An erasure of tables in the engine's format: removed and kept rows, counts of the proof, kills and races."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ CONTEXT = EraseContext()
 
 @pytest.fixture(autouse=True)
 def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None has ever been alive here, which a look takes seconds to see."""
+    """Report that the writer is dead: the real check takes seconds."""
     monkeypatch.setattr(erase, "is_writer_alive", lambda *_: False)
 
 
@@ -97,7 +97,7 @@ def erased(
 
 
 def read_rows(folders: StreamFolders) -> list[dict[str, object]]:
-    """All rows, in the order of hours, partitions and offsets."""
+    """Return all rows, ordered by hour, partition and offset."""
     rows = DeltaTable(folders.table).to_pyarrow_table().to_pylist()
     return sorted(
         rows, key=lambda row: tuple(row[name] for name in ("_topic_id", "_partition", "_emit_offset", "_row"))
@@ -105,12 +105,12 @@ def read_rows(folders: StreamFolders) -> list[dict[str, object]]:
 
 
 def list_live(folders: StreamFolders) -> set[str]:
-    """The data files of the newest version."""
+    """Return the data files of the newest version."""
     return {path.relative_to(folders.table).as_posix() for path, _ in list_named_files(folders.table)}
 
 
 def write_forgotten(root: Path, count: int) -> StreamFolders:
-    """Tables of topics that were read, and of which each was forgotten by a batch of its own."""
+    """Write tables of topics that were read and then forgotten, each by a separate batch."""
     places = [Place(f"sensors.{number}", f"id-{number}", 0) for number in range(count)]
     forgotten = [
         msgspec.structs.replace(quiet(place, 2 + number), lifecycle=FORGOTTEN) for number, place in enumerate(places)
@@ -120,7 +120,7 @@ def write_forgotten(root: Path, count: int) -> StreamFolders:
 
 
 def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
-    """What the proof finds without Kafka: order, counts, and side files."""
+    """Return the violations found without Kafka: order, counts and side files."""
     violations = Violations()
     stored = read_stored(folders, violations, scratch)
     with TableRows(scratch) as rows:
@@ -137,7 +137,7 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
 
 
 def add_quarantine(folders: StreamFolders, *sessions: str, found: str = "2") -> None:
-    """A batch with messages in quarantine, a file each."""
+    """Commit a batch with messages in quarantine, one file per message."""
     output = OutputLog(folders.table)
     head, (place, *_) = output.base().head, CLEAN
     number = head.batch + 1
@@ -163,7 +163,7 @@ def add_quarantine(folders: StreamFolders, *sessions: str, found: str = "2") -> 
 
 
 def _keep(row: LedgerRow, batch: int, quarantined: int) -> LedgerRow:
-    """Nothing was read but messages that are in quarantine, of the first partition."""
+    """Return the row of a batch that read nothing except quarantined messages of the first partition."""
     kept = msgspec.structs.replace(quiet(CLEAN[0], batch), topic=row.topic, topic_id=row.topic_id)
     count = quarantined if (row.topic_id, row.partition) == (CLEAN[0].topic_id, 0) else 0
     return msgspec.structs.replace(
@@ -210,7 +210,7 @@ def test_only_the_session_goes_and_the_proof_counts_it(
 
 
 def test_housekeeping_deletes_all_data_files_that_held_the_session(tmp_path: Path) -> None:
-    folders = write(tmp_path, clean_batches(2))  # by names of an earlier build, which do not contain the batch
+    folders = write(tmp_path, clean_batches(2))  # file names of an earlier build, without the batch
     close_hour(folders)
     compact_stream(folders)
     erased(folders)
@@ -227,7 +227,7 @@ def test_a_compaction_that_was_planned_before_an_erasure_is_lost(tmp_path: Path)
     rewriter = compact_in_process()
 
     def erase_meanwhile(tasks: Sequence[RewriteTask]) -> Sequence[Outcome]:
-        erased(folders, "s2", CLEAN[2].topic)  # in another hour than the one that is compacted
+        erased(folders, "s2", CLEAN[2].topic)  # in an hour that is not compacted
         return rewriter.rewrite(tasks)
 
     done = compact_stream(folders, rewriter=Rewriter(erase_meanwhile))
@@ -314,7 +314,7 @@ EXPORTING = make_stream(Export())
 
 @pytest.fixture
 def exportable(tmp_path: Path) -> StreamFolders:
-    """A table of which all closed hours can be exported: no rewind goes back to them."""
+    """A table whose closed hours can all be exported: a rewind cannot reach them."""
     folders = write(tmp_path, clean_batches(4), hours=HOURS)
     compact_stream(folders)
     output = OutputLog(folders.table)
@@ -405,22 +405,22 @@ def test_a_compaction_that_comes_first_makes_it_plan_again_and_one_that_comes_la
         if not calls:
             compact_stream(folders)
         calls.append("")
-        return rewrite(*args)  # type: ignore[arg-type]  # as it was called
+        return rewrite(*args)  # type: ignore[arg-type]  # called unchanged
 
     before = read_rows(folders)
     monkeypatch.setattr(erase, "rewrite_without", compacted_meanwhile)
     assert erased(folders).plan.files == 1
     assert read_rows(folders) == [row for row in before if row["_session"] != "s1"]
-    assert len(calls) == 6 + 1  # all files of the first plan, then the compacted one
+    assert len(calls) == 6 + 1  # all files of the first plan, then the compacted file
 
 
 def test_a_batch_that_comes_first_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = write(tmp_path, clean_batches(1))
-    write_states = erase._write_states  # noqa: SLF001  # the moment between plan and commit
+    write_states = erase._write_states  # noqa: SLF001  # between plan and commit
 
     def written_meanwhile(*args: object) -> object:
         add_quarantine(folders, "s9")
-        return write_states(*args)  # type: ignore[arg-type]  # as it was called
+        return write_states(*args)  # type: ignore[arg-type]  # called unchanged
 
     before = read_rows(folders)
     monkeypatch.setattr(erase, "_write_states", written_meanwhile)
@@ -434,15 +434,15 @@ def test_a_batch_that_comes_first_wins(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_savepoint_that_is_made_after_the_plan_keeps_the_session_from_being_erased(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, drops: bool
 ) -> None:
-    """Whoever made it was told that its batch stays restorable, and nobody asked what becomes of it."""
+    """The savepoint promises a restorable batch, and the operator has not agreed to drop it."""
     folders = write(tmp_path, clean_batches(1))
     if drops:
         make_savepoint(folders, "known", who="ann", why="test")
-    write_states = erase._write_states  # noqa: SLF001  # the moment between plan and commit
+    write_states = erase._write_states  # noqa: SLF001  # between plan and commit
 
     def made_meanwhile(*args: object) -> object:
         make_savepoint(folders, "release", who="bob", why="test")
-        return write_states(*args)  # type: ignore[arg-type]  # as it was called
+        return write_states(*args)  # type: ignore[arg-type]  # called unchanged
 
     before, files = read_rows(folders), list_files(folders)
     monkeypatch.setattr(erase, "_write_states", made_meanwhile)
@@ -555,7 +555,7 @@ def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeed
 
 
 def put_last_check(folders: StreamFolders) -> Path:
-    """What a check stores for the next one: it names the newest sessions."""
+    """Write the state that a check stores for the next check: it names the newest sessions."""
     path = make_state_path(folders)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"s1")
@@ -624,7 +624,7 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
 
 
 def put_stream_with_foreign_commit(folders: StreamFolders, origin: str) -> None:
-    """A stream in the same root, whose table somebody else has written to."""
+    """Add a stream to the root whose table has a foreign commit."""
     shutil.copytree(folders.root / folders.stream, folders.root / "other")
     table = StreamFolders("other", folders.root).table
     named = Origin(stream=origin, table_id="t", batch=1, digest="", code="", code_digest="", at=0.0, cause="")
@@ -661,7 +661,7 @@ def test_what_a_killed_deletion_of_a_shadow_left_goes_with_the_erasure(tmp_path:
 
 @pytest.fixture
 def replaced(tmp_path: Path) -> StreamFolders:
-    """Quarantine files that a compaction has just replaced: one with s1, two with s2."""
+    """Quarantine files that a compaction has replaced: one with s1, two with s2."""
     folders = write(tmp_path / "t", clean_batches(1))
     add_quarantine(folders, "s1", "s2")
     add_quarantine(folders, "s2")
@@ -671,7 +671,7 @@ def replaced(tmp_path: Path) -> StreamFolders:
 
 
 def list_quarantine(folders: StreamFolders) -> list[list[object]]:
-    """The sessions of each file in the folder, both in some order."""
+    """Return the sorted sessions of each file in the folder."""
     found = (pq.read_table(path)["session"].to_pylist() for path in folders.quarantine.glob("*.parquet"))
     return sorted((sorted(sessions, key=repr) for sessions in found), key=repr)
 
@@ -723,7 +723,7 @@ def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> 
 
 
 def test_the_ranges_of_a_partition_are_held_as_three_numbers_each(tmp_path: Path) -> None:
-    """Of the batches that count, in their order; a dictionary of each row was 600 bytes."""
+    """Only batches that count, in order. A dictionary per row took 600 bytes."""
     folders = write(tmp_path, clean_batches(3))
     head = OutputLog(folders.table).base().head
     key = TopicIdPartition(CLEAN[1].topic_id, CLEAN[1].partition)

@@ -1,4 +1,4 @@
-"""One session is erased on a real broker: what goes, what stays, what is refused, who dies in between."""
+"""One session is erased on a real broker: removed and kept rows, refusals, and kills in between."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def send_in_batches(feed: Feed, runs: LocalRuns, topic: str, sent: Sent, *, a_ba
 
 
 def interleaved(*names: str, updates: int = 5) -> Sent:
-    """The messages of some sessions in turns."""
+    """Return the messages of several sessions in turns."""
     turns = zip(*([(name, value) for value in session(updates)] for name in names), strict=True)
     return [message for turn in turns for message in turn]
 
@@ -75,7 +75,7 @@ def rows_without(sent: Sent, name: str) -> list[tuple[object, ...]]:
 
 @pytest.fixture
 def runs(runs: LocalRuns, feed: Feed) -> LocalRuns:
-    """Messages that cannot be applied go to quarantine, and the stream goes on."""
+    """A stream that quarantines inapplicable messages and continues."""
     return runs.of(adding(feed.pattern, Ordered(on_violation=Suspend())))
 
 

@@ -1,4 +1,4 @@
-"""A session in every place below the table root: erased and aged, no byte of it is left after housekeeping."""
+"""A session in every place below the table root: no byte of it is left after erasure, ageing and housekeeping."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ AGE_SECONDS = 3 * 86_400.0
 
 @pytest.fixture(autouse=True)
 def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None has ever been alive here, which a look takes seconds to see."""
+    """Report that the writer is dead: the real check takes seconds."""
     monkeypatch.setattr(erase, "is_writer_alive", lambda *_: False)
 
 
 def write_named(root: Path, name: str, batches: int) -> StreamFolders:
-    """Tables in which the session s1 has another name."""
+    """Write tables with another name for the session s1."""
     made: list[Batch] = clean_batches(batches)
     for batch in made:
         for part in batch.values():
@@ -60,7 +60,7 @@ def write_named(root: Path, name: str, batches: int) -> StreamFolders:
 
 
 def put_last_check(folders: StreamFolders, name: str, *, batch: int = 1) -> None:
-    """A stored check with a failing row of a session, its report, and the state for the next check."""
+    """Store a check with a failing row of a session, its report, and the state for the next check."""
     failed = RuleResult(
         rule="r", sentence="s", outcome=RuleOutcome.FAILED, observed=1, sample=({"session": name},), reason=name
     )
@@ -79,7 +79,7 @@ def put_last_check(folders: StreamFolders, name: str, *, batch: int = 1) -> None
 
 
 def put_everywhere(folders: StreamFolders, name: str) -> None:
-    """The session in quarantine, last check, entries set aside, an unfinished export and a dropped shadow."""
+    """Put the session in quarantine, last check, entries set aside, an unfinished export and a dropped shadow."""
     add_quarantine(folders, name, found=f"found {name}")
     add_quarantine(folders, "s2")
     put_last_check(folders, name)
@@ -91,7 +91,7 @@ def put_everywhere(folders: StreamFolders, name: str) -> None:
 
 
 def age(root: Path) -> None:
-    """Let three days pass for every file below a folder."""
+    """Age every file below a folder by three days."""
     for path in [*root.rglob("*"), root]:
         at = path.stat().st_mtime - AGE_SECONDS
         os.utime(path, (at, at))
@@ -131,7 +131,7 @@ def test_the_head_and_the_logs_of_side_tables_never_name_a_session(tmp_path: Pat
 
 
 def test_a_filter_on_a_session_still_finds_its_messages(tmp_path: Path) -> None:
-    """A reader takes a file without bounds of a column for one that no filter on it matches."""
+    """Readers skip a file without bounds of the filtered column."""
     folders = write_named(tmp_path, NAMES[0], 1)
     add_quarantine(folders, *NAMES)
     table = delta_log.open_delta_table(folders.quarantine)
@@ -153,7 +153,7 @@ def test_a_check_that_stores_its_result_after_an_erasure_forgets_the_sessions(tm
 
 
 def test_places_of_all_partitions_are_read(tmp_path: Path) -> None:
-    """The session is in each of them: otherwise the tests above search for too little."""
+    """The session is in every partition: otherwise the tests above search too few places."""
     folders = write_named(tmp_path, NAMES[0], 1)
     plan = erase.prepare_erasure(folders, EraseRequest(session=NAMES[0]), EraseContext()).plan
     assert len(plan.partitions) == len(CLEAN)

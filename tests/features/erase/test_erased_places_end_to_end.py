@@ -1,4 +1,4 @@
-"""A session that was lost, skipped and quarantined on a real broker: erased and aged, no byte of it is left."""
+"""A session was lost, skipped and quarantined on a real broker: no byte is left after erasure and ageing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def erase(runs: LocalRuns) -> None:
 
 
 def clean(runs: LocalRuns) -> None:
-    """Housekeeping, twice: log checkpoints go when they are older than an hour."""
+    """Run housekeeping twice: log checkpoints are deleted if they are older than an hour."""
     for _ in range(2):
         age(runs.folders.root)
         run_housekeeping(runs.folders, retention_seconds=3600.0, stream=runs.stream)
@@ -59,7 +59,7 @@ def assert_proven(runs: LocalRuns) -> None:
 
 
 def lose_messages(feed: Feed, runs: LocalRuns, topic: str) -> None:
-    """Messages of the session are missing, which the declaration accepts."""
+    """Send a session with missing messages, which the declaration accepts."""
     for sent in (session(3), [update(90, a=1)], [snapshot(100, a=1), update(101, a=2)]):
         feed.send(topic, sent, key=MARIA)
         feed.send(topic, session(2), key=f"bob-{len(runs.reports)}")
@@ -67,7 +67,7 @@ def lose_messages(feed: Feed, runs: LocalRuns, topic: str) -> None:
 
 
 def skip_session(feed: Feed, runs: LocalRuns, topic: str) -> None:
-    """More are missing: an operator skips the session, and it begins again."""
+    """Lose more messages, let an operator skip the session, and start it again."""
     feed.send(topic, [update(190, a=1)], key=MARIA)
     with pytest.raises(IntegrityLost):
         runs.run()

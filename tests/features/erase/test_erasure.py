@@ -1,4 +1,4 @@
-"""An erasure is one commit: what it demands of its base, and what of the head does not outlive it."""
+"""An erasure is one commit: its demands on the base, and the parts of the head that it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEPT = Savepoint("kept", 1, 2, 0.0, "a test")
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """A run that has committed three batches of two rows."""
+    """A run with three commits of two rows."""
     run = ProtocolRun(folders_in(tmp_path_factory.mktemp("original")))
     run.claim()
     for _ in range(3):
@@ -45,7 +45,7 @@ def run(original: ProtocolRun, tmp_path: Path) -> ProtocolRun:
 
 
 def planned(run: ProtocolRun, *drops: str) -> ErasureCommit:
-    """An erasure that takes no rows out: what is rewritten is not of interest here."""
+    """Return an erasure that removes no rows: rewritten files are not tested here."""
     after = msgspec.structs.replace(run.head, epoch=run.head.epoch + 1)
     file = run.ledger_file(run.next_offset(), 0, after)
     return ErasureCommit(
@@ -64,7 +64,7 @@ def planned(run: ProtocolRun, *drops: str) -> ErasureCommit:
 
 
 def anything(base: Base) -> None:
-    """Take over whatever there is."""
+    """Accept any base."""
     del base
 
 
@@ -133,7 +133,7 @@ def test_a_file_that_is_gone_refuses_the_erasure(run: ProtocolRun, tmp_path: Pat
 def test_an_erasure_is_finished_by_the_one_who_worked_on_it(
     run: ProtocolRun, digest: str, batch: int, *, finished: bool
 ) -> None:
-    """A process that was suspended for days may come back to another erasure, whose side tables are not rewritten."""
+    """A process suspended for days may resume during another erasure, whose side tables are not rewritten."""
     run.output.commit(commit_erasure(planned(run), anything))
     head = run.output.commit(finish_erasure(digest, batch)).head
     assert head.erasure is not None
@@ -141,7 +141,7 @@ def test_an_erasure_is_finished_by_the_one_who_worked_on_it(
 
 
 def test_a_digest_stands_for_one_session_of_one_table() -> None:
-    """Who knows that of one table cannot find the session in another."""
+    """The digest from one table does not find the session in another table."""
     named = [("a", "s"), ("b", "s"), ("a", "t"), ("a", "\ns"), ("a", "\ud800")]
     assert len({compute_session_digest(*each) for each in named}) == len(named)
     assert compute_session_digest("a", "s") == compute_session_digest("a", "s")

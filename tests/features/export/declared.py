@@ -13,30 +13,30 @@ from tests.support.stream_table import Reading
 
 
 class Held(msgspec.Struct):
-    """No state."""
+    """An empty state."""
 
 
 class Readings(Transform[Reading, Held, Reading]):
-    """Never folds here: rows are written by the tests."""
+    """Never folds: the tests write the rows."""
 
     def envelope(self, message: Reading, record: Record) -> Envelope:
-        """One session."""
+        """Use one session."""
         del record
         return Envelope(message.text, Kind.SNAPSHOT)
 
     def on_snapshot(self, message: Reading, record: Record, previous: Held | None) -> Held:
-        """Nothing."""
+        """Return an empty state."""
         del message, record
         return Held()
 
     def on_update(self, state: Held, message: Reading, record: Record) -> Iterable[Reading]:
-        """One row."""
+        """Emit one row."""
         del state, record
         yield message
 
 
 def make_stream(export: Export | None = None, **changes: Any) -> Stream[Reading, Held, Reading]:
-    """The stream of `StreamTable`."""
+    """Return the stream of `StreamTable`."""
     return Stream(
         name="readings",
         topics=Topics(pattern="readings"),

@@ -1,8 +1,8 @@
 """A process that exports, and dies or waits at a step.
 
 `python -m tests.features.export.exporting ROOT STEP` kills itself at STEP of its first hour, or of the withdrawal of
-hours that a rewind has undone. With a third argument GATE it makes the file GATE/<pid> there instead, waits for
-GATE/go, continues, and prints its result as JSON.
+hours that a rewind has undone. With a third argument GATE it creates the file GATE/<pid> instead, waits for GATE/go,
+continues, and prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITHDRAWAL_STEPS = ("before an hour is withdrawn", "after an hour is withdrawn",
 
 
 def interrupt(step: str, act: Callable[[], None]) -> None:
-    """Act once, at a step of the next hour: before the manifest, before the rename, after it."""
+    """Call a function once at a step of the next hour: before the manifest, before the rename or after it."""
     storage, done = LocalStorage, list[bool]()
     move, replace = storage.move, storage.replace
 
@@ -57,12 +57,12 @@ def interrupt(step: str, act: Callable[[], None]) -> None:
 
 
 def die() -> None:
-    """As by kill -9."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_at(gate: Path) -> None:
-    """Say that the step is reached, and wait for the go."""
+    """Report that the step is reached and wait for GATE/go."""
     (gate / str(os.getpid())).touch()
     wait_for(gate / "go")
 

@@ -1,4 +1,4 @@
-"""Exports on files of this machine with the steps of an object store, which has neither renames nor folders."""
+"""Exports to local files with the steps of an object store, which has neither renames nor folders."""
 
 from __future__ import annotations
 

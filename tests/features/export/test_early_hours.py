@@ -1,4 +1,4 @@
-"""Hours that are exported before the rewind floor: a rewind withdraws them, or is refused; no row is there twice."""
+"""Hours exported before the rewind floor: a rewind withdraws them or is refused; no row is duplicated."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ WAITS = make_stream(Export())
 
 
 def begin(root: Path) -> Rewound:
-    """Four hours of three batches; the last hour is open."""
+    """Return a stream with four hours of three batches; the last hour is open."""
     run = ProtocolRun(folders_in(root))
     run.claim()
     made = Rewound(run, STREAM)
@@ -89,20 +89,20 @@ def count_rows(rows: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
 
 
 def read_dataset(made: Rewound) -> Counter[tuple[str, int]]:
-    """Hour and offset of each row."""
+    """Count the rows by hour and offset."""
     found = ds.dataset(made.run.folders.export, format="parquet", partitioning="hive").to_table()
     return count_rows(found.to_pylist())
 
 
 def assert_exact(made: Rewound) -> None:
-    """The dataset has the rows of all closed hours of the table, each once."""
+    """Assert that the dataset has each row of the table's closed hours once."""
     head = made.run.output.base().head
     rows = [row for row in stored_rows(made.run.folders) if is_closed(str(row["commit_hour"]), head)]
     assert read_dataset(made) == count_rows(rows)
 
 
 def export(made: Rewound) -> tuple[str, ...]:
-    """Compact and export; returns the hours that were written."""
+    """Compact, export and return the written hours."""
     compact_stream(made.run.folders)
     return export_stream(made.stream, made.run.folders).hours
 
@@ -119,7 +119,7 @@ def test_a_closed_and_compacted_hour_is_exported_without_a_wait(tmp_path: Path) 
 
 
 def make_dying(after: int) -> Callable[[Path, str, Callable[[], bool]], bool]:
-    """A withdrawal of an hour that dies after some hours."""
+    """Return a withdrawal that dies after some hours."""
     left = iter(range(after))
 
     def take_back(folder: Path, hour: str, is_wanted: Callable[[], bool]) -> bool:
@@ -131,8 +131,8 @@ def make_dying(after: int) -> Callable[[Path, str, Callable[[], bool]], bool]:
 
 
 def run_history(root: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> None:
-    """Withdrawals end in the middle at random; until the next export each hour is whole, and no row is there twice."""
-    choose = random.Random(seed)  # noqa: S311  # choices of a test
+    """Interrupt withdrawals at random; until the next export each hour is complete and no row is duplicated."""
+    choose = random.Random(seed)  # noqa: S311  # repeatable choices
     made = begin(root)
     for _ in range(steps):
         export(made)
@@ -192,7 +192,7 @@ def test_a_withdrawal_that_is_killed_is_finished_by_the_next_export(tmp_path: Pa
 def test_a_withdrawal_in_an_object_store_that_is_killed_is_finished_by_the_next_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:
-    """After the manifest of the hour was deleted, its files, or its claim: undone rows are not there twice."""
+    """Killed after the deletion of the hour's manifest, files or claim: undone rows are not duplicated."""
     use_no_rename(monkeypatch)
     made = begin(tmp_path)
     export(made)
@@ -229,7 +229,7 @@ def test_an_hour_is_withdrawn_from_a_dataset_without_its_staging_folder(tmp_path
 def test_an_undone_hour_of_a_killed_export_is_withdrawn_though_a_newer_export_saw_the_rewind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was published after the withdrawals of the newer export: only its manifest has the batches that it holds."""
+    """It was published after the withdrawals of the newer export: only its manifest names its batches."""
     made = begin(tmp_path)
     compact_stream(made.run.folders)
 
@@ -289,7 +289,7 @@ def test_a_rewind_that_undoes_no_exported_batch_touches_no_hour(tmp_path: Path) 
 
 
 def test_an_hour_whose_rows_retention_has_dropped_stays(tmp_path: Path) -> None:
-    """The dataset alone has them."""
+    """Only the dataset still has the rows."""
     made = begin(tmp_path)
     hours = export(made)
     head = made.run.output.base().head
@@ -346,7 +346,7 @@ def test_a_rewind_and_a_promotion_are_refused_or_rewrite_the_hours_as_declared(f
     compact_stream(refusing.folders)
     assert len(export_stream(refusing.stream, refusing.folders).hours) == 3
     with pytest.raises(Refused, match="2 exported hours"):
-        prepared.commit()  # they were exported after its plan
+        prepared.commit()  # they were exported after the plan
     assert UNDONE in {each.kind for each in prepare_rewind(refusing.handle, "1").plan.obstacles}
     assert UNDONE in {each.kind for each in prepare_promotion(refusing.handle, "adding_shadow").plan.obstacles}
 
@@ -366,7 +366,7 @@ def test_a_rewind_and_a_promotion_are_refused_or_rewrite_the_hours_as_declared(f
 
 
 def promote_and_export(rewriting: LocalRuns) -> None:
-    """A promotion undoes an hour, whose rows return with the hour of the promotion."""
+    """Promote a shadow: it undoes an hour, whose rows return with the hour of the promotion."""
     declared = dataclasses.replace(rewriting.stream, name="again", export=None)
     begin_shadow(rewriting.handle, "again", "1", code="", who="ann", why="off by one")
     rewriting.of(declared).run()
@@ -386,6 +386,6 @@ def promote_and_export(rewriting: LocalRuns) -> None:
 
 
 def assert_same(runs: LocalRuns) -> None:
-    """All hours are closed: the dataset has the rows of the table."""
+    """Assert that the dataset has the rows of the table, whose hours are all closed."""
     found = ds.dataset(runs.folders.export, format="parquet", partitioning="hive").to_table()
     assert count_rows(found.to_pylist()) == count_rows(stored_rows(runs.folders))

@@ -1,4 +1,4 @@
-"""The Parquet companion: each old hour once, whole or not at all, equal to the table for readers without Delta."""
+"""The Parquet export: each old hour once, complete or absent, equal to the table for readers without Delta."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PLAIN = make_stream(Export())
 
 @pytest.fixture
 def filled(table: StreamTable) -> StreamTable:
-    """Five hours of two batches, the last one open; compacted, and a rewind can go back to the fourth."""
+    """Five compacted hours of two batches, the last hour open; a rewind can reach the fourth hour."""
     for hour in HOURS:
         for _ in range(2):
             table.batch({A0: 9}, {B0: 5}, hour=hour)
@@ -77,7 +77,7 @@ def filled(table: StreamTable) -> StreamTable:
 
 
 def exported_rows(table: StreamTable) -> list[dict[str, Any]]:
-    """All rows of the dataset as a reader of plain Parquet sees them, ordered by identity."""
+    """Return all rows as a reader of plain Parquet returns them, ordered by identity."""
     found = ds.dataset(table.folders.export, format="parquet", partitioning="hive").to_table()
     return sorted(found.to_pylist(), key=lambda row: [row[name] for name in IDENTITY])
 
@@ -87,7 +87,7 @@ def of_hours(rows: list[dict[str, Any]], hours: tuple[str, ...]) -> list[dict[st
 
 
 def every_file(table: StreamTable) -> dict[Path, tuple[int, int]]:
-    """What is never touched again; the newest export says in one more file how it saw the table."""
+    """Return inode and time of all files except SOURCE_FILE, the only file that an export replaces."""
     found = [path for path in table.folders.export.rglob("*") if path.is_file() and path.name != SOURCE_FILE]
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
@@ -101,7 +101,7 @@ def test_old_hours_are_written_once_and_are_equal_for_readers_of_plain_parquet(f
     stored = of_hours(stored_rows(filled.folders), HOURS[:3])
     assert (done.hours, done.rows, done.files) == (HOURS[:3], len(stored), 3)
     assert stored == exported_rows(filled)
-    query = f"SELECT count(*), sum(number) FROM '{filled.folders.export}/*/*.parquet'"  # noqa: S608  # of the test
+    query = f"SELECT count(*), sum(number) FROM '{filled.folders.export}/*/*.parquet'"  # noqa: S608  # a test
     counted = duckdb.execute(query).fetchall()
     assert counted == [(len(stored), sum(row["number"] for row in stored))]
     files = every_file(filled)
@@ -163,7 +163,7 @@ def test_an_empty_text_makes_no_folder_that_spark_refuses(table: StreamTable, mo
 
 
 def export_texts(table: StreamTable, monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> ExportResult:
-    """An export of three hours, divided by these texts."""
+    """Export three hours that are partitioned by these texts."""
     made = stream_table.reading
     monkeypatch.setattr(
         stream_table, "reading", lambda *at: msgspec.structs.replace(made(*at), text=texts[at[1] % len(texts)])
@@ -175,7 +175,7 @@ def export_texts(table: StreamTable, monkeypatch: pytest.MonkeyPatch, texts: lis
 
 
 def test_folders_of_texts_are_escaped_as_spark_reads_them(table: StreamTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes each escaped byte for a character of its own: an escaped letter beyond ASCII would be two."""
+    """Spark decodes each escaped byte as a character: an escaped non-ASCII letter would become two."""
     texts = ["ü 日本", "a/b", "50%", "x=1", "..", "line\n", "_under", ".hid", "%41"]
     done = export_texts(table, monkeypatch, texts)
     divided = {path.parent.name for path in table.folders.export.rglob("*.parquet")}
@@ -271,7 +271,7 @@ def test_a_dataset_that_is_written_otherwise_or_of_another_table_is_refused(
 
 @dataclass
 class Rewound:
-    """A stream with an export and a savepoint at batch 8; its batches, three an hour, are of generation 2 from 5 on."""
+    """A stream with an export, three batches an hour, a savepoint at batch 8, and generation 2 from batch 5 on."""
 
     run: ProtocolRun
     stream: Stream[Any, Any, Any]
@@ -308,7 +308,7 @@ class Rewound:
 
 @pytest.mark.parametrize("floor", [10, 20], ids=["floor before the rewind", "floor behind the rewind"])
 def test_a_rewind_to_a_savepoint_of_a_generation_that_had_ended_refuses_the_dataset(tmp_path: Path, floor: int) -> None:
-    """Batches 6 to 8 count again, which no exported hour holds; those of generation 2 do not."""
+    """Batches 6 to 8 count again but are in no exported hour; batches of generation 2 do not count."""
     made = Rewound.begin(tmp_path)
     assert made.export(floor).hours
     made.rewind(8)
@@ -328,7 +328,7 @@ def test_a_rewind_to_a_batch_that_no_exported_hour_holds_changes_nothing(tmp_pat
 
 
 def test_an_hour_that_a_rewind_overtakes_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second export publishes the hours as they are after it: without a look, the first would add undone rows."""
+    """A second export publishes the hours after the rewind: the first must check that, or it adds undone rows."""
     made, later = Rewound.begin(tmp_path), list[ExportResult]()
 
     def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
@@ -349,12 +349,12 @@ def test_an_hour_that_a_rewind_overtakes_is_not_published(tmp_path: Path, monkey
 def test_the_source_of_a_newer_export_is_not_replaced_by_that_of_an_older_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With it, hours whose batches are rewound would pass as those of the table."""
+    """With the older source, hours of rewound batches would pass as hours of the table."""
     made = Rewound.begin(tmp_path)
     make_savepoint(made.run.folders, "T", who="m", why="t", at="21")
 
     def keep_late(folder: Path, options: ExportOptions) -> None:
-        """A newer export, up to a later batch, ends before the older plan records its own."""
+        """Finish a newer export, up to a later batch, before the older plan records its source."""
         monkeypatch.setattr(operation, "keep_options", keep_options)
         made.export(26)
         keep_options(folder, options)
@@ -370,7 +370,7 @@ def test_the_source_of_a_newer_export_is_not_replaced_by_that_of_an_older_plan(
 def test_an_hour_that_leaves_the_export_is_not_dropped_from_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for an erasure, between the plan of a retention and its commit."""
+    """The hour is withdrawn between the plan of a retention and its commit, as by an erasure."""
     made, find = Rewound(ProtocolRun(folders_in(tmp_path)), make_stream(Export(), retention=timedelta(hours=2))), []
     made.run.claim()
     made.hours(6)

@@ -1,4 +1,4 @@
-"""The position of an export on a real broker: lag, alarm and proof, also after a kill before it is written."""
+"""The position of an export on a real broker: lag, alarm and proof, also after a kill before its write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME = FollowerName("export", "adding")
 
 
 def make_ready(runs: LocalRuns, feed: Feed, topic: str, number: int) -> None:
-    """Write a batch into an hour that is closed and compacted, and another batch from which the rewind floor is."""
+    """Write a batch to a closed and compacted hour, and a second batch that is the rewind floor."""
     for values in ((number,), (number + 1,)):
         feed.send(topic, [update(each, a=1) for each in values])
         runs.run()
@@ -48,7 +48,7 @@ def make_ready(runs: LocalRuns, feed: Feed, topic: str, number: int) -> None:
 
 @pytest.fixture
 def exported(feed: Feed, runs: LocalRuns) -> LocalRuns:
-    """A stream with two hours that are exported."""
+    """A stream with two exported hours."""
     runs = runs.of(dataclasses.replace(runs.stream, export=Export()))
     topic = feed.create("values")
     feed.send(topic, session(2))
@@ -61,7 +61,7 @@ def exported(feed: Feed, runs: LocalRuns) -> LocalRuns:
 
 
 def make_late(runs: LocalRuns, feed: Feed) -> str:
-    """Make two more hours ready, and let no export run for too long. Returns the alarm."""
+    """Make two more hours ready, age the last export beyond its objective and return the alarm."""
     make_ready(runs, feed, f"{feed.family}.values", 6)
     age_last_run(runs, NAME)
     (late,) = list_alarms(runs)

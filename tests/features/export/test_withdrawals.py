@@ -1,6 +1,6 @@
-"""Two withdrawals of one hour in an object store: a later publication of the hour is never touched.
+"""Two withdrawals of one hour in an object store: a later publication of the hour is never changed.
 
-The steps are those of a store without a rename, on files of this machine.
+The steps are those of a store without renames, on local files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CALLS = ("read", "list_names", "get_status", "create_whole", "delete", "delete_f
 
 
 STEPS_MAX = 13
-"""More than the calls of a withdrawal."""
+"""More than the storage calls of a withdrawal."""
 
 
 class Waits(Exception):
-    """A withdrawal waits for another."""
+    """A withdrawal waits for another withdrawal."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def _no_rename(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Waits
 
     use_no_rename(monkeypatch)
-    monkeypatch.setattr(publish, "time", SimpleNamespace(time=time.time, sleep=wait))  # threads of libraries sleep too
+    monkeypatch.setattr(publish, "time", SimpleNamespace(time=time.time, sleep=wait))  # library threads sleep too
 
 
 def publish_hour(folder: Path, content: str) -> bool:
@@ -55,13 +55,13 @@ def publish_hour(folder: Path, content: str) -> bool:
 
 
 def withdraw(folder: Path) -> None:
-    """Withdraw the hour of the old content."""
+    """Withdraw the hour if it has the old content."""
     manifest = folder / "hour" / LAST
     take_back_folder(folder, folder / "hour", LAST, lambda: manifest.exists() and manifest.read_text() == "old")
 
 
 def read_hour(folder: Path) -> dict[str, str]:
-    """The manifest and the data file of a whole hour; empty for a withdrawn hour."""
+    """Return the manifest and the data file of a complete hour, nothing for a withdrawn hour."""
     files = [path for path in (folder / "hour").glob("*") if path.name != publish.CLAIM]
     found = {path.name if path.name == LAST else ROWS: path.read_text() for path in files}
     assert len(found) == len(files)
@@ -69,7 +69,7 @@ def read_hour(folder: Path) -> dict[str, str]:
 
 
 def run_interrupted(monkeypatch: pytest.MonkeyPatch, step: int, folder: Path, act: Callable[[], None]) -> str | None:
-    """Withdraw, and act once before a call of the storage; returns the call, or None if there was none."""
+    """Withdraw, and act once before a storage call. Return the call, or None if it was not reached."""
     calls = list[str]()
 
     def make(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,7 +138,7 @@ def test_a_withdrawal_that_was_killed_after_its_mark_is_continued_after_a_while(
 def test_a_withdrawal_that_pauses_until_its_mark_is_old_deletes_no_row_of_a_later_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: int
 ) -> None:
-    """Others continue it, may pause as well, and publish the hour; then it continues."""
+    """Others continue it, may pause as well, and publish the hour; then it resumes."""
     monkeypatch.setattr(publish, "WITHDRAWING_SECONDS", -1.0)
     monkeypatch.setattr(publish, "time", SimpleNamespace(time=time.time, sleep=lambda _: None))
     paused_at = set[str]()
