@@ -32,7 +32,7 @@ REGISTRY_SECONDS = 2
 
 
 class NotedReading(msgspec.Struct):
-    """A reading with a note, which earlier readings lack. It has their name, as the later version of a type has."""
+    """A later version of `Reading`, of the same name, with a note."""
 
     name: str
     value: int
@@ -44,7 +44,7 @@ NotedReading.__name__ = Reading.__name__
 
 
 def to_noted(row: Reading, origin: RowSource) -> NotedReading:
-    """With a note."""
+    """Add a note."""
     return NotedReading(row.name, row.value, row.total, origin.session)
 
 
@@ -79,7 +79,7 @@ class Avros:
         return proof
 
     def check(self, kind: type[msgspec.Struct] = Reading) -> None:
-        """A consumer reads each row of the table once, as the stream's own decoder does."""
+        """Assert that a consumer decodes each row of the table once."""
         decode = Avro().build_with(HttpRegistry(self.url), kind)
 
         def read(value: bytes) -> Any:

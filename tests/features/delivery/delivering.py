@@ -1,4 +1,4 @@
-"""Deliveries of a test, the messages of their topics, and what these must be by a plain reading of the table."""
+"""Deliveries of the tests, the messages of their topics, and the expected rows read plainly from the table."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ Identity = tuple[str, int, int, int]
 
 UNLUCKY = 7
 PARTITIONS = 3
-"""Of a target topic."""
+"""Partitions of a target topic."""
 
 
 class StopAfter(threading.Event):
-    """A stop that is set after so many questions, such as in the middle of a step."""
+    """A stop that is set after a number of polls, for example in the middle of a step."""
 
     def __init__(self, questions: int) -> None:
         super().__init__()
         self._left = questions
 
     def is_set(self) -> bool:
-        """Whether the run is to end."""
+        """Return whether the run must end."""
         self._left -= 1
         return self._left < 0
 
 
 class Arrived(NamedTuple):
-    """A message of a target topic, as a read_committed consumer sees it."""
+    """A message of a target topic, as read by a read_committed consumer."""
 
     partition: int
     key: str
@@ -59,26 +59,26 @@ class Arrived(NamedTuple):
 
 
 def send(feed: Feed, topic: str, sessions: str, updates: int, first: int = 1) -> None:
-    """Snapshots and updates of sessions, in one partition each."""
+    """Send snapshots and updates of sessions, each session to one partition."""
     for partition, name in enumerate(sessions):
         values = session(updates) if first == 1 else [update(first + n, a=n, b=-n) for n in range(updates)]
         feed.append(topic, [ProducerRecord(name, value) for value in values], partition % 2)
 
 
 def create_target(feed: Feed, name: str = "") -> str:
-    """Create a topic beside those of the family, which the stream does not read."""
+    """Create a topic outside the family, which the stream does not read."""
     beside = type(feed)(feed.bootstrap_servers, f"to_{feed.family}")
     return beside.create(f"readings{name}", PARTITIONS)
 
 
 def is_positive(row: Reading, origin: RowSource) -> bool:
-    """Rows with a positive value."""
+    """Select rows with a positive value."""
     del origin
     return row.value > 0
 
 
 def is_wanted(row: Reading, origin: RowSource) -> bool:
-    """Fails at a value."""
+    """Select all rows; raise ValueError at one value."""
     del origin
     if row.value == UNLUCKY:
         raise ValueError("unlucky")
@@ -86,18 +86,18 @@ def is_wanted(row: Reading, origin: RowSource) -> bool:
 
 
 def to_doubled(row: Reading, origin: RowSource) -> Reading:
-    """Twice the value, with the session as the name."""
+    """Double the value and use the session as the name."""
     return Reading(origin.session, row.value * 2, row.total)
 
 
 def to_large(row: Reading, origin: RowSource) -> Reading:
-    """A name that no message can hold, for one value."""
+    """Make the name of one value too large for a message."""
     del origin
     return Reading(row.name * 2_000_000 if row.value == UNLUCKY else row.name, row.value, row.total)
 
 
 def declare(stream: AnyStream, topic: str, **options: Any) -> DeclaredDelivery:
-    """A delivery named readings of a stream to a topic."""
+    """Declare a delivery named readings from a stream to a topic."""
     rows = options.pop("transaction_rows", 10_000)
     form = options.pop("format", RowFormat.JSON)
     target = KafkaTopic(topic=topic, tokens=f"{topic}.tokens", transaction_rows=rows, format=form)
@@ -108,7 +108,7 @@ def declare(stream: AnyStream, topic: str, **options: Any) -> DeclaredDelivery:
 def run(
     declared: DeclaredDelivery, settings: Settings, *, accepts: bool = False, stop: threading.Event | None = None
 ) -> DeliveryRun:
-    """Deliver the rows of now."""
+    """Deliver the current rows."""
     return deliver_rows(declared, settings, stop=stop or threading.Event(), accepts=accepts)
 
 
@@ -120,17 +120,17 @@ def run_delivery(runs: LocalRuns, topic: str, **options: Any) -> DeliveryRun:
 
 
 def read_topic(servers: str, topic: str, partitions: int) -> list[Arrived]:
-    """The committed messages of a topic, decoded, partition by partition."""
+    """Return the committed messages of a topic, decoded, by partition."""
     return read_encoded(servers, topic, partitions, json.loads)
 
 
 def read_encoded(servers: str, topic: str, partitions: int, decode: Callable[[bytes], Any]) -> list[Arrived]:
-    """The committed messages of a topic with values of another format."""
+    """Return the committed messages of a topic whose values have another format."""
     return [_decode(message, decode) for message in read_messages(servers, topic, partitions)]
 
 
 def read_messages(servers: str, topic: str, partitions: int) -> list[Message]:
-    """The committed messages of a topic, partition by partition."""
+    """Return the committed messages of a topic by partition."""
     options = {"group.id": "none", "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 2}
     consumer = Consumer({"bootstrap.servers": servers, "auto.offset.reset": "earliest", **options})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
@@ -145,7 +145,7 @@ def read_messages(servers: str, topic: str, partitions: int) -> list[Message]:
                     arrived.append(message)
     finally:
         consumer.close()
-    return sorted(arrived, key=lambda each: each.partition() or 0)  # stable: the order inside a partition stays
+    return sorted(arrived, key=lambda each: each.partition() or 0)  # stable: keeps the order within a partition
 
 
 def _decode(message: Message, decode: Callable[[bytes], Any]) -> Arrived:
@@ -159,7 +159,7 @@ def _decode(message: Message, decode: Callable[[bytes], Any]) -> Arrived:
 
 
 def read_rows(folders: StreamFolders, columns: tuple[str, ...] = ("name", "value", "total")) -> dict[Identity, Any]:
-    """The rows of the table by identity: session and value."""
+    """Return session and value of the rows of the table by identity."""
     table = DeltaTable(folders.table).to_pyarrow_table().to_pylist()
     rows = dict[Identity, Any]()
     for row in table:
@@ -169,7 +169,7 @@ def read_rows(folders: StreamFolders, columns: tuple[str, ...] = ("name", "value
 
 
 def assert_delivered(arrived: list[Arrived], rows: dict[Identity, Any]) -> None:
-    """Each row once, with its key and value; in order by source partition inside of each target partition."""
+    """Assert that each row arrived once with key and value, ordered by source partition in each target partition."""
     assert sorted(each.identity for each in arrived) == sorted(rows)
     assert {each.identity: (each.key, each.value) for each in arrived} == rows
     last = dict[tuple[int, str, int], Identity]()

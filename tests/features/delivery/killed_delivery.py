@@ -1,4 +1,4 @@
-"""A delivery that kills its own process, or waits, at a step: python -m tests.features.delivery.killed_delivery ..."""
+"""A delivery that kills its process or waits at a step: python -m tests.features.delivery.killed_delivery ..."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS = ("fenced", "begun", "produced", "sent", "committed", "position")
-"""It dies after earlier runs are fenced, in a transaction without rows, with rows, with rows that the broker has, after
-the commit, and before its position for status is written."""
+"""Steps at which it dies.
+
+After earlier runs are fenced, in a transaction without rows, with rows, with rows that the broker has, after the
+commit, and before its position for status is written.
+"""
 TRANSACTION_ROWS = 3
 
 
 def die() -> None:
-    """As by kill -9."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def interrupt(step: str, act: Callable[[], None], writes: int) -> None:
-    """Act at a step of the write with this number; the first write is the claim."""
+    """Call a function at a step of the write with this number; the first write is the claim."""
     count = [0]
 
     def after(owner: Any, name: str, *, flushes: bool = False) -> None:
@@ -60,8 +63,8 @@ def interrupt(step: str, act: Callable[[], None], writes: int) -> None:
 
 
 def begin_at(act: Callable[[], None], writes: int) -> None:
-    """Act at the start of the rows of a write."""
-    original = KafkaConnection._produce  # noqa: SLF001  # a process of its own
+    """Call a function before the rows of a write are produced."""
+    original = KafkaConnection._produce  # noqa: SLF001  # in a separate process
     count = [0]
 
     def call(self: KafkaConnection, *arguments: Any) -> None:
@@ -74,13 +77,13 @@ def begin_at(act: Callable[[], None], writes: int) -> None:
 
 
 def wait_at(gate: Path) -> None:
-    """Show that the step is reached, and wait for the go."""
+    """Report that the step is reached and wait for the file go."""
     (gate / "reached").touch()
     wait_until((gate / "go").exists, "the go")
 
 
 def main(servers: str, root: str, pattern: str, topic: str, step: str, writes: str, gate: str = "") -> None:
-    """Run it."""
+    """Run the delivery."""
     settings = Settings(kafka=KafkaSettings(bootstrap_servers=servers), table_root=Path(root))
     interrupt(step, (lambda: wait_at(Path(gate))) if gate else die, int(writes))
     declared = declare(adding(pattern), topic, transaction_rows=TRANSACTION_ROWS)
@@ -89,17 +92,17 @@ def main(servers: str, root: str, pattern: str, topic: str, step: str, writes: s
 
 
 def run_all(servers: str, root: str, pattern: str, topic: str, steps: str) -> None:
-    """Run a delivery to each of the steps STEP:WRITES,..., each in its process, and print the exit codes."""
+    """Run a delivery to each of the steps STEP:WRITES,..., each in a separate process, and print the exit codes."""
     for each in steps.split(","):
         step, _, writes = each.partition(":")
-        child = os.fork()  # before a library has started a thread
+        child = os.fork()  # before a library starts a thread
         if not child:
-            sys.stdout = sys.stderr  # the exit codes alone are the output
+            sys.stdout = sys.stderr  # the output has only the exit codes
             main(servers, root, pattern, topic, step, writes)
             return
         _, status = os.waitpid(child, 0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
-        sys.stdout.flush()  # otherwise the next child has a copy of what is not written
+        sys.stdout.flush()  # otherwise the next child inherits unwritten output
 
 
 if __name__ == "__main__":

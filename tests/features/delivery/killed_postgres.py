@@ -1,4 +1,4 @@
-"""Deliveries to Postgres that kill their process, or wait, at a step: ROOT KIND STEP:WRITES,... [GATE]."""
+"""Deliveries to Postgres that kill their process or wait at a step: ROOT KIND STEP:WRITES,... [GATE]."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 
 METHODS = {"locked": "_lock_token", "claimed": "_claim", "moved": "_move_token", "copied": "_write_rows"}
 STEPS = (*METHODS, "committed", "position")
-"""It dies in the claim, after it, in a transaction with the token alone or with rows, after the commit, and before its
-position for status is written."""
+"""Steps at which it dies.
+
+In the claim, after it, in a transaction with only the token or with rows, after the commit, and before its position for
+status is written.
+"""
 
 
 def interrupt(step: str, act: Callable[[], None], writes: int) -> None:
-    """Act after a step of the write with this number; the first write is the claim."""
+    """Call a function after a step of the write with this number; the first write is the claim."""
     if step == "position":
         vars(deliver)["write_position"] = lambda *_: act()
         return
@@ -44,10 +47,10 @@ def interrupt(step: str, act: Callable[[], None], writes: int) -> None:
 
 
 def main(root: str, kind: str, steps: str, gate: str = "") -> None:
-    """Run a delivery to the end of each step, in its process, and print the exit codes."""
+    """Run a delivery to each step, each in a separate process, and print the exit codes."""
     for each in steps.split(","):
         step, _, writes = each.partition(":")
-        child = os.fork()  # before a library has started a thread
+        child = os.fork()  # before a library starts a thread
         if not child:
             interrupt(step, (lambda: wait_at(Path(gate))) if gate else die, int(writes))
             options: dict[str, Any] = {"transaction_rows": 1}

@@ -18,14 +18,17 @@ from tests.support.kept_stream import keeping
 from tests.support.offline_stream import Offline
 
 STEPS = ("ordered", "claimed", "written", "committed", "recorded", "positioned")
-"""It dies after the order to stop, after the claim, after a write, after all writes, after the event of the history,
-and after the position for status is written."""
+"""Steps at which it dies.
+
+After the order to stop, after the claim, after a write, after all writes, after the event of the history, and after the
+position for status is written.
+"""
 BEFORE = {"ordered": "open_target", "committed": "record_claim", "recorded": "write_position"}
 AFTER = {"claimed": "open_target", "positioned": "write_position"}
 
 
 def declare(root: str, kind: str) -> DeclaredDelivery:
-    """The delivery."""
+    """Declare the delivery."""
     offline = Offline(keeping(), Path(root))
     if kind == "webhook":
         return receiver.declare(offline, request_rows=2)
@@ -54,9 +57,9 @@ def interrupt(step: str) -> None:
 
 
 def main(root: str, kind: str, replaces: str, steps: str) -> None:
-    """Rebuild once for each step, in its process, and print the exit codes."""
+    """Rebuild once for each step, each in a separate process, and print the exit codes."""
     for step in steps.split(","):
-        child = os.fork()  # before a library has started a thread
+        child = os.fork()  # before a library starts a thread
         if not child:
             interrupt(step)
             settings = Settings(table_root=Path(root) / "tables")

@@ -16,12 +16,15 @@ from tests.support.kept_stream import keeping
 from tests.support.offline_stream import Offline
 
 STEPS = ("claimed", "accepted", "written", "position")
-"""It dies after its claim, after the receiver has accepted rows, after the token is written, and before its position
-for status is written."""
+"""Steps at which it dies.
+
+After its claim, after the receiver has accepted rows, after the token is written, and before its position for status is
+written.
+"""
 
 
 def interrupt(step: str, number: int) -> None:
-    """Die after a step of this number."""
+    """Die at the call of a step with this number."""
     if step == "position":
         vars(deliver)["write_position"] = lambda *_: die()
         return
@@ -41,10 +44,10 @@ def interrupt(step: str, number: int) -> None:
 
 
 def main(root: str, steps: str) -> None:
-    """Run a delivery to the end of each step, in its process, and print the exit codes."""
+    """Run a delivery to each step, each in a separate process, and print the exit codes."""
     for each in steps.split(","):
         step, _, number = each.partition(":")
-        child = os.fork()  # before a library has started a thread
+        child = os.fork()  # before a library starts a thread
         if not child:
             interrupt(step, int(number))
             offline = Offline(keeping(), Path(root))

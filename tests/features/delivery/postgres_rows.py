@@ -1,4 +1,4 @@
-"""Deliveries to tables in Postgres, rows of all types of columns, and tables by a plain reading."""
+"""Deliveries to Postgres tables, rows with all column types, and plain reads of the tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VARIABLE = "DELIVERED_DATABASE"
 
 
 class Side(enum.Enum):
-    """An enum of texts."""
+    """An enum of strings."""
 
     BUY = "buy"
     SELL = "sell"
@@ -82,7 +82,7 @@ class Wide(msgspec.Struct):
 
 
 class Current(msgspec.Struct):
-    """The value of a name; None if it is gone."""
+    """The value of a name, or None if it was removed."""
 
     name: str
     value: int | None
@@ -98,24 +98,24 @@ class Alert(msgspec.Struct):
 
 
 def to_current(row: Row, origin: RowSource) -> Current:
-    """The value, or the removal of a name whose total is a multiple of three."""
+    """Return the value, or a removal if the total is a multiple of three."""
     del origin
     return Current(row.name, None if row.total % 3 == 0 else row.value)
 
 
 def to_alert(row: Row, origin: RowSource) -> Alert:
-    """The row with a comment."""
+    """Return the row with a comment."""
     return Alert(row.name, row.value, row.total, origin.session)
 
 
 def to_nul(row: Row, origin: RowSource) -> Row:
-    """A text that Postgres cannot hold, for one value."""
+    """Replace the name of one value by a text that Postgres cannot store."""
     del origin
     return Row("a\0b" if row.value == 9 else row.name, row.value, row.total)
 
 
 def declare(offline: Offline, table: str = "readings", **options: Any) -> DeclaredDelivery:
-    """A delivery named readings of a stream to a table."""
+    """Declare a delivery named readings from a stream to a table."""
     names = {"key", "removed", "new_columns", "transaction_rows"} & options.keys()
     target = PostgresTable(table=table, connection=f"env:{VARIABLE}", **{name: options.pop(name) for name in names})
     delivery = Delivery(name=options.pop("name", "readings"), target=target, **options)
@@ -123,32 +123,32 @@ def declare(offline: Offline, table: str = "readings", **options: Any) -> Declar
 
 
 def deliver(offline: Offline, declared: DeclaredDelivery, *, accepts: bool = False) -> DeliveryRun:
-    """Deliver the rows of now."""
+    """Deliver the current rows."""
     return run_delivery(declared, Settings(table_root=offline.folders.root), stop=threading.Event(), accepts=accepts)
 
 
 def prove(offline: Offline, declared: DeclaredDelivery) -> FollowerProof:
-    """The proof of the only delivery."""
+    """Return the proof of the only delivery."""
     (proof,) = prove_deliveries(declared.stream, offline.folders, KafkaSettings())
     return proof
 
 
 def read_rows(url: str, table: str = "readings") -> list[dict[str, Any]]:
-    """The rows of a table in Postgres, in order of their numbers."""
+    """Return the rows of a Postgres table, ordered by number."""
     with psycopg.connect(url, row_factory=dict_row) as connection:
         query = sql.SQL("SELECT * FROM {} ORDER BY _number").format(sql.Identifier(table))
         return connection.execute(query).fetchall()
 
 
 def execute(url: str, *statements: str) -> None:
-    """Execute statements as somebody else."""
+    """Execute statements on a connection outside the delivery."""
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
 
 
 def assert_appended(offline: Offline, rows: list[dict[str, Any]]) -> None:
-    """Each row of the stream once, with consecutive numbers, and in order by source partition."""
+    """Assert that each row of the stream is stored once, numbered consecutively and ordered by source partition."""
     names = ("_topic_id", "_partition", "_emit_offset", "_row", "_session", "name", "value", "total")
     table = read_table(offline.folders.table).to_pylist()
     read = itemgetter(*names)
@@ -162,7 +162,7 @@ def assert_appended(offline: Offline, rows: list[dict[str, Any]]) -> None:
 
 
 def make_row(value: msgspec.Struct, offset: int, batch: int = 1, session: str = "s") -> DeliveredRow:
-    """A row with an origin."""
+    """Return a row with an origin."""
     origin = RowSource(
         topic="t",
         topic_id="id",

@@ -1,4 +1,4 @@
-"""A receiver of webhooks: a real server on loopback that keeps its requests, and misbehaves on demand."""
+"""A webhook receiver: a server on loopback that stores its requests and fails as a test sets it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Arrival:
         rows: Its rows.
         key: Its idempotency key.
         headers: Its headers.
-        status: The answer; 0 for none.
+        status: Status of the response, 0 without a response.
     """
 
     rows: list[dict[str, Any]]
@@ -41,7 +41,7 @@ class Arrival:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of its rows."""
+        """Return the ids of its rows."""
         return [row["id"] for row in self.rows]
 
 
@@ -49,10 +49,10 @@ Behave = Callable[["Handler", Arrival], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Takes requests as its server's `behave` has it."""
+    """Answers requests by the `behave` function of its server."""
 
     def do_POST(self) -> None:
-        """Read the request, and answer."""
+        """Read the request and answer it."""
         assert isinstance(self.server, Receiver)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         arrival = Arrival(body["rows"], self.headers["Idempotency-Key"], dict(self.headers))
@@ -69,16 +69,16 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def accept(handler: Handler, arrival: Arrival) -> None:
-    """Accept all."""
+    """Accept the request."""
     handler.answer(arrival, 204)
 
 
 class Receiver(ThreadingHTTPServer):
-    """The server."""
+    """The server of the receiver."""
 
     daemon_threads = True
 
@@ -89,25 +89,25 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Its address, which is a secret."""
+        """Return its address, which is a secret."""
         return f"http://127.0.0.1:{self.server_port}/{CANARY}"
 
     def list_accepted(self) -> list[dict[str, Any]]:
-        """The rows of accepted requests, repetitions included."""
+        """Return the rows of accepted requests, repetitions included."""
         accepted = list[dict[str, Any]]()
         for each in self.arrivals:
-            if 200 <= each.status < 300:  # the statuses of an acceptance
+            if 200 <= each.status < 300:  # status codes of acceptance
                 accepted += each.rows
         return accepted
 
     def list_ids(self) -> list[str]:
-        """Their ids."""
+        """Return the ids of the accepted rows."""
         return [row["id"] for row in self.list_accepted()]
 
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that runs."""
+    """Run a receiver."""
     with Receiver() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
@@ -117,7 +117,7 @@ def receiving() -> Iterator[Receiver]:
 
 
 def declare(offline: Offline, **options: Any) -> DeclaredDelivery:
-    """A delivery named alerts of a stream to the receiver."""
+    """Declare a delivery named alerts from a stream to the receiver."""
     names = {"request_rows", "request_bytes", "timeout_seconds"} & options.keys()
     given = {name: options.pop(name) for name in names}
     target = Webhook(url=f"env:{URL}", authorization=f"env:{AUTHORIZATION}", **given)
@@ -126,5 +126,5 @@ def declare(offline: Offline, **options: Any) -> DeclaredDelivery:
 
 
 def deliver(offline: Offline, declared: DeclaredDelivery, *, accepts: bool = False) -> DeliveryRun:
-    """Deliver the rows of now."""
+    """Deliver the current rows."""
     return run_delivery(declared, Settings(table_root=offline.folders.root), stop=threading.Event(), accepts=accepts)

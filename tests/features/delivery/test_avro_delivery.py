@@ -1,4 +1,4 @@
-"""Rows in Avro: a consumer with the schema registry reads them; a registry that refuses halts nothing silently."""
+"""Rows in Avro: a consumer with the schema registry reads them, and a refusal of the registry is reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def to_large_noted(row: Reading, origin: RowSource) -> NotedReading:
-    """A value that no long can hold, for a row."""
+    """Make a value that exceeds a long, except for the first offset."""
     return NotedReading(row.name, row.value << 64 if origin.offset else row.value, row.total)
 
 
@@ -44,7 +44,7 @@ def schemas() -> Iterator[HttpSchemas]:
 
 @pytest.fixture
 def source(feed: Feed, runs: LocalRuns) -> str:
-    """A topic of two partitions, with the rows of two sessions."""
+    """A topic of two partitions with rows of two sessions."""
     topic = feed.create("values", 2)
     send(feed, topic, "pq", 3)
     runs.run()

@@ -1,4 +1,4 @@
-"""What changes the past, cell by cell of the one table: each event on a delivery to each kind of target."""
+"""Changes of the past, cell by cell of one table: each event for a delivery to each kind of target."""
 
 from __future__ import annotations
 
@@ -96,43 +96,43 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Memory(Target):
-    """A target of a user: a list in this process."""
+    """A user's target: a list in this process."""
 
     stored: ClassVar[dict[str, list[tuple[Sequence[DeliveredRow], DeliveryToken]]]] = {}
     place: str
 
     @property
     def address(self) -> str:
-        """The list."""
+        """Return the name of the list."""
         return f"memory {self.place}"
 
     def connect(self, delivery: str) -> TargetConnection:
-        """Claim it."""
+        """Connect to the list."""
         del delivery
         return MemoryConnection(self.stored.setdefault(self.place, []))
 
 
 @dataclass
 class MemoryConnection(TargetConnection):
-    """Writes and their tokens."""
+    """Writes with their tokens."""
 
     writes: list[tuple[Sequence[DeliveredRow], DeliveryToken]]
 
     @property
     def token(self) -> DeliveryToken | None:
-        """The newest token."""
+        """Return the newest token."""
         return self.writes[-1][1] if self.writes else None
 
     def write(self, rows: Sequence[DeliveredRow], token: DeliveryToken) -> None:
-        """Keep both."""
+        """Append rows and token."""
         self.writes.append((list(rows), replace(token, epoch=token.epoch + 1)))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 def to_noted(row: Row, origin: RowSource) -> Noted:
-    """The current value with a new optional field."""
+    """Return the current value with a new optional field."""
     current = to_current(row, origin)
     return Noted(current.name, current.value, origin.session)
 
@@ -155,11 +155,11 @@ class Scene:
 
     Attributes:
         offline: The stream.
-        feed: Makes the topics.
+        feed: Creates the topics.
         url: The database.
         kinds: The kinds of targets.
         receiver: The receiver of the webhook; None for topics.
-        noted: The rows have a new field.
+        noted: Whether the rows have a new field.
     """
 
     offline: Offline
@@ -172,16 +172,16 @@ class Scene:
 
     @property
     def kafka(self) -> KafkaSettings:
-        """The cluster."""
+        """Return the settings of the cluster."""
         return KafkaSettings(bootstrap_servers=self.feed.bootstrap_servers)
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Names of the target topics inside of the family."""
+        """Return the names of the target topics within the family."""
         return ("rows", "keys") if TargetKind.TOPIC in self.kinds else ()
 
     def start(self) -> None:
-        """Create the topics, and add batches of an earlier hour."""
+        """Create the topics and add batches of an earlier hour."""
         self.create_topics()
         (self.offline.root / "tables").mkdir()
         with hours_ago():
@@ -195,7 +195,7 @@ class Scene:
         self.feed.create("keys", partitions, {"cleanup.policy": "compact"})
 
     def declare(self, kind: TargetKind) -> DeclaredDelivery:
-        """The delivery to a kind of target."""
+        """Declare the delivery to a kind of target."""
         family = self.feed.family
         topic: dict[str, Any] = {"tokens": f"{family}.tokens", "transaction_rows": 3}
         table: dict[str, Any] = {"connection": f"env:{VARIABLE}", "transaction_rows": 3}
@@ -217,15 +217,15 @@ class Scene:
 
     @property
     def settings(self) -> Settings:
-        """Settings of the stream."""
+        """Return the settings of the stream."""
         return Settings(kafka=self.kafka, table_root=self.offline.folders.root)
 
     def deliver(self, kind: TargetKind, *, accepts: bool = False) -> int:
-        """Deliver the rows of now."""
+        """Deliver the current rows."""
         return run_delivery(self.declare(kind), self.settings, stop=threading.Event(), accepts=accepts).rows
 
     def deliver_all(self) -> None:
-        """Deliver the rows of now to each target."""
+        """Deliver the current rows to each target."""
         for kind in self.kinds:
             self.deliver(kind)
 
@@ -234,7 +234,7 @@ class Scene:
         return prepare_rebuild(self.declare(kind), self.settings, **options).commit()
 
     def add(self, batches: int = 1) -> None:
-        """Add batches: two sessions in two topics change names, and remove some."""
+        """Add batches: three sessions in two topics change names and remove some."""
         for number in itertools.islice(self.numbers, batches):
             kind = Kind.SNAPSHOT if number == 1 else Kind.UPDATE
             topics: dict[str, list[Sent]] = {}
@@ -244,7 +244,7 @@ class Scene:
             self.offline.run(topics)
 
     def check(self, kind: TargetKind) -> None:
-        """The target has the rows of the table, by the proof."""
+        """Assert by the proof that the target has the rows of the table."""
         if kind is TargetKind.OWN:
             return
         if kind is TargetKind.WEBHOOK:
@@ -257,7 +257,7 @@ class Scene:
             assert (kind, proof.status, proof.reason) == (kind, InvariantStatus.PROVEN, "")
 
     def _check_webhook(self) -> None:
-        """The receiver has each row of the table; after a rewind, by another id."""
+        """Assert that the receiver has each row of the table, also with an id of another generation."""
         assert self.receiver is not None
         arrived = dict[str, tuple[str, str, int]]()
         for row in self.receiver.list_accepted():
@@ -268,13 +268,13 @@ class Scene:
 
     @property
     def offline_head(self) -> Head:
-        """The head of the table."""
+        """Return the head of the table."""
         return open_table(self.offline.folders).base().head
 
 
 @pytest.fixture
 def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty database, which the deliveries of a test use."""
+    """An empty database for the deliveries of a test."""
     made = postgres.make_database("changed")
     monkeypatch.setenv(VARIABLE, made)
     return made
@@ -282,7 +282,7 @@ def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """A receiver of webhooks."""
+    """A webhook receiver."""
     with receiving() as server:
         monkeypatch.setenv(URL, server.url)
         yield server
@@ -290,7 +290,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @contextmanager
 def hours_ago() -> Iterator[None]:
-    """Batches of the block are of an earlier hour."""
+    """Commit the batches of the block to an earlier hour."""
     hour = format_hour(datetime.now(UTC) - timedelta(hours=2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planner, "find_current_hour", lambda: hour)
@@ -324,7 +324,7 @@ def erase(scene: Scene, _: pytest.MonkeyPatch) -> None:
 
 
 def drop(scene: Scene, _: pytest.MonkeyPatch) -> None:
-    """A batch of now, and a retention that drops the hour of all earlier rows."""
+    """Add a batch in the current hour and drop the hour of all earlier rows."""
     scene.add(1)
     done = drop_old_rows(scene.offline.folders, timedelta(hours=1), cause="a test")
     assert done.retention is not None
@@ -348,7 +348,7 @@ def restore_source(scene: Scene, _: pytest.MonkeyPatch) -> None:
     older = scene.offline.copied(copy)
     scene.add(2)
     scene.deliver_all()
-    for name in ("_followers", "_deliveries"):  # a webhook's position is there
+    for name in ("_followers", "_deliveries"):  # they hold the position of a webhook
         shutil.copytree(scene.offline.folders.root / name, older.folders.root / name)
     scene.offline = older
 
@@ -389,7 +389,7 @@ def create_target_again(scene: Scene, _: pytest.MonkeyPatch) -> None:
 
 
 def restore_target(scene: Scene, _: pytest.MonkeyPatch) -> None:
-    """A database went back; topics cannot."""
+    """Restore an older database; topics cannot be restored."""
     scene.deliver_all()
     if scene.topics:
         return
@@ -424,7 +424,7 @@ EVENTS: Events = {
 
 
 def test_each_event_has_an_outcome_for_each_kind_and_a_row_in_the_page() -> None:
-    """A promotion is for a delivery as a rewind; test_histories.py has one."""
+    """A promotion is a rewind for a delivery; test_histories.py contains a promotion."""
     assert CHANGES[PastEvent.PROMOTION] is CHANGES[PastEvent.REWIND]
     assert {*EVENTS, PastEvent.PROMOTION} == set(CHANGES) == set(PastEvent)
     lines = ["| event | " + " | ".join(kind.value for kind in TargetKind) + " |", "|---" * (len(TargetKind) + 1) + "|"]
@@ -457,7 +457,7 @@ def test_each_further_event_has_its_outcome_in_topics(
 
 
 def go(scene: Scene, event: PastEvent, patch: pytest.MonkeyPatch) -> None:
-    """Deliver, let the event happen, and check the outcome for each kind of target."""
+    """Deliver, apply the event, and check the outcome for each kind of target."""
     scene.start()
     EVENTS[event](scene, patch)
     for kind in scene.kinds:
@@ -494,14 +494,14 @@ def check_outcome(scene: Scene, kind: TargetKind, outcome: Outcome) -> None:
 
 @pytest.fixture
 def database(url: str, tmp_path: Path) -> Scene:
-    """A stream with deliveries to tables in Postgres."""
+    """A stream with deliveries to Postgres tables."""
     made = Scene(Offline(keeping(), tmp_path), Feed("127.0.0.1:1", tmp_path.name), url, DATABASES)
     made.start()
     return made
 
 
 def read_numbers(url: str) -> list[tuple[int, int]]:
-    """The number and batch of each appended row."""
+    """Return number and batch of each appended row."""
     with psycopg.connect(url) as connection:
         return connection.execute("SELECT _number, _batch FROM appended ORDER BY 1").fetchall()
 
@@ -602,9 +602,9 @@ def test_a_topic_whose_cleanup_does_not_fit_is_refused(feed: Feed, url: str, tmp
 def test_after_an_erasure_a_step_with_fewer_rows_than_its_ledger_halts(
     database: Scene,
     monkeypatch: pytest.MonkeyPatch,
-    damages: bool,  # noqa: FBT001  # a case
+    damages: bool,  # noqa: FBT001  # a parameter
 ) -> None:
-    """The rows of the erased session are known, so that no other row can be missing unseen."""
+    """The rows of the erased session are counted, so any other missing row is noticed."""
     erase(database, monkeypatch)
     fresh = dataclasses.replace(database, feed=Feed("127.0.0.1:1", "fresh"))
     Memory.stored.pop("fresh", None)

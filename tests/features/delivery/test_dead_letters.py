@@ -1,4 +1,4 @@
-"""Rows that cannot be delivered are left out by declaration: the token counts them, a file has each."""
+"""Undeliverable rows are left out if declared: the token counts them, and a file stores each row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def is_readable(row: Row, origin: RowSource) -> bool:
-    """Fails at the rows of a name."""
+    """Select all rows; raise ValueError at one name."""
     del origin
     if row.name == "z":
         raise ValueError("z")
@@ -55,7 +55,7 @@ def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def offline(url: str, tmp_path: Path) -> Offline:
-    """The tables of a stream with four batches and four rows."""
+    """Tables of a stream with four batches and four rows."""
     del url
     made = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
@@ -102,7 +102,7 @@ def test_a_row_that_cannot_be_delivered_is_left_out_counted_and_delivered_by_a_r
 def test_a_write_that_does_not_end_leaves_the_rows_and_dead_letters_of_the_token(
     url: str, offline: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The function is corrected between the two runs: the file that no token has is deleted."""
+    """The function is corrected between the two runs: the file without a token is deleted."""
 
     def die(_: object, rows: Sequence[object], after: int) -> None:
         del after
@@ -148,7 +148,7 @@ def test_a_constraint_of_the_database_makes_a_dead_letter(url: str, offline: Off
 
 
 def is_nothing(row: Row, origin: RowSource) -> bool:
-    """No row."""
+    """Select no row."""
     del row, origin
     return False
 

@@ -1,4 +1,4 @@
-"""Wrong deliveries are refused when they are declared, with the field and a right value."""
+"""Wrong deliveries are refused at their declaration, with the field and a valid value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = KafkaTopic(topic="moves")
 
 
 def without_origin(row: Reading) -> bool:
-    """A function of a row alone."""
+    """Take only a row: a wrong signature."""
     return bool(row)
 
 
@@ -94,7 +94,7 @@ def test_two_streams_with_deliveries_to_one_topic_are_refused() -> None:
 def test_executors_and_shadows_get_no_deliveries() -> None:
     delivery = Delivery(name="a", target=TOPIC, where=is_positive, select=to_doubled)
     stream = dataclasses.replace(adding(r"source\..+"), deliveries=(delivery,))
-    assert pickle.loads(stream.shipped()).deliveries == ()  # noqa: S301  # our own bytes
+    assert pickle.loads(stream.shipped()).deliveries == ()  # noqa: S301  # bytes made above
     assert name_shadow(stream, "shadow").deliveries == ()
 
 
@@ -113,7 +113,7 @@ def test_the_digest_of_the_code_is_that_of_both_functions() -> None:
 
 
 def test_the_digest_of_the_code_is_that_of_the_type_of_the_values() -> None:
-    """A message of a row type with a field less has another value than that which is made now."""
+    """A new field of the row type changes the value of its message."""
     grown = msgspec.defstruct("Reading", [("name", str), ("value", int), ("total", int), ("note", str | None, None)])
     unstorable = msgspec.defstruct("Unstorable", [("either", int | str)])
 

@@ -1,4 +1,4 @@
-"""`lockstep doctor` about targets of deliveries: each fault by its field, value and next step; nothing is changed."""
+"""`lockstep doctor` for delivery targets: each fault with its field, value and next step; nothing is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A delivery as a follower: lag, retention, erasure; and a target of a user, by the code of its page."""
+"""A delivery as a follower: lag, retention and erasure; and a user's target with the code of its page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "how-to-add" / "target.md"
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the page."""
+    """The module in the code of the page."""
     file = tmp_path / "files_of_the_page.py"
     file.write_text(PAGE.read_text().partition("```python\n")[2].partition("```")[0])
     spec = spec_from_file_location(file.stem, file)
@@ -60,7 +60,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Offline:
-    """The tables of a stream with four batches."""
+    """Tables of a stream with four batches."""
     made = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
     made.run(*script())
@@ -127,7 +127,7 @@ def test_a_stream_without_a_table_waits(tmp_path: Path, page: Any) -> None:
 
 
 def test_a_delivery_starts_when_a_run_has_claimed_the_table(tmp_path: Path, page: Any) -> None:
-    """A table has no id in its head before: a delivery that started then halted for ever, as if it were replaced."""
+    """Before that the table has no id: a delivery started then would halt for ever with a replaced table."""
     offline = Offline(keeping(), tmp_path)
     declared = declare(offline, page)
     open_tables(offline.folders, make_table_schema(declared.stream.types.row), CLUSTER)
@@ -218,7 +218,7 @@ def test_retention_may_drop_the_hours_before_that_of_the_position(offline: Offli
 
 
 class StopAtRows(threading.Event):
-    """A stop that is set when the target of the page has so many rows: inside a step."""
+    """A stop that is set when the target of the page has a number of rows: inside a step."""
 
     def __init__(self, offline: Offline, rows: int) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class StopAtRows(threading.Event):
         self._rows = rows
 
     def is_set(self) -> bool:
-        """Whether the run is to end."""
+        """Return whether the run must end."""
         return len(read_values(self._offline)) >= self._rows
 
 
@@ -234,7 +234,7 @@ class StopAtRows(threading.Event):
 def test_inside_a_step_retention_and_lag_know_the_batches_that_are_delivered_as_a_whole(
     offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """The first step has the batches 1 to 4 and four rows, the second the batches 5 and 6 and two."""
+    """The first step has batches 1 to 4 with four rows, the second batches 5 and 6 with two rows."""
     declared = declare(offline, page, holds_rows=timedelta(days=100_000))
     monkeypatch.setattr(page.Folder, "transaction_rows", 1)
     root = offline.folders.root
@@ -267,7 +267,7 @@ def test_inside_a_step_retention_and_lag_know_the_batches_that_are_delivered_as_
 def test_retention_holds_rows_behind_an_earlier_or_undone_position(
     offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
-    """A position of 0.1.0 may be inside a step; batches before an undone one may count again, and be undelivered."""
+    """A position of 0.1.0 may be inside a step; batches before an undone position may count again, undelivered."""
     declared = declare(offline, page, holds_rows=timedelta(days=100_000))
     root = offline.folders.root
     run(offline, declared)

@@ -1,4 +1,4 @@
-"""Random histories: batches, compactions, rewinds, a promotion; what counts is in the topic once and in order."""
+"""Random histories of batches, compactions, rewinds and a promotion: valid rows are in the topic once, in order."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SHADOW = "adding_shadow"
 
 
 def deliver_and_accept(stream: Rewinding, target: str, *, may_stop: bool = False) -> bool:
-    """Deliver with small writes, perhaps up to a stop inside a step; accept a halt. Returns whether it halted."""
+    """Deliver with small writes, perhaps up to a stop inside a step, and accept a halt. Return whether it halted."""
     rows = stream.choose.choice([1, 3, 100])
     stop = StopAfter(stream.choose.randint(2, 6)) if may_stop and stream.choose.random() < 0.5 else None
     try:
         run_delivery(stream.runs, target, transaction_rows=rows, stop=stop)
     except DeliveryHalted as halted:
-        assert halted.reason is HaltReason.UNDONE, stream.steps  # noqa: PT017  # a history may halt it or not
+        assert halted.reason is HaltReason.UNDONE, stream.steps  # noqa: PT017  # only some histories halt
         run_delivery(stream.runs, target, transaction_rows=rows, accepts=True)
         return True
     return False
 
 
 def check(feed: Feed, runs: LocalRuns, target: str, *, was_accepted: bool) -> None:
-    """Rows of batches that count are in the topic once, in order; the proof agrees."""
+    """Assert that rows of valid batches are in the topic once, in order, and that the proof agrees."""
     head = open_table(runs.folders).base().head
     arrived = read_topic(feed.bootstrap_servers, target, PARTITIONS)
     counting = [each for each in arrived if each.batch <= head.valid_batches.get(each.generation, -1)]
@@ -83,7 +83,7 @@ def test_in_many_histories_with_rewinds_each_row_that_counts_is_delivered_once(
 def test_a_promotion_halts_a_delivery_that_is_ahead_of_it_alone(
     feed: Feed,
     runs: LocalRuns,
-    is_ahead: bool,  # noqa: FBT001  # a case
+    is_ahead: bool,  # noqa: FBT001  # a parameter
 ) -> None:
     target = Feed(feed.bootstrap_servers, f"to_{feed.family}").create("rows", PARTITIONS)
     stream = Rewinding(feed, runs, 5)

@@ -1,4 +1,4 @@
-"""Deliveries to topics of a real broker: each row once, in order, killed at any step; refusals by name."""
+"""Deliveries to topics of a real broker: each row once, in order, killed at any step; named refusals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.usefixtures("source")
 
 @pytest.fixture
 def source(feed: Feed, runs: LocalRuns) -> str:
-    """A topic of two partitions, with the rows of three sessions in two batches."""
+    """A topic of two partitions with the rows of three sessions in two batches."""
     topic = feed.create("values", 2)
     send(feed, topic, "pqr", 4)
     runs.run()
@@ -75,12 +75,12 @@ def source(feed: Feed, runs: LocalRuns) -> str:
 
 @pytest.fixture
 def target(feed: Feed) -> str:
-    """The topic of the rows; no topic of the stream."""
+    """The target topic, which the stream does not read."""
     return create_target(feed)
 
 
 def check(feed: Feed, runs: LocalRuns, target: str) -> None:
-    """The topic has each row of the table once, in order; the proof agrees."""
+    """Assert that the topic has each row of the table once, in order, and that the proof agrees."""
     assert_delivered(read_topic(feed.bootstrap_servers, target, PARTITIONS), read_rows(runs.folders))
     (proof,) = prove(runs, declare(runs.stream, target))
     assert (proof.status, proof.reason) == (InvariantStatus.PROVEN, "")
@@ -167,7 +167,7 @@ def test_a_hundred_random_kills_leave_each_row_once(feed: Feed, runs: LocalRuns,
 
 
 def run_killed(feed: Feed, runs: LocalRuns, target: str, steps: Sequence[tuple[str, int]]) -> list[int]:
-    """Deliveries one after the other, each in a process that dies at a step; their exit codes."""
+    """Run deliveries in sequence, each in a process that dies at a step, and return the exit codes."""
     spelled = ",".join(f"{step}:{writes}" for step, writes in steps)
     place = (feed.bootstrap_servers, str(runs.settings.table_root), feed.pattern, target)
     command = [sys.executable, "-m", "tests.features.delivery.killed_delivery", *place, spelled]
@@ -184,7 +184,7 @@ def kill_at(feed: Feed, runs: LocalRuns, target: str, step: str, writes: int) ->
 def start_child(
     feed: Feed, runs: LocalRuns, target: str, step: str, writes: int, gate: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """A delivery in a process, which dies or waits at a step."""
+    """Start a delivery in a process that dies or waits at a step."""
     place = (feed.bootstrap_servers, str(runs.settings.table_root), feed.pattern, target)
     command = [sys.executable, "-m", "tests.features.delivery.killed_delivery", *place, step, str(writes)]
     return subprocess.Popen([*command, *([str(gate)] if gate else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -220,7 +220,7 @@ def test_the_first_of_two_claims_can_write_no_more(runs: LocalRuns, target: str)
 def test_an_unknown_outcome_of_a_commit_is_settled_by_the_token(
     feed: Feed, runs: LocalRuns, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = KafkaConnection._commit  # noqa: SLF001  # its answer is lost
+    commit = KafkaConnection._commit  # noqa: SLF001  # its response is lost
     lost = [False, True, False, True]
 
     def lose_answer(self: KafkaConnection) -> None:
@@ -388,7 +388,7 @@ def test_the_proof_finds_rows_that_are_missing_changed_or_of_others(
 
 
 def damage(encode_all: Callable[..., Iterator[OutgoingMessage]]) -> Callable[..., Iterator[OutgoingMessage]]:
-    """Another value for the third row, and another identity for the fifth."""
+    """Change the value of the third row and the identity of the fifth row."""
     count = itertools.count(1)
 
     def call(self: object, rows: object) -> Iterator[OutgoingMessage]:
@@ -417,7 +417,7 @@ def test_an_open_transaction_of_another_delivery_delays_the_read_of_the_token(
     send(feed, source, "pqr", 2, first=9)
     runs.run()
     release = threading.Timer(2.0, other.commit_transaction)
-    # its tokens are behind the open transaction: they are committed, and no consumer may read them
+    # the tokens behind the open transaction are committed, but a consumer cannot read them
     declared = declare(runs.stream, target)
     connection = claim_without_reading(declared, runs)
     connection.close()
@@ -428,7 +428,7 @@ def test_an_open_transaction_of_another_delivery_delays_the_read_of_the_token(
 
 
 def claim_without_reading(declared: DeclaredDelivery, runs: LocalRuns) -> KafkaConnection:
-    """A claim of before the other transaction, which writes behind it."""
+    """Deliver with a claim that ignores the open transaction, and return the connection."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "lockstep.features.delivery.kafka_tokens.TokenTopic.read_settled", lambda self: self.read_newest()

@@ -1,4 +1,4 @@
-"""Messages that are encoded together are those that are encoded one by one."""
+"""Messages encoded together equal messages encoded one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Value(msgspec.Struct):
 
 
 def list_rows() -> list[DeliveredRow]:
-    """Rows of two batches and partitions, with texts that JSON escapes."""
+    """Return rows of two batches and partitions, with texts that JSON escapes."""
     rows = list[DeliveredRow]()
     for number in range(40):
         row = make_row(Value(f"line {number}\n\r\u2028", number or None), number, 1 + number // 20, f"s{number % 7}")

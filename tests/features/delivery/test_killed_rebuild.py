@@ -1,4 +1,4 @@
-"""A rebuild that is killed is named by status and start, and ended by the next rebuild."""
+"""A killed rebuild is named by status and start, and completed by the next rebuild."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Offline:
-    """The tables of a stream with four batches and four rows."""
+    """Tables of a stream with four batches and four rows."""
     made = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
     made.run(*script())
@@ -73,14 +73,14 @@ class Killed:
         return run_delivery(self.declared, self.settings, stop=threading.Event()).rows
 
     def kill(self, *steps: str, replaces: bool) -> None:
-        """Rebuild, and die at each step."""
+        """Rebuild and die at each step."""
         arguments = (str(self._offline.root), self._kind, "yes" if replaces else "", ",".join(steps))
         command = [sys.executable, "-m", "tests.features.delivery.killed_rebuild", *arguments]
         done = subprocess.run(command, check=True, timeout=150, stdout=subprocess.PIPE, text=True)
         assert done.stdout.split() == ["-9"] * len(steps)
 
     def resume(self, method: RebuildMethod) -> TargetRebuilt:
-        """End it without its options, after status and start have named it."""
+        """Complete the rebuild without its options, after status and start have named it."""
         assert "a rebuild that has not ended" in plan_delivery(self.declared, self.root).next_run
         with pytest.raises(TargetRefused, match="has not ended") as refused:
             start_delivery(self.root, self.name, 0)
@@ -114,7 +114,7 @@ def test_a_killed_retraction_is_ended_also_if_it_was_done(
     killed = Killed(offline, "appended")
     killed.deliver()
     rewind(offline, 2)
-    left = [row["_number"] for row in read_rows(url) if row["_batch"] <= 2]  # the rewind
+    left = [row["_number"] for row in read_rows(url) if row["_batch"] <= 2]  # the batches before the rewind
     killed.kill(step, replaces=False)
     assert killed.resume(RebuildMethod.RETRACT).deleted == (4 - len(left) if step == "ordered" else 0)
     assert [row["_number"] for row in read_rows(url)] == left

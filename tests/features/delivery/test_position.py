@@ -1,4 +1,4 @@
-"""What changes the past of a table, cell by cell: a delivery continues, or halts by name."""
+"""Changes of the past of a table, cell by cell: a delivery continues, or halts with a reason."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LAST = RowIdentity("id", 0, 5, 0)
 
 
 def token_at(batch: int, head: Head = TABLE, generation: int = 1) -> DeliveryToken:
-    """A position between two steps."""
+    """Return a position between two steps."""
     delivery = Delivery(name="moves", target=KafkaTopic(topic="moves"))
     first = make_first_token(delivery, "s", VersionRead(Base(7, head), "entry"))
     return move_token(first, batch, generation)
 
 
 def rewound(to: int, batch: int = 25, *, head: Head = TABLE) -> Head:
-    """The head after a rewind, and some batches."""
+    """Return the head after a rewind and some batches."""
     lineage = (*(each for each in head.lineage if each.last_batch <= to), Lineage(head.generation, to))
     return replace(head, generation=head.generation + 1, lineage=lineage, batch=batch)
 

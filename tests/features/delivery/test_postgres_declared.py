@@ -1,4 +1,4 @@
-"""Wrong tables of Postgres are refused when they are declared; equal values have one form in a proof."""
+"""Wrong Postgres tables are refused at their declaration; equal values have one form in a proof."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_rows_that_do_not_fit_their_table_are_refused_when_declared(options: dic
 
 
 def untyped(row: Row, origin: RowSource) -> Any:
-    """A function that names no Struct as its result."""
+    """A function without a Struct as its return type."""
     del origin
     return row
 

@@ -1,4 +1,4 @@
-"""Deliveries to tables of a real Postgres: each row once, or the last of each key, killed at any step."""
+"""Deliveries to tables of a real Postgres: each row once, or the last row of each key, killed at any step."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty database, which the deliveries of a test use."""
+    """An empty database for the deliveries of a test."""
     made = postgres.make_database("delivered")
     monkeypatch.setenv(VARIABLE, made)
     return made
@@ -100,7 +100,7 @@ def url(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Offline:
-    """The tables of a stream with four batches and four rows."""
+    """Tables of a stream with four batches and four rows."""
     made = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
     made.run(*script())
@@ -108,7 +108,7 @@ def offline(tmp_path: Path) -> Offline:
 
 
 def make_batches(seed: int, batches: int = 5) -> list[dict[str, list[Sent]]]:
-    """Batches of updates of a few sessions in two topics: names change and go again and again."""
+    """Return batches of updates of three sessions in two topics: names change and are removed repeatedly."""
     chosen = random.Random(seed)  # noqa: S311  # no secret
     sequences = dict[str, int]()
     made = list[dict[str, list[Sent]]]()
@@ -126,7 +126,7 @@ def make_batches(seed: int, batches: int = 5) -> list[dict[str, list[Sent]]]:
 
 
 def read_current(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], int]:
-    """The last value of each session and name, by the appended rows in the order of their batches."""
+    """Return the last value by session and name, from the appended rows in the order of their batches."""
     current = dict[tuple[str, str], int]()
     order = ("_batch", "_topic_id", "_partition", "_emit_offset", "_row")
     for row in sorted(rows, key=lambda each: tuple(each[name] for name in order)):
@@ -164,7 +164,7 @@ def test_rows_are_appended_once_and_keys_have_their_last_row(url: str, tmp_path:
 
 
 def test_a_key_of_two_topics_has_the_row_of_the_later_batch(url: str, tmp_path: Path) -> None:
-    """In one transaction of both batches the rows of the first topic would precede those of the second."""
+    """In one transaction with both batches, rows of the first topic would precede rows of the second."""
     offline = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
     earlier = [("q", message(Kind.SNAPSHOT, 1, x=1)), ("q", message(Kind.UPDATE, 2, x=1))]
@@ -222,7 +222,7 @@ class Writing:
 
 @pytest.fixture
 def token(offline: Offline) -> DeliveryToken:
-    """A token of the stream, of another delivery."""
+    """A token of the stream, made by another delivery."""
     other = declare(offline, "other", name="other", first_rows=FirstRows.NEW)
     deliver(offline, other)
     connection = open_target(other, Settings())
@@ -338,7 +338,7 @@ def test_a_delivery_that_is_killed_at_any_step_is_continued(url: str, offline: O
 
 
 def make_later(batches: int, session: str = "later") -> list[dict[str, list[Sent]]]:
-    """Batches of a session with two rows each, after those of the script."""
+    """Return batches of a session with two rows each, to follow the script."""
     made = list[dict[str, list[Sent]]]()
     for number in range(batches):
         sent = [(session, message(Kind.SNAPSHOT, 1, x=1))] if not number else []
@@ -348,14 +348,14 @@ def make_later(batches: int, session: str = "later") -> list[dict[str, list[Sent
 
 
 def start_children(offline: Offline, kind: str, steps: Sequence[tuple[str, int]], gate: str = "") -> Popen[bytes]:
-    """Deliveries one after the other, each in a process that dies or waits at a step."""
+    """Run deliveries in sequence, each in a process that dies or waits at a step."""
     spelled = ",".join(f"{step}:{writes}" for step, writes in steps)
     command = [sys.executable, "-m", "tests.features.delivery.killed_postgres", str(offline.root), kind, spelled, gate]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def run_children(offline: Offline, steps: Sequence[tuple[str, int]], kind: str = "appended") -> list[int]:
-    """The exit codes of the deliveries."""
+    """Return the exit codes of the deliveries."""
     with start_children(offline, kind, steps) as children:
         output, errors = children.communicate(timeout=600)
     assert children.returncode == 0, errors.decode()

@@ -1,4 +1,4 @@
-"""Values in Avro are read as they were by readers of the schema, and values that it cannot hold are refused."""
+"""Readers of the Avro schema read the encoded values unchanged; values outside the schema are refused."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ READ = Connected(Avro(), InMemory((avro(make_avro_schema(Everything)),))).build(
 
 @given(VALUES)
 def test_a_message_is_read_by_its_schema_as_the_value_that_was_encoded(value: Everything) -> None:
-    """By lockstep's own reader, which shares no code with the writer."""
+    """Read by lockstep's reader, which shares no code with the writer."""
     assert READ(EVERYTHING.encode(value)) == value
 
 
 def make(**changes: Any) -> Everything:
-    """A value of all fields, with changes that no type check sees."""
+    """Return a value of all fields with changes that bypass type checks."""
     fields: dict[str, Any] = {
         "text": "t",
         "raw": b"r",
@@ -214,7 +214,7 @@ def test_readers_of_a_later_schema_have_the_defaults_of_new_fields() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"\x01", b"\x01\x02\x03\x04", b"\x01\x00\x00\x00\x65", b"\x00\x00"])
 def test_a_message_that_lost_its_frame_is_not_equal_to_one_that_has_it(damage: bytes) -> None:
-    """The proof leaves out the id, which may be another, and nothing else."""
+    """The proof ignores only the schema id, which may differ."""
     message = EVERYTHING.encode(make())
     cleared = EVERYTHING.clear_id(message)
     assert EVERYTHING.clear_id(b"\x00\x00\x00\x00\x07" + message[5:]) == cleared
@@ -222,7 +222,7 @@ def test_a_message_that_lost_its_frame_is_not_equal_to_one_that_has_it(damage: b
 
 
 class Odd(msgspec.Struct):
-    """Defaults of other types than their fields, and those that change."""
+    """Defaults of other types than their fields, and defaults that change."""
 
     amount: Amount = 0  # type: ignore[assignment]  # the case: of another type
     flag: bool = 0  # type: ignore[assignment]  # the case: of another type

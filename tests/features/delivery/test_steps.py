@@ -1,4 +1,4 @@
-"""The rows of batches are found by the ranges of the ledger, in any files."""
+"""The ranges of the ledger find the rows of batches in any files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOPICS = ("kept.one", "kept.two", "kept.three")
 
 
 def make_batches(seed: int) -> list[dict[str, list[Sent]]]:
-    """Batches of updates of some sessions in some topics; a few are empty."""
+    """Return batches of updates of some sessions in some topics; some are empty."""
     chosen = random.Random(seed)  # noqa: S311  # no secret
     sequences = dict[tuple[str, str], int]()
     batches = list[dict[str, list[Sent]]]()
@@ -55,7 +55,7 @@ def make_batches(seed: int) -> list[dict[str, list[Sent]]]:
 
 @pytest.fixture(params=[*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
 def offline(request: pytest.FixtureRequest, tmp_path: Path) -> Offline:
-    """A table of random batches, of which each run has some; `batch_of` knows the batch of each row."""
+    """A table of random batches, one per run; `batch_of` has the batch of each row."""
     made = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
     batch_of.clear()
@@ -77,7 +77,7 @@ def list_identities(offline: Offline) -> list[Identity]:
 def read_origins(
     snapshot: TableSnapshot, decoder: RowDecoder, step: Step, after: tuple[TopicIdPartition, RowPlace] | None = None
 ) -> list[RowSource]:
-    """The origins of the rows of a step."""
+    """Return the origins of the rows of a step."""
     origins = list[RowSource]()
     for placed in snapshot.read_rows(step, after):
         origins += decoder.decode(placed)[1]
@@ -85,7 +85,7 @@ def read_origins(
 
 
 def read_all(offline: Offline, after: int = 0) -> Iterator[list[tuple[Identity, int]]]:
-    """Identity and batch of the rows of each step."""
+    """Return identity and batch of the rows of each step."""
     base = open_table(offline.folders).base()
     snapshot = TableSnapshot(offline.folders, base)
     decoder = RowDecoder(offline.stream.types.row)
@@ -139,7 +139,7 @@ def test_small_slices_and_a_small_cache_read_the_same(offline: Offline, monkeypa
 
 
 class Validated(msgspec.Struct, kw_only=True):
-    """The fields of the stream's row; its rows are not made by position."""
+    """The fields of the stream's row, which are keyword-only: its rows are validated."""
 
     name: str
     value: int

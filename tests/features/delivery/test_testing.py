@@ -1,4 +1,4 @@
-"""`lockstep.testing.choose_rows` makes the rows that a delivery writes, without a table and a target."""
+"""`lockstep.testing.choose_rows` returns the rows that a delivery writes, without a table and a target."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TARGET = KafkaTopic(topic="alerts")
 
 
 def is_x(row: Row, origin: RowSource) -> bool:
-    """The rows of one name and sequence."""
+    """Select the rows of one name and sequence."""
     return row.name == "x" and origin.sequence == 2
 
 
 def is_wrong(row: Row, origin: RowSource) -> bool:
-    """Fails."""
+    """Raise ValueError."""
     raise ValueError(f"{row.name} of {origin.session}")
 
 

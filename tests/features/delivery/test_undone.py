@@ -1,4 +1,4 @@
-"""Random histories of a table without files: no row is delivered twice, also if batches count again."""
+"""Random histories of a table without files: a row is never delivered twice, even if batches count again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS = 3
 HISTORIES = 500
 EVENTS = 40
 DEAD_EVERY = 20
-"""One of so many rows cannot be delivered."""
+"""One row in this many cannot be delivered."""
 DELIVERY = Delivery(name="moves", target=KafkaTopic(topic="moves"))
 
 
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class History:
-    """A table, and a delivery of its rows that may stop after any row."""
+    """A table and a delivery of its rows, which may stop after any row."""
 
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)  # noqa: S311  # no secret
@@ -51,7 +51,7 @@ class History:
         self.target = list[Row]()
 
     def write(self) -> None:
-        """A batch with rows of some partitions."""
+        """Commit a batch with rows of some partitions."""
         batch = self.head.batch + 1
         ends = list(self.ends[self.head.batch])
         written = list[Row]()
@@ -65,7 +65,7 @@ class History:
         self.commit(replace(self.head, batch=batch))
 
     def rewind(self) -> None:
-        """Go back to a batch that counts or was undone."""
+        """Rewind to a batch that counts or was undone."""
         target = self.heads[self.choose.choice([each for each in self.heads if each >= self.floor])]
         if target.batch == self.head.batch:
             return
@@ -80,19 +80,19 @@ class History:
         )
 
     def raise_floor(self) -> None:
-        """No rewind may return to undone batches."""
+        """Raise the floor: a rewind can no longer return to undone batches."""
         self.floor = self.head.batch
         self.commit(replace(self.head, rewinds=()))
 
     def drop(self) -> None:
-        """Retention: the rows of the oldest batches are gone, and no rewind may return to before them."""
+        """Drop the rows of the oldest batches; a rewind can no longer return to before them."""
         dropped = self.choose.choice([self.dropped, *self.list_batches(self.dropped, self.head.batch)])
         self.floor = max(self.floor, dropped)
         self.commit(replace(self.head, retention=Retention("2026-01-01T00", dropped, 1.0, "old")))
 
     @property
     def dropped(self) -> int:
-        """Retention has dropped the rows of batches up to this number."""
+        """Return the last batch whose rows retention has dropped."""
         return 0 if self.head.retention is None else self.head.retention.batch
 
     def commit(self, head: Head) -> None:
@@ -100,7 +100,7 @@ class History:
         self.heads[head.batch] = head
 
     def list_batches(self, after: int, until: int) -> list[int]:
-        """The batches that count."""
+        """List the batches that count."""
         valid = self.head.valid_batches
         return [each for each in range(after + 1, until + 1) if self.counts(each, valid)]
 
@@ -108,7 +108,7 @@ class History:
         return batch <= valid.get(self.heads[batch].generation, -1)
 
     def deliver(self, rows: int) -> None:
-        """Deliver so many rows, as a claim does: a step of some batches, in the order of identity."""
+        """Deliver a number of rows as a claim does: a step of some batches, ordered by identity."""
         read = VersionRead(Base(0, self.head), "")
         token = make_first_token(DELIVERY, "s", read) if self.token is None else self.token
         while (halt := find_halt(token, self.head, "")) is not None:
@@ -154,7 +154,7 @@ class History:
         return [row for row in self.target if self.counts(row.batch, valid)]
 
     def step(self) -> None:
-        """A random event."""
+        """Apply a random event."""
         event = self.choose.choice("wwwwwrrrdddddfxo")
         if event == "w":
             self.write()
@@ -170,9 +170,9 @@ class History:
             self.raise_floor()
 
     def check(self) -> None:
-        """Each row that counts and was not dropped is in the target once, in order, or a dead letter.
+        """Check that each valid row that was not dropped is in the target once, in order, or a dead letter.
 
-        No other row is there twice.
+        No other row may be there twice.
         """
         self.deliver(100_000)
         assert self.token is not None
@@ -201,7 +201,7 @@ def test_in_random_histories_no_row_is_delivered_twice() -> None:
 
 
 def test_batches_that_count_again_are_not_delivered_again() -> None:
-    """Delivered: batches 1 to 10; undone after 5, accepted; batches of generation 2; then 10 counts again."""
+    """Batches 1 to 10 are delivered, 6 to 10 undone and accepted; after generation 2, batch 10 counts again."""
     first = Head(stream="s", cluster_id="c", table_id="t", batch=10, epoch=1)
     token = move_token(make_first_token(DELIVERY, "s", VersionRead(Base(0, first), "")), 10, 1)
     second = replace(first, generation=2, lineage=(Lineage(1, 5),), batch=20, rewinds=(Rewind(11, 11, 5, 10, ""),))
@@ -227,7 +227,7 @@ def test_a_token_of_an_earlier_release_has_no_undone_rows() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_undone_rows_are_forgotten_if_no_rewind_can_return_to_them(keeps: bool) -> None:  # noqa: FBT001  # a case
+def test_undone_rows_are_forgotten_if_no_rewind_can_return_to_them(keeps: bool) -> None:  # noqa: FBT001  # a parameter
     head = Head(stream="s", cluster_id="c", table_id="t", generation=2, lineage=(Lineage(1, 5),), batch=20, epoch=1)
     head = replace(head, rewinds=(Rewind(11, 11, 5, 10, ""),) if keeps else ())
     first = make_first_token(DELIVERY, "s", VersionRead(Base(0, head), ""))

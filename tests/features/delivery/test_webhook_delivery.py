@@ -94,7 +94,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @pytest.fixture
 def offline(receiver: Receiver, tmp_path: Path) -> Offline:
-    """The tables of a stream with four batches and four rows."""
+    """Tables of a stream with four batches and four rows."""
     del receiver
     made = Offline(keeping(), tmp_path)
     (tmp_path / "tables").mkdir()
@@ -103,7 +103,7 @@ def offline(receiver: Receiver, tmp_path: Path) -> Offline:
 
 
 def read_expected(offline: Offline) -> dict[str, dict[str, Any]]:
-    """Each row of the table by its id."""
+    """Return each row of the table by its id."""
     table_id = open_table(offline.folders).base().head.table_id
     names = ("_topic_id", "_partition", "_emit_offset", "_row")
     expected = dict[str, dict[str, Any]]()
@@ -119,7 +119,7 @@ def _choose_fields(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_received(receiver: Receiver, offline: Offline) -> None:
-    """The first arrivals of all rows: each row of the table, in order by source partition."""
+    """Assert that the first arrivals are the rows of the table, ordered by source partition."""
     expected = read_expected(offline)
     first = {row["id"]: row for row in reversed(receiver.list_accepted())}
     assert {name: _choose_fields(row) for name, row in first.items()} == expected
@@ -141,13 +141,13 @@ def test_each_row_arrives_with_its_id_in_order_and_once_without_a_failure(receiv
 
 
 def run_killed(offline: Offline, steps: list[str]) -> None:
-    """Run the delivery once for each step, and kill it there."""
+    """Run the delivery once per step, and kill it there."""
     command = [sys.executable, "-m", "tests.features.delivery.killed_webhook", str(offline.root), ",".join(steps)]
     subprocess.run(command, check=True, timeout=100, stdout=subprocess.PIPE)
 
 
 def assert_repeated(receiver: Receiver, repeated: int) -> None:
-    """So many rows arrived again, with the keys of their first requests."""
+    """Assert the number of repeated rows, each with the key of its first request."""
     ids = receiver.list_ids()
     assert len(ids) - len(set(ids)) == repeated
     keys = {each.key: each.ids for each in receiver.arrivals}
@@ -155,7 +155,7 @@ def assert_repeated(receiver: Receiver, repeated: int) -> None:
 
 
 def test_a_kill_repeats_rows_with_the_same_ids_and_loses_none(receiver: Receiver, offline: Offline) -> None:
-    """The first and the third row are accepted, and their token is not written."""
+    """The first and the third row are accepted, but their token is not written."""
     run_killed(offline, ["claimed:1", "accepted:1", "written:2", "accepted:2", "written:2", "position:1"])
     assert deliver(offline, declare(offline)).rows == 0
     assert_received(receiver, offline)
@@ -274,7 +274,7 @@ def test_an_answer_about_address_or_rights_makes_no_dead_letter(
 
 
 def refuse_name(handler: Handler, arrival: Arrival) -> None:
-    """Refuse a request with a row of a name."""
+    """Refuse requests with a row of one name."""
     handler.answer(arrival, 422 if any(row["value"]["name"] == "z" for row in arrival.rows) else 200)
 
 
@@ -292,7 +292,7 @@ def test_a_refused_row_halts_and_accepted_rows_are_not_sent_again(receiver: Rece
 
 
 def deliver_step(declared: DeclaredDelivery, root: Path, rows: list[DeliveredRow]) -> list[DeliveredRow]:
-    """Write the rows of a step, three at a time, as a claim does. Returns those that are left after a failure."""
+    """Write the rows of a step in threes, as a claim does. Return the rows left after a failure."""
     connection = open_target(declared, Settings(table_root=root))
     read = VersionRead(Base(0, Head(stream="s", cluster_id="c", table_id="t", epoch=1)), "")
     token = make_first_token(declared.delivery, "s", read) if connection.token is None else connection.token
@@ -308,11 +308,11 @@ def deliver_step(declared: DeclaredDelivery, root: Path, rows: list[DeliveredRow
 def test_accepted_rows_are_not_sent_again_behind_the_rows_of_further_batches(
     receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Until a write has succeeded, each run makes a step of all batches: new rows may precede accepted ones."""
+    """Until a write succeeds, each run plans a step of all batches: new rows may precede accepted rows."""
     chosen = random.Random(1)  # noqa: S311  # no secret
     answers = itertools.repeat(204)
     receiver.behave = lambda handler, arrival: handler.answer(arrival, next(answers, 503))
-    declared = declare(Offline(keeping(), tmp_path), request_bytes=400)  # a request for each row
+    declared = declare(Offline(keeping(), tmp_path), request_bytes=400)  # one request per row
     kept = set[str]()
     later = list[DeliveredRow]()
     step = list[DeliveredRow]()
@@ -374,7 +374,7 @@ def test_a_rebuild_that_does_not_end_keeps_position_and_dead_letters(receiver: R
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """A proxy that connects nobody."""
+    """A proxy that refuses every tunnel."""
 
     status = 407
 
@@ -384,7 +384,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -418,7 +418,7 @@ def test_a_proxy_that_refuses_the_tunnel_refuses_the_run_and_no_row(
 
 
 def to_large(row: Row, origin: RowSource) -> Row:
-    """A name that is larger than a request, for one row."""
+    """Make the name of one row larger than a request."""
     del origin
     return Row(row.name * 3_000 if row.name == "z" else row.name, row.value, row.total)
 
@@ -466,7 +466,7 @@ def test_a_newer_claim_fences_an_earlier_one_and_keeps_the_position(receiver: Re
 def test_a_request_that_connects_after_its_time_limit_sends_nothing(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for its answer: the rows would be sent again at each attempt."""
+    """Its response would be ignored: each attempt would send the rows again."""
     connect = socket.create_connection
 
     def connect_late(*arguments: Any, **options: Any) -> socket.socket:
@@ -613,20 +613,20 @@ class Noted(msgspec.Struct):
 
 
 class Alert(msgspec.Struct):
-    """A row, and the rules that it violates."""
+    """A row and the rules that it violates."""
 
     rules: list[str]
     row: Row
 
 
 def is_violation(row: Row, origin: RowSource) -> bool:
-    """Whether a row violates a rule."""
+    """Select rows that violate a rule."""
     del origin
     return bool(list_violated(RULES[:2], row))
 
 
 def to_alert(row: Row, origin: RowSource) -> Alert:
-    """The row with its rules."""
+    """Return the row with its rules."""
     del origin
     return Alert(list_violated(RULES[:2], row), row)
 
