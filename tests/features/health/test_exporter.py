@@ -1,4 +1,4 @@
-"""The exporter, scraped over HTTP: real Kafka, real tables, a stream that never ran, one whose Kafka is gone."""
+"""The exporter, scraped over HTTP: real Kafka and tables, a stream that never ran, and a stream without Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own, for one call
+import yaml  # type: ignore[import-untyped]  # its stubs are a separate package
 from prometheus_client.parser import text_string_to_metric_families
 
 from lockstep import Every
@@ -58,7 +58,7 @@ Samples = dict[tuple[str, ...], float]
 
 @contextmanager
 def exporting(collector: HealthCollector) -> Iterator[str]:
-    """The address of an exporter, while it serves."""
+    """Run an exporter and return its address."""
     server = start_exporter(collector, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.server_port}/metrics"
@@ -68,7 +68,7 @@ def exporting(collector: HealthCollector) -> Iterator[str]:
 
 
 def scrape(address: str) -> Samples:
-    """Each sample by its name, its stream and the value of its other label."""
+    """Return each sample by its name, its stream and the value of its other label."""
     with urlopen(address, timeout=30) as answer:  # noqa: S310  # loopback
         families = text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in families for sample in family.samples]
@@ -89,7 +89,7 @@ def test_every_stream_is_reported_whether_it_lives_or_not(feed: Feed, runs: Loca
     with exporting(HealthCollector([runs.stream, never], runs.settings)) as address:
         found = scrape(address)
         feed.append(late, [ProducerRecord("s", update(4, a=1))])
-        assert scrape(address) == found  # the same look
+        assert scrape(address) == found  # the same snapshot
 
     assert {
         name: value for (name, *labels), value in found.items() if labels == ["never"] and "scrape" not in name
@@ -198,4 +198,4 @@ def test_the_dashboard_and_the_example_for_prometheus_name_what_there_is() -> No
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus-alerts.yml").read_text())["groups"][0]["rules"]
     assert {name for rule in rules for name in re.findall(r"lockstep_\w+", rule["expr"])} <= NAMES
     assert example["rule_files"] == ["prometheus-alerts.yml"]
-    assert len(AlarmKind) < 20  # each is a series of each stream
+    assert len(AlarmKind) < 20  # each kind is a series per stream

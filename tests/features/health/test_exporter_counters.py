@@ -1,4 +1,4 @@
-"""Counters of the exporter: they count from its start, and neither a rewind nor a forgotten partition lowers them."""
+"""Counters of the exporter count from its start; a rewind or a forgotten partition never lowers them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which alarms are announced, and when the check is evaluated: from looks alone."""
+"""Announced alarms and evaluations of the check, decided from snapshots alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def look(*alarms: Alarm, **changes: object) -> HealthSnapshot:
 
 
 def decide(*looks: HealthSnapshot, seconds: float = 30.0) -> list[HealthDecision]:
-    """Decisions of consecutive looks."""
+    """Return the decisions of consecutive snapshots."""
     cursor, found = HealthCursor(), list[HealthDecision]()
     for number, each in enumerate(looks):
         found.append(decide_health(each, cursor, NOW + number * seconds))
@@ -104,7 +104,7 @@ def test_an_alarm_that_cannot_be_judged_stays_as_it_was() -> None:
 
 
 def test_an_alarm_of_an_extension_stays_while_any_fact_is_unknown() -> None:
-    """Nobody knows which facts it needs: with one of them unknown its silence means nothing."""
+    """The facts that it needs are unknown: if any fact is missing, its absence proves nothing."""
     own = msgspec.structs.replace(HEADROOM, kind="margins.backlog")
     blind = look(unknown=(AlarmKind.HEADROOM,))
     decisions = decide(look(own), look(own), blind, blind, look())
@@ -157,7 +157,7 @@ def test_an_outage_that_was_asked_about_twice_is_announced_by_one_look() -> None
 
 
 class Taker(AlarmWebhook):
-    """A webhook that takes what it is told to take."""
+    """A webhook that accepts notifications as a test sets it."""
 
     def __init__(self, takes: Iterator[bool]) -> None:
         super().__init__("env:X")
@@ -179,7 +179,7 @@ class Taker(AlarmWebhook):
 def test_an_outage_is_told_once_however_many_streams_it_stops(
     streams: int, outages: int, severities: list[AlarmSeverity], takes: list[bool]
 ) -> None:
-    """Once for each severity, and its end likewise; what the webhook does not take is sent again."""
+    """Start and end are sent once per severity; a notification that the webhook refuses is sent again."""
     told, webhook = OutageNotes(), Taker(iter(takes))
     for _ in range(outages):
         for event in (BEGAN, ENDED):

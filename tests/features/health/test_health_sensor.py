@@ -1,4 +1,4 @@
-"""The health sensor on a real Dagster instance, with a real Kafka, real tables and a real webhook."""
+"""The health sensor on a real Dagster instance, with real Kafka, tables and webhook."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ VARIABLE, CANARY = "HEALTH_TEST_WEBHOOK", "canary-42"
 
 
 class Watched:
-    """A stream with its health sensor, on an instance of its own."""
+    """A stream with its health sensor on a separate instance."""
 
     def __init__(self, runs: LocalRuns, instance: DagsterInstance, **changed: object) -> None:
         self.runs, self.instance, self.cursor = runs, instance, ""
         self.configure(**changed)
 
     def configure(self, **changed: object) -> None:
-        """The sensor under other settings, as after a reload of the code location."""
+        """Change the settings of the sensor, as a reload of the code location does."""
         settings = self.runs.settings.model_copy(update=changed)
         self.sensor = health_sensor([self.runs.stream], [checks_job(self.runs.stream)], settings)
         self.definitions = Definitions(
@@ -70,7 +70,7 @@ class Watched:
         )
 
     def look(self) -> SensorExecutionData:
-        """One look, whose events the daemon hands to the instance."""
+        """Evaluate the sensor once and report its events to the instance, as the daemon does."""
         repository = self.definitions.get_repository_def()
         context = build_sensor_context(instance=self.instance, cursor=self.cursor, repository_def=repository)
         tick = self.sensor.evaluate_tick(context)
@@ -81,13 +81,13 @@ class Watched:
 
     @property
     def results(self) -> list[AssetCheckExecutionRecord]:
-        """The results of the check that Dagster has, newest first."""
+        """Return the results of the check in Dagster, newest first."""
         key = AssetCheckKey(make_table_key(self.runs.stream), HEALTH)
         return list(self.instance.event_log_storage.get_asset_check_execution_history(key, limit=100))
 
     @property
     def waiting(self) -> int:
-        """How many notifications wait for the webhook."""
+        """Return the number of notifications that wait for the webhook."""
         cursor, warning = HealthCursor.read(read_own(self.cursor))
         assert warning == ""
         return len(cursor.waiting)
@@ -95,14 +95,14 @@ class Watched:
 
 @pytest.fixture
 def watched(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Iterator[Watched]:
-    """A stream that has read its topic, which keeps messages for an hour."""
+    """A stream that has read its topic, whose retention is an hour."""
     feed.send(feed.create("values", config={"retention.ms": str(HOUR * 1000)}), session(2))
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         yield Watched(runs, instance)
 
 
 def let_headroom_shrink(feed: Feed) -> None:
-    """Append a message that retention deletes in five minutes, as the first unread one of a partition."""
+    """Append a message that retention deletes in five minutes, as the first unread message of a partition."""
     late = int((time.time() - 55 * 60) * 1000)
     feed.append(feed.create("late", config={"retention.ms": str(HOUR * 1000)}), [ProducerRecord("t", b"{}", late)])
 
@@ -147,7 +147,7 @@ def test_checks_of_a_table_with_rows_are_requested_until_a_run_has_planned_them(
     assert requests is not None
     (request,) = requests
     assert request.job_name == "adding_checks"
-    assert [result.status for result in watched.results] == [PASSED, PASSED]  # the look gives its own result as well
+    assert [result.status for result in watched.results] == [PASSED, PASSED]  # the sensor also reports its result
     job = watched.definitions.resolve_job_def("adding_checks")
     assert job.tags == MAINTENANCE
     watched.instance.create_run_for_job(job)
@@ -157,7 +157,7 @@ def test_checks_of_a_table_with_rows_are_requested_until_a_run_has_planned_them(
 def test_a_kafka_that_stays_away_is_an_error_of_the_first_look(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon looks every 30 seconds: with two looks an outage was announced after more than a minute."""
+    """With two polls of 30 s each, an outage would be announced after more than a minute."""
     monkeypatch.setattr(watcher, "OUTAGE_SECONDS", 0.1)
     watched.runs.run(trigger=Every(1), stop=stopped_soon())
     watched.look()
@@ -169,7 +169,7 @@ def test_a_kafka_that_stays_away_is_an_error_of_the_first_look(
 
 
 def stopped_soon() -> threading.Event:
-    """A stop a moment after the first batch of a never-ending run."""
+    """Return a stop that is set two seconds after the start of an endless run."""
     stop = threading.Event()
     threading.Timer(2.0, stop.set).start()
     return stop
@@ -243,8 +243,8 @@ class Hook:
     """A webhook on loopback.
 
     Attributes:
-        answers: Status of the next answers; the last one is repeated.
-        bodies: What was received, as sent.
+        answers: Status of the next responses; the last status is repeated.
+        bodies: The accepted request bodies.
     """
 
     def __init__(self) -> None:
@@ -257,7 +257,7 @@ class Hook:
 
     @contextmanager
     def listening(self) -> Iterator[str]:
-        """Its address, while it listens."""
+        """Listen and return the address."""
         hook = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -286,7 +286,7 @@ class Hook:
 def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
     feed: Feed, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Refusals, redirects and a server that is gone stop no look: what was not taken is sent again."""
+    """Refusals, redirects and a missing server stop no poll; unaccepted notifications are sent again."""
     hook, began = Hook(), (NotificationEvent.BEGAN, AlarmKind.HEADROOM, AlarmSeverity.ERROR)
     watched.configure(health=HealthSettings(secrets={"webhook": f"env:{VARIABLE}"}))
     watched.runs.run()
@@ -317,5 +317,5 @@ def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
 
 
 def lift_retention(feed: Feed) -> None:
-    """Delete the message that was about to expire."""
+    """Delete the message that is about to expire."""
     feed.delete(f"{feed.family}.late")

@@ -1,4 +1,4 @@
-"""Notifications to addresses that take nothing: why is said, the address is not."""
+"""Notifications to failing addresses: the problem is reported, the address is not."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_address_that_takes_nothing_is_said_without_it(
 
 
 class SlowReceiver(BaseHTTPRequestHandler):
-    """Takes every notification, after a while."""
+    """Accepts every notification after a delay."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -59,7 +59,7 @@ class SlowReceiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AlarmWebhook]:
 
 
 def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: AlarmWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the tick would be given up, with its cursors: all would be sent again, and again."""
+    """Otherwise the tick would be abandoned with its cursors, and all notifications sent again each time."""
     monkeypatch.setattr(of_webhook, "SENDING_SECONDS_MAX", 0.08)
     assert [slow.send(NOTE) for _ in range(4)] == [True, True, False, False]
     assert slow.problem == "it is slow: 0 s were spent on those before"
@@ -80,7 +80,7 @@ def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: AlarmWebhook, monke
 
 
 class DrippingReceiver(SlowReceiver):
-    """Takes every notification, and says so byte by byte."""
+    """Accepts every notification and responds byte by byte."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))

@@ -1,4 +1,4 @@
-"""A promotion, or a shadow's beginning, that kills its own process at a named moment."""
+"""A promotion, or the start of a shadow, that kills its process at a named moment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BEGINNINGS = ("before its tables", "after its state", "before its commit", "befo
 
 
 def die(*_: Any, **__: Any) -> None:
-    """Nothing in this process hears of it."""
+    """Kill this process without clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_after(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, and the end."""
+    """Wrap a function so that the process dies after the call."""
 
     def called(*arguments: Any, **named: Any) -> None:
         call(*arguments, **named)
@@ -36,7 +36,7 @@ def die_after(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def die_of_promotions(catch_up: Any) -> Any:
-    """When the side tables are brought up to the promotion."""
+    """Die before the side tables are brought up to the promotion."""
     return lambda logs, head: die() if head.promotion is not None else catch_up(logs, head)
 
 
@@ -54,7 +54,7 @@ ARMED: dict[str, tuple[object, str, Callable[[Any], Any]]] = {
 
 
 def main(servers: str, root: str, pattern: str, name: str, moment: str) -> None:
-    """Promote, or begin from batch 1."""
+    """Promote the shadow, or start it from batch 1."""
     runs = LocalRuns(adding(pattern), servers, Path(root))
     where, what, make = ARMED[moment]
     setattr(where, what, make(getattr(where, what)))

@@ -1,4 +1,4 @@
-"""A rewind that kills its own process at a named moment: python -m tests.features.history.killed_rewind ..."""
+"""A rewind that kills its process at a named moment: python -m tests.features.history.killed_rewind ..."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOMENTS = ("before the commit", "inside the commit", "before the side tables", "
 
 
 def die(*_: Any) -> None:
-    """Nothing in this process hears of it."""
+    """Kill this process without clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -40,12 +40,12 @@ def _replace(where: object, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _die_after_rewind(catch_up: Any) -> Any:
-    """When the side tables are brought up to the rewind."""
+    """Die before the side tables are brought up to the rewind."""
     return lambda logs, head: die() if head.is_rewound else catch_up(logs, head)
 
 
 def _die_after_restore(write: Any) -> Any:
-    """After the entry of a rewind was written, before it is synced."""
+    """Die after the entry of a rewind is written and before it is synced."""
 
     def written(path: Path, entry: delta_log.NextEntry, *more: Any) -> Any:
         found = write(path, entry, *more)

@@ -1,4 +1,4 @@
-"""Two streams of the same topics: what the one has and the other has not."""
+"""Differences between two streams of the same topics."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Other(Adding):
-    """From a sequence on: other values, a row less, a row more."""
+    """From a sequence on: another value, a missing row, an added row."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """Rows."""
+        """Emit the changed rows."""
         rows = list(super().on_update(state, message, record))
         if message.seq == 3:
             rows[1].total += 10
@@ -42,10 +42,10 @@ class Other(Adding):
 
 
 class Texts(OtherRows[RetypedReading]):
-    """The totals as texts."""
+    """The fold with totals as texts."""
 
     def row(self, name: str, value: int, total: int) -> RetypedReading:
-        """One."""
+        """Return a row with its total as text."""
         return RetypedReading(name, value, str(total))
 
 
@@ -69,7 +69,7 @@ def test_the_same_fold_under_another_name_is_equal_as_far_as_both_have_read(feed
     found = compared(runs, shadow)
     assert found.is_equal
     assert (found.equal, found.partitions, found.samples) == (10, 1, ())
-    assert found.next_step.startswith("lockstep verify adding, lockstep verify shadow")  # a shadow by its name only
+    assert found.next_step.startswith("lockstep verify adding, lockstep verify shadow")  # a shadow only by its name
 
 
 def test_rows_that_are_missing_added_or_changed_are_counted_and_shown(feed: Feed, runs: LocalRuns) -> None:
@@ -98,7 +98,7 @@ def test_partitions_and_columns_of_one_stream_alone_are_noted(feed: Feed, runs: 
 
 
 def test_a_column_of_another_type_is_noted_and_not_compared(feed: Feed, runs: LocalRuns) -> None:
-    """The engine would find the text "1" and the number 1 equal, and fail at another text."""
+    """The engine would treat the text "1" and the number 1 as equal, and fail on other texts."""
     topic, shadow = feed.create("values"), runs.of(dataclasses.replace(release(feed.pattern, Texts()), name="shadow"))
     feed.send(topic, session(3))
     runs.run()

@@ -1,4 +1,4 @@
-"""The positions after a promotion: topics that stay retired, and messages that the archive would lack. Pure."""
+"""Positions after a promotion: topics that stay retired, and messages missing in the archive. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_archive_would_lack_messages_that_the_stream_has_neither_read_nor_ar
     shadow: dict[TopicIdPartition, tuple[int, int, bool]],
     archived: dict[TopicIdPartition, int | None],
 ) -> None:
-    """The plain table: each offset that the shadow has read."""
+    """Compared with a plain table: each offset that the shadow has read."""
     reached = {
         key: replace(ROW, joined_at=first, until=max(first, until), retired=gone, ending=DELETED if gone else None)
         for key, (first, until, gone) in shadow.items()

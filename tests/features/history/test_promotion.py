@@ -1,4 +1,4 @@
-"""A promotion is one commit: the restored batch, and the files and columns of a shadow; of several at once one wins."""
+"""A promotion is one commit of the restored batch, files and columns of a shadow; of competing promotions one wins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RETAINED = Retention("2025-12-31T23", 1, 1.0, "old rows (a test)")
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> tuple[ProtocolRun, ProtocolRun]:
-    """A stream of four batches of two rows, and a shadow with three."""
+    """A stream of four batches of two rows, and a shadow of three batches."""
     made = []
     for name, batches in (("readings", 4), ("readings_shadow", 3)):
         run = ProtocolRun(folders_in(tmp_path_factory.mktemp(name), name))
@@ -148,7 +148,7 @@ def test_a_promotion_is_the_restored_batch_with_the_rows_of_the_shadow(run: Prot
 
 
 def promoted(run: ProtocolRun, plan: PromotionCommit, **changed: object) -> Head:
-    """The head that a promotion would make of the stream's head with some changes."""
+    """Return the head after a promotion of the stream's head with some changes."""
     base = run.output.base()
     head = msgspec.structs.replace(base.head, **changed)
     return commit_promotion(plan).next_head(Base(version=base.version, head=head))
@@ -165,7 +165,7 @@ def test_a_promotion_into_an_hour_that_was_closed_is_planned_again(run: Protocol
 def test_a_file_that_is_gone_refuses_the_promotion(
     run: ProtocolRun, shadow: ProtocolRun, tmp_path: Path, gone: str
 ) -> None:
-    """No reader could read the table any more."""
+    """Otherwise the table would become unreadable."""
     plan, before = planned(run, shadow), run.output.base()
     if gone == "a copied data file":
         (run.folders.table / plan.files[-1].path).unlink()
@@ -187,7 +187,7 @@ def test_what_retention_dropped_after_the_target_comes_back_with_a_promotion(
 
 
 def test_a_promotion_is_a_rewind_whose_version_stays_loadable(run: ProtocolRun, shadow: ProtocolRun) -> None:
-    """It has files that neither the floor's version nor a later rewind may have."""
+    """It has files that are neither in the floor's version nor in the version of a later rewind."""
     landed = run.output.commit(commit_promotion(planned(run, shadow)))
     assert landed.head.rewinds == (Rewind(8, landed.version, 2, 4, "a fix (a test)"),)
     assert landed.head.kept_versions == {8: landed.version}
@@ -202,7 +202,7 @@ def test_a_halted_stream_that_was_held_stays_held_after_a_promotion(run: Protoco
 def test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream(
     run: ProtocolRun, shadow: ProtocolRun
 ) -> None:
-    """Batch 2 of the shadow is batch 6: those of the stream count up to its batch 4."""
+    """Batch 2 of the shadow becomes batch 6; batches of the stream count up to batch 4."""
     halts, suspends = ViolationPolicy(), ViolationPolicy(suspends=True)
     plan = planned(run, shadow)
     of_shadow = msgspec.structs.replace(
@@ -218,7 +218,7 @@ def test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream(
 def test_a_column_that_the_shadow_got_later_is_absent_up_to_that_batch_of_the_stream(
     run: ProtocolRun, shadow: ProtocolRun
 ) -> None:
-    """Of two new columns one is the shadow's from its beginning, batch 5, and one since its batch 3, which is 7."""
+    """Column `venue` exists since the start of the shadow, batch 5; `later` since its batch 3, now batch 7."""
     later = Field("later", PrimitiveType("string"), metadata={ABSENT_UP_TO: 2})
     run.output.commit(commit_promotion(planned(run, shadow, Field("venue", PrimitiveType("string")), later)))
     fields = {field.name: field.metadata for field in DeltaTable(run.folders.table).schema().fields}
@@ -228,7 +228,7 @@ def test_a_column_that_the_shadow_got_later_is_absent_up_to_that_batch_of_the_st
 def test_a_ledger_that_lacks_a_promotion_is_behind_and_nothing_is_lost(
     run: ProtocolRun, shadow: ProtocolRun, tmp_path: Path
 ) -> None:
-    """As a kill between the commit and the side tables leaves it: a start, a repair or a restore brings it forward."""
+    """A kill between the commit and the side tables: a start, a repair or a restore brings the ledger forward."""
     before, head = run.output.base(), run.output.commit(commit_promotion(planned(run, shadow))).head
     assert find_matching_versions(run.folders).table == before.version
     make_backup(run.folders, tmp_path / "copy")

@@ -1,4 +1,4 @@
-"""A rewind is one commit: a claim, a batch and the restored table; whoever comes between, one wins."""
+"""A rewind is one commit: a claim, a batch and the restored table; of competing commits one wins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PROMOTED_LATER = Promotion(shadow="second", to_batch=2, first=3, batch=4)
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """A run that has committed four batches of two rows."""
+    """A run with four commits of two rows."""
     run = ProtocolRun(folders_in(tmp_path_factory.mktemp("original")))
     run.claim()
     for _ in range(4):
@@ -93,7 +93,7 @@ def test_a_hold_outlives_a_rewind(run: ProtocolRun) -> None:
 def test_a_hold_of_a_halted_stream_outlives_a_rewind_and_nothing_else_does(
     run: ProtocolRun, resumes_as: Desired
 ) -> None:
-    """An operator held the stream while it was halted: the hold was to begin with the resumption."""
+    """An operator held the halted stream: the hold starts with the resumption."""
     finding = Finding(cause="gap", topic="t", topic_id="id", partition=0, offset=4, until=5, session="s")
     rewind = run.prepared_rewind(2)
     halted = msgspec.structs.replace(
@@ -105,7 +105,7 @@ def test_a_hold_of_a_halted_stream_outlives_a_rewind_and_nothing_else_does(
 
 
 def test_a_hold_that_was_released_before_a_rewind_does_not_come_back(run: ProtocolRun) -> None:
-    """It had been the state to resume into; who released it changed the desired state alone."""
+    """A release changes only the desired state, not the state to resume into."""
     released = msgspec.structs.replace(run.head, desired=Desired.BOUNDED, resumes_as=Desired.HELD)
     head = commit_rewind(run.prepared_rewind(2)).next_head(Base(version=9, head=released))
     assert head.desired is Desired.STOPPED
@@ -115,7 +115,7 @@ def test_a_hold_that_was_released_before_a_rewind_does_not_come_back(run: Protoc
 def test_what_retention_dropped_after_the_target_comes_back_with_a_rewind(
     run: ProtocolRun, before: Retention | None, since: Retention | None
 ) -> None:
-    """The rows do: a head that counts them as dropped would have the proof expect none of them."""
+    """The rows return: if the head counted them as dropped, the proof would expect none of them."""
     rewind = run.prepared_rewind(2)
     rewind = msgspec.structs.replace(rewind, target=msgspec.structs.replace(rewind.target, retention=before))
     now = msgspec.structs.replace(run.head, retention=since)
@@ -152,7 +152,7 @@ def test_a_rewind_is_taken_back_by_another_to_a_batch_that_it_undid(run: Protoco
 
 
 def test_a_rewind_forgets_the_generations_that_its_target_did_not_know(run: ProtocolRun) -> None:
-    """Their batches were valid up to the second rewind, and are undone by the third."""
+    """Their batches counted up to the second rewind and are undone by the third."""
     run.rewind(2)
     run.claim()
     run.batch()
@@ -175,7 +175,7 @@ def test_positions_as_of_a_batch_leave_out_what_a_rewind_before_it_undid(run: Pr
 
 
 def test_positions_as_of_a_batch_leave_out_a_partition_that_a_rewind_before_it_undid(run: ProtocolRun) -> None:
-    """Read on from there, it would have no rows of the messages before."""
+    """A read from its undone position would skip the messages before it."""
     row = msgspec.structs.replace(next(iter(ledger.read_positions(run.folders, run.head).values())), batch=5)
     appeared = [row, msgspec.structs.replace(row, partition=1)]
     batch = msgspec.structs.replace(run.prepared(rows=0), ledger=ledger.write_ledger(run.folders.ledger, appeared))
@@ -323,7 +323,7 @@ def test_a_time_of_which_only_the_entry_of_a_savepoint_is_left_names_no_batch(ru
     between, last = at[3], at[5]
     assert between is not None
     assert last is not None
-    for version in (3, 4):  # as housekeeping does around a savepoint of batch 1
+    for version in (3, 4):  # as housekeeping does for a savepoint of batch 1
         delta_log.make_entry_path(folder, version).unlink()
     assert delta_log.find_head_at(folder, between) is None
     found = delta_log.find_head_at(folder, last)

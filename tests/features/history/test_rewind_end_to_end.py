@@ -1,4 +1,4 @@
-"""A stream goes back to an earlier batch on a real broker: what goes, what is read again, what is refused, who dies."""
+"""A stream is rewound to an earlier batch on a real broker: removed rows, repeated reads, refusals, kills."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ ROOT = Path(__file__).parents[3]
 
 
 class Wrong(Adding):
-    """The same fold with a fault: from a sequence on its rows are off by one."""
+    """The same fold with a fault: from a sequence on, its rows are off by one."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """Rows."""
+        """Emit the wrong rows."""
         for row in super().on_update(state, message, record):
             row.value += 1 if message.seq >= 5 else 0
             yield row
@@ -157,7 +157,7 @@ def test_a_target_that_is_none_is_refused_by_name(read_only: LocalRuns, to: str,
 
 @pytest.fixture(scope="module")
 def read_only(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> LocalRuns:
-    """A stream of three batches; for tests that only look."""
+    """A stream of three batches for tests that only read."""
     made = tmp_path_factory.mktemp("read-only")
     platform = platform_in(made, broker)
     read_in_batches(platform.feed, platform.runs, platform.feed.create("values"), session(5))
@@ -196,7 +196,7 @@ def test_messages_that_expired_since_refuse_it_unless_their_loss_is_accepted(
 
 
 def read_forgotten_topic(feed: Feed, runs: LocalRuns) -> str:
-    """A topic that was read in two batches, retired, deleted and forgotten."""
+    """Return a topic that was read in two batches, retired, deleted and forgotten."""
     topic = feed.create("gone")
     read_in_batches(feed, runs, topic, session(3))
     retire_topic(runs.handle, topic, who="ann", why="no longer sent")
@@ -222,7 +222,7 @@ def test_messages_of_a_topic_that_is_forgotten_refuse_it_as_well(feed: Feed, run
 
 
 def test_a_topic_that_is_forgotten_since_stays_retired(feed: Feed, runs: LocalRuns) -> None:
-    """A strict stream would halt for its deletion, which was none."""
+    """If it were not retired, a strict stream would halt for its deletion."""
     runs = runs.tuned(forget_seconds=0.0)
     gone = read_forgotten_topic(feed, runs)
     back(runs, 2)
@@ -232,7 +232,7 @@ def test_a_topic_that_is_forgotten_since_stays_retired(feed: Feed, runs: LocalRu
 
 @pytest.mark.usefixtures("topic")
 def test_a_topic_without_a_message_that_came_and_was_retired_since_stays_retired(feed: Feed, runs: LocalRuns) -> None:
-    """Nothing is lost by its deletion: a strict stream goes on."""
+    """Its deletion loses nothing: a strict stream continues."""
     empty = feed.create("empty")
     runs.run()
     retire_topic(runs.handle, empty, who="ann", why="never used")
@@ -275,7 +275,7 @@ def test_everything_can_be_read_again_from_before_the_first_batch(topic: str, ru
     done = back(runs, 0)
     assert (done.plan.batches, done.plan.rows, done.plan.read_again) == (3, 10, 6)
     (mark,) = named_files(runs.folders.table)
-    assert mark.startswith(f"commit_hour={head_of(runs).hour}/mark-")  # it has no rows
+    assert mark.startswith(f"commit_hour={head_of(runs).hour}/mark-")  # a mark has no rows
     assert DeltaTable(runs.folders.table).to_pyarrow_table().num_rows == 0
     runs.run()
     assert len(runs.rows(topic)) == 10

@@ -1,4 +1,4 @@
-"""The positions after a rewind: what is read again, what is not, and from where. Pure."""
+"""Positions after a rewind: ranges that are read again, and their starts. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rewound(
     now: dict[TopicIdPartition, LedgerRow],
     since: dict[TopicIdPartition, LedgerRow],
 ) -> dict[tuple[str, int], tuple[int, bool]]:
-    """The position of each partition after a rewind, and whether it is retired."""
+    """Return the position of each partition after a rewind, and whether it is retired."""
     rows = make_rewound_rows(held, now, since, {})
     return {(each.topic_id, each.partition): (each.until, each.retired) for each in rows}
 
@@ -51,7 +51,7 @@ def test_a_partition_goes_back_to_its_position_as_of_the_target() -> None:
 
 
 def test_a_topic_that_was_taken_up_since_is_read_again_from_its_first_position() -> None:
-    """From its beginning, an offset that expired since would not be found missing."""
+    """A read from the log start would not notice offsets that expired since."""
     held, since = keyed(row("a", 0, 0, 10)), keyed(row("b", 0, 5, 9), row("b", 1, 0, 3))
     now = keyed(row("a", 0, 0, 10), row("b", 0, 9, 40), row("b", 1, 3, 7))
     assert rewound(held, now, since) == {("id-a", 0): (10, False), ("id-b", 0): (5, False), ("id-b", 1): (0, False)}
@@ -83,7 +83,7 @@ def test_a_topic_that_was_retired_since_stays_retired_unless_it_had_messages() -
 
 @pytest.mark.parametrize(("ending", "cause"), [("deleted", "topic gone"), ("re-created", "topic re-created")])
 def test_the_states_of_a_topic_that_has_ended_since_are_counted_again(ending: str, cause: str) -> None:
-    """If it had ended before the target, they are counted."""
+    """The states of a topic that ended before the target are already counted."""
     held = keyed(row("a", 0, 0, 10), replace(row("b", 0, 0, 10, retired=True), ending=ending))
     now = {key: replace(each, retired=True, ending=ending) for key, each in held.items()}
     (ended, before) = make_rewound_rows(held, now, {}, {})
@@ -92,7 +92,7 @@ def test_the_states_of_a_topic_that_has_ended_since_are_counted_again(ending: st
 
 
 def test_the_last_batch_that_counts_for_both_is_the_target_or_that_before_what_was_undone() -> None:
-    """Batch 4 was undone by a rewind to batch 2, which is batch 5; the target is batch 4, or batch 6."""
+    """Batch 5 is a rewind to batch 2 that undid batch 4. The targets are batch 4 and batch 6."""
     head = Head(stream="s", cluster_id="c", generation=2, lineage=(Lineage(1, 2),), batch=7)
     undone = Head(stream="s", cluster_id="c", generation=1, batch=4)
     counting = Head(stream="s", cluster_id="c", generation=2, lineage=(Lineage(1, 2),), batch=6)

@@ -1,7 +1,7 @@
-"""Random histories of a set of topics, and rewinds: the next run judges the growth that a plain table names.
+"""Random histories of topics and rewinds: the next run reports the growth that a plain table predicts.
 
-It reads each offset that Kafka has lost from the archive, and archives none twice. Runs are those of the engine
-without Kafka and tasks: archive, subscription, audit, ledger rows.
+It reads each offset that Kafka has lost from the archive, and archives no offset twice. A run is the engine's without
+Kafka and tasks: archive, subscription, audit, ledger rows.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 NAMES = ("a", "b")
 EVENTS = st.sampled_from(["create", "grow", "send", "expire", "delete", "re-create", "rewind"])
 STEPS = st.lists(st.tuples(EVENTS, st.sampled_from(NAMES), st.integers(0, 30)), min_size=2, max_size=14)
-"""An event, its topic, and a number: partitions, or the distance of a rewind."""
+"""An event, its topic and a number: a partition count or offset, or the distance of a rewind."""
 Rows = dict[TopicIdPartition, LedgerRow]
 
 
 @dataclass
 class Cluster:
-    """Topics by name: their ids, and the end of each partition."""
+    """Topics by name: their ids and the end of each partition."""
 
     ids: dict[str, str] = field(default_factory=dict)
     ends: dict[str, list[int]] = field(default_factory=dict)
@@ -83,15 +83,15 @@ class Cluster:
 
 @dataclass
 class Model:
-    """A stream whose every batch reads and archives all there is, with the batches that count."""
+    """A stream whose batches read and archive all messages, with the batches that count."""
 
     cluster: Cluster = field(default_factory=Cluster)
     batch: int = 0
     generation: int = 1
     counted: dict[int, Rows] = field(default_factory=dict)
-    """The rows of each batch that counts; each has all partitions."""
+    """The rows of each batch that counts, for all partitions."""
     archived: dict[TopicIdPartition, list[tuple[int, int, int]]] = field(default_factory=dict)
-    """Batch, start and end of all that was archived."""
+    """Batch, start and end of all archived ranges."""
 
     def commit(self, rows: list[LedgerRow]) -> None:
         self.counted[self.batch] = {row.key: row for row in rows}
@@ -117,7 +117,7 @@ class Model:
         return {key: merge_ranges(ranges) for key, ranges in self.archived.items() if key in wanted}
 
     def run(self) -> set[tuple[str, TopicIdPartition]]:
-        """Read all; returns the findings, which were accepted."""
+        """Read all messages. Return the findings, which are accepted."""
         in_kafka = self.cluster.look()
         known = self.known_at(self.batch)
         head = Head(stream="s", cluster_id="cluster", generation=self.generation, batch=self.batch)
@@ -140,7 +140,7 @@ class Model:
         return found
 
     def join(self, seen: ClusterView, known: Rows) -> dict[TopicIdPartition, int]:
-        """Where new topics are joined by a stream that reads from the first offset there is."""
+        """Return the first positions of new topics for a stream that reads from the first available offset."""
         begun = {key.topic_id for key in known}
         new = [each for each in seen.topics.values() if each.topic_id not in begun]
         declared = Topics(pattern="[ab]", start=FirstSnapshot())
@@ -148,7 +148,7 @@ class Model:
         return read_join_offsets(declared, new, seen, asks_nobody, lambda *_: {}, is_first_run=not known)
 
     def read(self, log: ArchivedLog, seen: ClusterView, in_kafka: PartitionOffsets, position: Position) -> None:
-        """Read a partition to its end, from the archive up to the start of the log."""
+        """Read a partition to its end, from the archive up to the log start."""
         is_lost = position.next_offset < in_kafka.start
         until = in_kafka.start if is_lost else in_kafka.high_watermark
         if position.next_offset == until:
@@ -211,7 +211,7 @@ def test_growth_is_judged_after_any_rewind_as_it_was_at_first_and_an_end_is_not_
 ) -> None:
     """Logs that Kafka has shortened are read from the archive, from their first offset on.
 
-    The plain table: how many partitions each topic had when the stream first read it, and each batch.
+    Compared with a plain table: the partition count of each topic at the first read of the stream and at each batch.
     """
     model = Model()
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The deletion of a savepoint: the plan names the loss, and deletes the shown savepoint or nothing."""
+"""The deletion of a savepoint: the plan names the loss; only the planned savepoint is deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "kept"
 
 @pytest.fixture
 def run(tmp_path: Path) -> ProtocolRun:
-    """A run of four batches, with a savepoint of batch 2."""
+    """A run of four batches with a savepoint of batch 2."""
     run = ProtocolRun(folders_in(tmp_path))
     run.claim()
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""A shadow with corrected code begins at a batch of a running stream, and is proven, compared and promoted."""
+"""A shadow with corrected code starts at a batch of a running stream, and is proven, compared and promoted."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ NAME = "adding_shadow"
 
 
 class Wrong(Adding):
-    """The same fold with a fault: from a sequence on its rows are off by one."""
+    """The same fold with a fault: from a sequence on, its rows are off by one."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """Rows."""
+        """Emit the wrong rows."""
         for row in super().on_update(state, message, record):
             row.value += 1 if message.seq >= 3 else 0
             yield row
@@ -99,7 +99,7 @@ def wrong(feed: Feed, runs: LocalRuns) -> LocalRuns:
 
 
 class Text(msgspec.Struct):
-    """A row whose value is of another type."""
+    """A row with a value of another type."""
 
     name: str
     value: str
@@ -107,19 +107,19 @@ class Text(msgspec.Struct):
 
 
 class AsText(Transform[Snapshot | Update, Panel, Text]):
-    """The same fold with such rows."""
+    """The same fold with `Text` rows."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
-        """As there."""
+        """Return the envelope of `Adding`."""
         return Adding().envelope(message, record)
 
     def on_snapshot(self, message: Snapshot | Update, record: Record, previous: Panel | None) -> Panel:
-        """As there."""
+        """Return the state of `Adding`."""
         del record
         return Panel(dict(message.values))
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Text]:
-        """Rows."""
+        """Emit the rows with texts."""
         for row in Adding().on_update(state, message, record):
             yield Text(row.name, str(row.value), row.total)
 
@@ -137,18 +137,18 @@ def promote(runs: LocalRuns, *, accept_behind: bool = False) -> Promoted:
 
 
 def quarantined(runs: LocalRuns) -> list[str]:
-    """All rows of the quarantine, whether they count or were undone."""
+    """Return all rows of the quarantine, undone rows included."""
     return sorted(str(sorted(row.items())) for row in read_table(runs.folders.quarantine).to_pylist())
 
 
 def expected(values: list[bytes], since: int = 0) -> list[tuple[object, ...]]:
-    """The rows of the right fold from an offset on."""
+    """Return the rows of the right fold from an offset on."""
     whole = folded([(offset, "s", value) for offset, value in enumerate(values)])
     return [row for row in whole if int(str(row[0])) >= since]
 
 
 def forget(feed: Feed, runs: LocalRuns, topic: str, *others: LocalRuns) -> None:
-    """A topic is retired and deleted, and forgotten by these runs."""
+    """Retire and delete a topic, and run until these runs have forgotten it."""
     retire_topic(runs.handle, topic, who="ann", why="no longer sent")
     feed.delete(topic)
     for each in others or (runs,):
@@ -158,7 +158,7 @@ def forget(feed: Feed, runs: LocalRuns, topic: str, *others: LocalRuns) -> None:
 
 
 def prove(runs: LocalRuns) -> tuple[str, ...]:
-    """The notes of a proof."""
+    """Assert that the stream is proven and return the notes of the proof."""
     report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
     assert report.status.value == "proven", (report.violations, report.notes)
     return report.notes
@@ -185,7 +185,7 @@ def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: F
     assert "starts too late (after batch 2) or runs other code (lockstep shadow list adding)" in same
     assert sorted(live.rows(topic)) == before
     assert [each.name for each in list_shadows("adding", runs.folders.root)] == [NAME]
-    asked = query_sql(f"SELECT count(*) FROM {NAME}", ["adding"], runs.folders.root, AsOf(), limit=None)  # noqa: S608  # its own name
+    asked = query_sql(f"SELECT count(*) FROM {NAME}", ["adding"], runs.folders.root, AsOf(), limit=None)  # noqa: S608  # its name
     assert asked.rows == [[len(shadow.rows(topic))]]
 
 
@@ -227,7 +227,7 @@ def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_
     live = runs.of(adding(feed.pattern, Ordered(), transform=Wrong()))
 
     def read_with_ghosts(reader: LocalRuns, since: int, until: int) -> None:
-        """A batch for each two messages, with a message of a session that was never opened in each."""
+        """Run a batch for every two messages, each with a message of a session that was never opened."""
         for at in range(since, until, 2):
             feed.send(topic, values[at : at + 2])
             feed.send(topic, [update(1, a=1)], key=f"ghost{at}")
@@ -239,7 +239,7 @@ def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_
     promote(runs)
     read_with_ghosts(runs, 8, 12)
     before, kept = quarantined(runs), list_quarantine(runs.folders, QuarantineFilter())
-    assert (len(before), kept.messages) == (8, 6)  # two were undone by the promotion, and came again with it
+    assert (len(before), kept.messages) == (8, 6)  # the promotion undid two and added them again
     later = msgspec.structs.replace(head_of(runs), hour="2099-01-01T00")
     for _ in range(2):
         compact_side_tables(runs.folders, later)
@@ -247,7 +247,7 @@ def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_
         assert quarantined(runs) == before
         assert list_quarantine(runs.folders, QuarantineFilter()) == kept
         prove(runs)
-        for path in runs.folders.quarantine.rglob("*.parquet"):  # so that the next deletes what it has replaced
+        for path in runs.folders.quarantine.rglob("*.parquet"):  # the next compaction deletes replaced files
             os.utime(path, (0, 0))
     files = {path.name for path in runs.folders.quarantine.rglob("*.parquet")}
     assert files == set(named_files(runs.folders.quarantine))
@@ -271,7 +271,7 @@ def test_a_shadow_that_is_written_between_question_and_answer_is_not_deleted(fee
 
 
 def test_a_promotion_is_of_the_shadow_that_was_shown(feed: Feed, runs: LocalRuns) -> None:
-    """The shadow reads on between question and answer: its later rows are not part of the plan."""
+    """The shadow continues to read after the plan: its later rows are not promoted."""
     topic = feed.create("values")
     values = session(5)
     read_in_batches(feed, runs, topic, values[:4])
@@ -430,7 +430,7 @@ def test_a_rewind_into_a_promotion_names_the_batches_before_and_after_it(feed: F
 
 
 def take_away(path: Path) -> Callable[[], None]:
-    """Let a file be gone; gives what puts it back."""
+    """Move a file aside and return a function that restores it."""
     aside = path.with_name(f"{path.name}.aside")
     path.rename(aside)
 
@@ -442,7 +442,7 @@ def take_away(path: Path) -> Callable[[], None]:
 
 @pytest.mark.fault("F62")
 def test_a_promotion_is_refused_by_name_where_something_is_gone(feed: Feed, runs: LocalRuns) -> None:
-    """Rows or state of the shadow, state of the batch from which it began, messages that only the stream has read."""
+    """Missing rows or state of the shadow, state of its start batch, or messages that only the stream has read."""
     topic, values = feed.create("values"), session(7)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
@@ -469,7 +469,7 @@ def test_a_promotion_is_refused_by_name_where_something_is_gone(feed: Feed, runs
 
 
 def state_file(runs: LocalRuns, batch: int | None = None) -> Path:
-    """The state file that a batch refers to, by default the last one."""
+    """Return the state file of a batch, by default of the last batch."""
     rows = [row for row in read_ledger(runs.folders.ledger) if batch in {None, row.batch} and row.state_file]
     return runs.folders.state / str(rows[-1].state_file)
 
@@ -495,7 +495,7 @@ def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tm
     release_pin(runs.folders, NAME, "ann")
     erase()
     erased = head_of(runs)
-    (tmp_path / "copy").rename(folder)  # a copy of the shadow is put back
+    (tmp_path / "copy").rename(folder)  # a copy of the shadow is restored
     with pytest.raises(Refused, match=r"batch 2 of adding erased a session") as again:
         promote(runs)
     assert [each.kind for each in again.value.obstacles] == [RewindReason.START]
@@ -513,7 +513,7 @@ def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tm
 def test_the_proof_of_a_shadow_reads_the_positions_from_the_newest_full_set_on(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the whole ledger of the stream, which may be years old."""
+    """The whole ledger of the stream may be years old."""
     read_in_batches(feed, runs, feed.create("values"), session(5))
     begin(runs, "2")
     first_read = list[int]()
@@ -544,7 +544,7 @@ def test_the_proof_of_a_shadow_finds_another_state_at_its_start(feed: Feed, runs
 
 @pytest.fixture
 def _own_modules() -> Iterator[None]:
-    """The code of a shadow replaces modules of the same name in its process; here they are those of other tests."""
+    """Restore the modules named `assets` of other tests, which the code of a shadow replaces."""
     modules, path = dict(sys.modules), list(sys.path)
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "assets"]:
@@ -621,7 +621,7 @@ def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalR
 def test_a_shadow_whose_beginning_failed_can_be_dropped_and_nothing_of_it_is_left(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Its copy of the state has all sessions: an erasure would not find it."""
+    """An erasure would not find the sessions in its copy of the state."""
     read_in_batches(feed, runs, feed.create("values"), session(3))
     with monkeypatch.context() as full:
         full.setattr(operation, moment, fail_on_a_full_disk)
@@ -657,7 +657,7 @@ def test_a_deletion_that_ends_before_the_savepoint_is_deleted_is_finished_by_the
 def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows would be there twice: those of the copy, and those of the next run, which reads these messages again."""
+    """Otherwise its rows would be stored twice: by the copy, and by the next run that reads these messages again."""
     topic, values = feed.create("values"), session(9)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
@@ -684,7 +684,7 @@ def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
 def test_a_promotion_on_a_full_disk_does_not_keep_it_full(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """It fails after it has copied the state, after the rows as well, or with its commit."""
+    """It fails after the copy of the state, after the copy of the rows, or at its commit."""
     topic, values = feed.create("values"), session(5)
     read_in_batches(feed, runs, topic, values)
     begin(runs, "1")
@@ -707,7 +707,7 @@ def refuse_on_a_full_disk(*_: Any) -> None:
 
 
 def fail_when_read_again(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The plan calls it once, and the commit after all copies."""
+    """Fail at the second call: the plan makes the first call, and the commit the second after all copies."""
     calls = list[object]()
 
     def called(*arguments: Any) -> Any:
@@ -736,10 +736,10 @@ def test_what_a_promotion_left_that_was_killed_before_its_commit_is_deleted(feed
         run_housekeeping(runs.folders, retention_seconds=0)
         return left & every_file(runs)
 
-    assert clean_up() == left  # it may be about to commit
+    assert clean_up() == left  # the promotion may be about to commit
     for path in left:
         os.utime(path, (0, 0))
-    assert {path.parts[-2] for path in left - clean_up()} == {"ledger"}  # the only ones that go by their age
+    assert {path.parts[-2] for path in left - clean_up()} == {"ledger"}  # only these are deleted by age
     read_in_batches(feed, runs, topic, values[4:])
     assert clean_up() == set()
     prove(runs)
@@ -776,7 +776,7 @@ def test_a_partition_that_a_topic_got_since_and_whose_messages_expired_refuses_t
 def test_a_topic_that_is_deleted_refuses_a_shadow_that_would_read_it(
     feed: Feed, runs: LocalRuns, *, is_forgotten: bool
 ) -> None:
-    """A shadow of which the topic is no part, or that has all of it, begins."""
+    """A shadow starts if it excludes the topic or starts after its last message."""
     runs = runs.of(adding(feed.pattern, Ordered())).tuned(forget_seconds=0.0)
     topic = feed.create("gone")
     feed.send(feed.create("kept"), session(1))
