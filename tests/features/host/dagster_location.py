@@ -1,4 +1,4 @@
-"""A code location with two streams that Dagster runs in one host, wired as a project is."""
+"""A code location with two streams that Dagster runs in one host, set up like a project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sensors.topics import topics_sensor
 from tests.features.host.hosted import make_stream
 
 FAMILY = "HOSTED_TOPICS"
-"""Variable of the environment: the topics of the streams."""
+"""The environment variable with the topics of the streams."""
 COUNT = 2
 STREAMS = [make_stream(os.environ.get(FAMILY, "none"), number) for number in range(COUNT)]
 settings = load_settings()

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 HANG = "hang"
 """The next entry of the log is not created: the call does not return."""
 HANGS = "hangs"
-"""It hangs: now the thread of the stream is watched closely, which would be too close for a start of Spark."""
+"""The call hangs. From now on the stream's thread has a short limit, too short for a start of Spark."""
 RELEASE = "release"
-"""It continues."""
+"""The call continues."""
 ENDED = "ended"
-"""The name of the error with which the commit ended."""
+"""The file with the name of the error that ended the commit."""
 HANG_SECONDS = 5.0
 POLL_SECONDS = 0.05
 
@@ -51,5 +51,5 @@ def hang_commits(folder: Path, stream: str) -> None:
         return HANG_SECONDS if is_hanging else keeper.HANG_SECONDS_MIN
 
     vars(keeper)["compute_hang_seconds"] = compute_hang_seconds
-    setattr(LocalStorage, "create_whole", hang)  # noqa: B010  # of this process
-    setattr(OutputLog, "commit", record)  # noqa: B010  # the same
+    setattr(LocalStorage, "create_whole", hang)  # noqa: B010  # only in this process
+    setattr(OutputLog, "commit", record)  # noqa: B010  # only in this process

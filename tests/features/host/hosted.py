@@ -1,4 +1,4 @@
-"""An installation of streams of one kind, and a host process of them."""
+"""An installation of several equal streams and their host process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[3]
 TRIGGER_SECONDS = 0.3
 HANGING = 3
-"""The stream of which a commit may hang."""
+"""The stream whose commit may hang."""
 DECLARED = """
 from pathlib import Path
 
@@ -49,18 +49,18 @@ STOP_SECONDS_MAX = 60.0
 
 
 def make_stream(family: str, number: int) -> AnyStream:
-    """One of the streams: over the topics of its number."""
+    """Return the stream over the topics with this number."""
     stream = adding(rf"{family}\.{number}")
     return dataclasses.replace(stream, name=f"adding_{number}", trigger=Every(seconds=TRIGGER_SECONDS))
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosted:
-    """The streams, their topics, and the sent messages.
+    """The streams, their topics and the sent messages.
 
     Attributes:
         feed: The producer.
-        folder: Of the project, the tables and the log.
+        folder: Folder of the project, the tables and the log.
         count: Number of streams.
         sent: The values of each stream, in order.
     """
@@ -72,7 +72,7 @@ class Hosted:
 
     @classmethod
     def make(cls, feed: Feed, folder: Path, count: int) -> Hosted:
-        """Declare the streams in a project, and make their topics."""
+        """Declare the streams in a project and create their topics."""
         (folder / "assets").mkdir()
         (folder / "tables").mkdir()
         declared = DECLARED.format(folder=str(folder), hanging=f"adding_{HANGING}", family=feed.family, count=count)
@@ -83,15 +83,15 @@ class Hosted:
 
     @property
     def numbers(self) -> range:
-        """All streams."""
+        """Return the numbers of all streams."""
         return range(self.count)
 
     def runs(self, number: int) -> LocalRuns:
-        """The tables of a stream."""
+        """Return the tables of a stream."""
         return LocalRuns(make_stream(self.feed.family, number), self.feed.bootstrap_servers, self.folder)
 
     def head(self, number: int) -> Head | None:
-        """The head of a stream's table."""
+        """Return the head of a stream's table."""
         table = self.runs(number).folders.table
         return OutputLog(table).base().head if delta_log.has_log(table) else None
 
@@ -106,7 +106,7 @@ class Hosted:
         self.send(number, *(update(sequence, a=sequence) for sequence in range(begin, begin + count)))
 
     def is_whole(self, number: int) -> bool:
-        """Whether the table has the rows of all that was sent."""
+        """Return whether the table has the rows of all sent messages."""
         runs = self.runs(number)
         if (head := self.head(number)) is None or head.batch == 0:
             return False
@@ -116,17 +116,17 @@ class Hosted:
     def wait_until_whole(self, *numbers: int) -> None:
         """Wait until the tables have all rows, exactly once and in order."""
         for number in numbers:
-            wait_until(lambda: self.is_whole(number), f"the rows of stream {number}", WAIT_SECONDS)  # noqa: B023  # at once
+            wait_until(lambda: self.is_whole(number), f"the rows of stream {number}", WAIT_SECONDS)  # noqa: B023  # called here
 
     def prove(self, number: int) -> None:
-        """Prove a stream by the log of Kafka."""
+        """Prove a stream against the log of Kafka."""
         runs = self.runs(number)
         report = verify_stream(runs.stream, runs.folders, runs.settings.kafka)
         assert report.status is InvariantStatus.PROVEN, (report.violations, report.notes)
 
     @contextmanager
     def host(self) -> Iterator[HostProcess]:
-        """A process of `lockstep host`, for the block."""
+        """Run `lockstep host` during the block."""
         log = self.folder / f"host-{uuid.uuid4().hex[:6]}.log"
         process = start_child(
             [sys.executable, "-m", "lockstep.cli", "host"],
@@ -159,7 +159,7 @@ class HostProcess:
     log: Path
 
     def kill(self) -> None:
-        """Kill it with -9, and wait until its JVM and workers are gone."""
+        """Kill the host with -9 and wait until its JVM and workers have ended."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -167,7 +167,7 @@ class HostProcess:
         assert alive == []
 
     def stop(self) -> str:
-        """End it by SIGTERM; return its output. No process is left."""
+        """End the host with SIGTERM, check that no process is left, and return its output."""
         below = psutil.Process(self.process.pid).children(recursive=True)
         self.process.terminate()
         code = self.process.wait(STOP_SECONDS_MAX)

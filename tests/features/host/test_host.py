@@ -1,4 +1,4 @@
-"""Eight streams in one host, with a real Kafka: kills, halts, stops and restarts of one leave the others whole."""
+"""Eight streams in one host with a real Kafka: kills, halts, stops and restarts of a stream leave the others whole."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_epoch(hosted: Hosted, number: int) -> int:
 
 
 def halt_one(hosted: Hosted) -> None:
-    """A gap halts one stream; the others continue."""
+    """Halt one stream by a gap; the others continue."""
     hosted.feed.send(f"{hosted.feed.family}.{HALTED}", [update(1_000, a=1)])
     wait_until(lambda: read_desired(hosted, HALTED) is Desired.HALTED, "the halt", WAIT_SECONDS)
     for number in hosted.numbers[1:]:
@@ -57,7 +57,7 @@ def halt_one(hosted: Hosted) -> None:
 
 
 def restart_stopped(hosted: Hosted) -> None:
-    """A stopped stream waits; its start is a request to the host, which claims a new epoch in the same process."""
+    """Stop a stream, and start it by a request to the host, which claims a new epoch in the same process."""
     folders = hosted.runs(STOPPED).folders
     epoch = read_epoch(hosted, STOPPED)
     assert stop_stream(folders, WHY, patience_seconds=60).ended_by == "the writer"
@@ -77,7 +77,7 @@ def restart_stopped(hosted: Hosted) -> None:
 
 
 def restart_group(hosted: Hosted) -> None:
-    """A start of the group starts exactly the streams that were stopped with its host."""
+    """Start the group: only the streams stopped with its host start."""
     stop_stream(hosted.runs(STOPPED).folders, WHY, patience_seconds=60)
     stop_stream(hosted.runs(WITH_HOST).folders, TERMINATED, patience_seconds=60)
     runs = hosted.runs(WITH_HOST)
@@ -93,7 +93,7 @@ def restart_group(hosted: Hosted) -> None:
 
 
 def resume_halted(hosted: Hosted) -> None:
-    """A resumed stream starts again."""
+    """Resume a halted stream, which then starts again."""
     folders = hosted.runs(HALTED).folders
     head = hosted.head(HALTED)
     assert head is not None
@@ -105,7 +105,7 @@ def resume_halted(hosted: Hosted) -> None:
 
 
 def replace_hanging(hosted: Hosted) -> None:
-    """A commit that never returns: another thread continues the stream, and the epoch refuses the commit later."""
+    """Let a commit hang: another thread continues the stream, and the epoch later refuses the commit."""
     epoch = read_epoch(hosted, HANGING)
     (hosted.folder / HANG).touch()
     for number in OTHERS:
@@ -158,7 +158,7 @@ def test_a_second_host_takes_the_streams_and_the_first_has_them_again_after_its_
         hosted.wait_until_whole(*hosted.numbers)
         with hosted.host() as second:
             for number in hosted.numbers:
-                wait_until(lambda: read_epoch(hosted, number) == 2, "the handover", WAIT_SECONDS)  # noqa: B023  # at once
+                wait_until(lambda: read_epoch(hosted, number) == 2, "the handover", WAIT_SECONDS)  # noqa: B023  # called here
             for number in hosted.numbers:
                 hosted.send_updates(number, 50)
             hosted.wait_until_whole(*hosted.numbers)

@@ -1,4 +1,4 @@
-"""Two streams in one run of a real Dagster, with its daemon: a halt, a kill -9 of the host, and a Terminate."""
+"""Two streams in one run of a real Dagster with its daemon: a halt, a kill -9 of the host, and a Terminate."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ HOSTS = {"LOCKSTEP_DAGSTER__HOSTS": f'["{GROUP}"]'}
 
 
 def read_runs(instance: DagsterInstance) -> list[DagsterRun]:
-    """The runs of the host, the newest first: Dagster has only these."""
+    """Return the runs of the host, newest first, and check that Dagster has no other runs."""
     runs = list(instance.get_runs(RunsFilter(job_name=name_host_job(GROUP))))
     assert instance.get_runs_count() == len(runs)
     return runs
 
 
 def read_outcomes(instance: DagsterInstance, key: AssetKey) -> list[object]:
-    """The outcomes that the observations of an asset have, the newest first."""
+    """Return the outcomes in the observations of an asset, newest first."""
     records = instance.fetch_observations(AssetRecordsFilter(asset_key=key), limit=100).records
     shown = [each.event_log_entry.asset_observation for each in records]
     return [each.metadata["outcome"].value for each in shown if each is not None and "outcome" in each.metadata]
@@ -71,7 +71,7 @@ def start_host(hosted: Hosted) -> Started:
 
 
 def find_worker(hosted: Hosted, daemon: Daemon, run: DagsterRun) -> psutil.Process:
-    """The process of a run of the host."""
+    """Return the process of a run of the host."""
     process = read_run_heartbeats(find_heartbeat_folder(hosted.folder / "tables", GROUP))[run.run_id].process
     assert process is not None
     return daemon.worker_of(process.pid)
@@ -118,11 +118,11 @@ def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_termin
     with installation.daemon(more=more, served=True) as daemon, installation.dagster() as instance:
         started = start_host(hosted)
         assert (started.by, started.epoch, started.was_running) == ("host default", 1, False)
-        hosted.wait_until_whole(*hosted.numbers)  # the host begins the streams that never ran, too
+        hosted.wait_until_whole(*hosted.numbers)  # the host also starts the streams that never ran
         (first,) = read_runs(instance)
         assert first.tags[CAUSE_TAG] == "supervisor: no host lives, and adding_1 are to run"
         for key in TABLES:
-            wait_until(lambda: instance.get_latest_materialization_event(key) is not None, "an event", WAIT_SECONDS)  # noqa: B023  # at once
+            wait_until(lambda: instance.get_latest_materialization_event(key) is not None, "an event", WAIT_SECONDS)  # noqa: B023  # called here
         materialize(hosted, instance)
         halt(hosted, instance)
 
@@ -140,7 +140,7 @@ def test_dagster_runs_a_host_shows_a_halt_brings_it_back_after_a_kill_and_termin
 
 
 def materialize(hosted: Hosted, instance: DagsterInstance) -> None:
-    """Materialize leaves the table to the host."""
+    """Materialize the asset: its run leaves the table to the host."""
     head = hosted.head(OTHER)
     assert head is not None
     runs = hosted.runs(OTHER)
@@ -155,11 +155,11 @@ def materialize(hosted: Hosted, instance: DagsterInstance) -> None:
     shown = event.step_materialization_data.materialization.metadata
     assert shown["skipped"].value == "a never-ending run keeps adding_1 up to date; this run left the table alone"
     assert (shown["epoch"].value, read_desired(hosted, OTHER)) == (head.epoch, Desired.RUNNING)
-    instance.delete_run(ran.run_id)  # all others are those of the host
+    instance.delete_run(ran.run_id)  # all other runs are of the host
 
 
 def halt(hosted: Hosted, instance: DagsterInstance) -> None:
-    """A gap halts a stream; its asset shows that, and the run stays green."""
+    """Halt a stream by a gap: its asset shows the halt, and the run stays green."""
     hosted.feed.send(f"{hosted.feed.family}.{HALTED}", [update(1_000, a=1)])
     wait_until(lambda: read_outcomes(instance, TABLES[HALTED]) == ["halted"], "the event of the halt", WAIT_SECONDS)
     assert read_desired(hosted, HALTED) is Desired.HALTED
@@ -170,8 +170,8 @@ def halt(hosted: Hosted, instance: DagsterInstance) -> None:
 
 
 def terminate(hosted: Hosted, instance: DagsterInstance, run: DagsterRun) -> None:
-    """A person terminates the run: its streams are stopped by name, except the halted one."""
-    with suppress(Exception):  # as of the web server; the process polls its status
+    """Terminate the run as a user does: its streams are stopped by name, except the halted stream."""
+    with suppress(Exception):  # as the web server does; the process polls its status
         instance.run_coordinator.cancel_run(run.run_id)
     wait_until(lambda: read_runs(instance)[0].status is DagsterRunStatus.CANCELED, "the end", WAIT_SECONDS)
     wait_until(lambda: OUTCOME_TAG in read_runs(instance)[0].tags, "the stops", WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""Threads of streams that hang: each is replaced when it shows no sign, at most a few of them."""
+"""Hung threads of streams are replaced when they show no sign, up to a limit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HANG_SECONDS = 1e-6
-"""Less than the time since any sign of a thread."""
+"""Shorter than the time since any sign of a thread."""
 SECONDS_MAX = 30.0
 STREAM = make_stream("topics", 0)
 
 
 class Storage:
-    """A storage whose reads return when it is released."""
+    """A storage whose reads block until it is released."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -88,7 +88,7 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> Storage:
 
 @pytest.fixture
 def host(storage: Storage, tmp_path: Path) -> Iterator[Host]:
-    """The host, whose threads end before the storage of the test is gone."""
+    """The host, whose threads end before the storage of the test is removed."""
     others = set(threading.enumerate())
     made = Host(tmp_path)
     yield made
@@ -111,7 +111,7 @@ def test_a_few_hung_threads_of_a_stream_are_replaced_and_end_when_they_return(st
     assert [(end.stream, end.outcome) for end in host.ends] == [(STREAM.name, "failed")] * HUNG_MAX
     storage.released.set()
     assert all(each.has_ended(SECONDS_MAX) for each in keepers[:-1])
-    assert len(host.ends) <= HUNG_MAX + 1  # the last thread, which goes on, reports the error of the read
+    assert len(host.ends) <= HUNG_MAX + 1  # the last thread continues and reports the error of the read
 
 
 def test_a_thread_hangs_only_without_a_job_and_its_jobs_are_cancelled(storage: Storage, host: Host) -> None:

@@ -43,7 +43,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def has_successor_soon(presence: HostPresence) -> bool:
-    """Whether any of the polls of the next seconds shows a successor: two polls are needed."""
+    """Return whether a poll of the next 3 s finds a successor: two polls are needed."""
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         if presence.has_successor():
@@ -53,7 +53,7 @@ def has_successor_soon(presence: HostPresence) -> bool:
 
 
 def write_dead(root: Path, host_id: str, *, here: bool) -> None:
-    """The file of a host that was killed: on this machine, or on another."""
+    """Write the file of a killed host, on this machine or on another."""
     process = read_this_process()
     assert process is not None
     gone = RunHeartbeat(7, type(process)(process.pid, process.started - 1, process.place if here else "elsewhere"))
@@ -88,7 +88,7 @@ def instance() -> Iterator[DagsterInstance]:
 
 
 class LockedStorage:
-    """The context of a run whose Dagster storage is locked at first."""
+    """The context of a run whose Dagster storage is locked at the start."""
 
     run_id = "run"
 

@@ -1,4 +1,4 @@
-"""Which streams a host starts, by their desired state."""
+"""The streams that a host starts, by their desired state."""
 
 from __future__ import annotations
 

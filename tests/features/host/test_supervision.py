@@ -1,4 +1,4 @@
-"""When the sensor of a host starts one: by counters alone, and never against a person."""
+"""The sensor of a host starts a host by counters alone, and never against an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns of the streams that start in a host: a few at a time, none waits for a start that takes long."""
+"""Turns of the streams that start in a host: a few at a time, and no stream waits for a long start."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SECONDS_MAX = 30.0
 
 
 class Starts:
-    """Threads that take a turn, start for a moment, and end it.
+    """Threads that take a turn, start for a moment, and end the turn.
 
     Attributes:
-        most: The highest number of starts at the same time.
+        most: The highest number of simultaneous starts.
         ended: Streams whose start has ended.
     """
 
@@ -28,7 +28,7 @@ class Starts:
         self._lock = threading.Lock()
 
     def run(self, streams: int) -> None:
-        """Start some streams at the same time."""
+        """Start a number of streams at the same time."""
         threads = [threading.Thread(target=self._start, args=(f"s{number}",)) for number in range(streams)]
         for thread in threads:
             thread.start()
@@ -45,7 +45,7 @@ class Starts:
             self._running -= 1
             self.ended.append(stream)
         self._turns.end(stream)
-        self._turns.end(stream)  # after the first batch, and at the end of the run
+        self._turns.end(stream)  # after the first batch and at the end of the run
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

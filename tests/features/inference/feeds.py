@@ -1,4 +1,4 @@
-"""Samples of topics, made in the process of a test."""
+"""Samples of topics, made by tests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def sample_values(values: Iterable[object], key: bytes | None = b"k", topic: str = "plant.north") -> Sample:
-    """Messages of one partition; bytes are sent as they are."""
+    """Return messages of one partition; bytes are sent unchanged."""
     encoded = [value if isinstance(value, bytes) else msgspec.json.encode(value) for value in values]
     return make_sample(topic, [RawMessage(0, at, key, value, 0) for at, value in enumerate(encoded)])
 
 
 def sample_keyed(messages: Iterable[tuple[str, object]], topic: str = "plant.north") -> Sample:
-    """Messages of one partition with keys."""
+    """Return messages of one partition with keys."""
     raw = [
         RawMessage(0, at, key.encode(), msgspec.json.encode(value), 1_700_000_000_000 + at)
         for at, (key, value) in enumerate(messages)
@@ -31,7 +31,7 @@ def sample_keyed(messages: Iterable[tuple[str, object]], topic: str = "plant.nor
 
 
 def sample_recording(books: Sequence[Sequence[Recorded]], messages_max: int = 1_000) -> Sample:
-    """A recording, one partition a book."""
+    """Return a recording with one partition per book."""
     raw: list[RawMessage] = []
     for partition, book in enumerate(books):
         for at, each in enumerate(book[:messages_max]):

@@ -1,4 +1,4 @@
-"""The strongest promise that the messages keep is proposed, and none that they break."""
+"""The strongest promise that the messages keep is proposed, and never a promise that they break."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_garbage_and_tombstones_are_questions() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_a_fault_of_one_message_takes_the_promise_of_the_sequence(data: st.DataObject) -> None:
-    """Any message that is lost, repeated or swapped, wherever it is."""
+    """The message is lost, repeated or swapped, at any position."""
     numbers = list(range(10, 30))
     at = data.draw(st.integers(1, len(numbers) - 2))
     fault = data.draw(st.sampled_from(["lost", "repeated", "swapped"]))

@@ -43,7 +43,7 @@ VALUES = st.recursive(SCALARS, extend, max_leaves=12)
 
 @st.composite
 def feeds(draw: st.DrawFn) -> list[tuple[str, object]]:
-    """Messages of one schema: fields of a kind each, of which some are missing or null in some messages."""
+    """Draw messages of one schema: each field has one kind and is missing or null in some messages."""
     names = draw(st.lists(NAMES, min_size=1, max_size=8, unique=True))
     kinds = {name: draw(st.sampled_from([SCALARS, VALUES, st.integers(-5, 5), st.just("x")])) for name in names}
     optional = {name for name in names if draw(st.booleans())}

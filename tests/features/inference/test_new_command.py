@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def project(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new repository, the working folder, with this broker."""
+    """A new repository, set as the working folder, with this broker."""
     folder = tmp_path / "meters"
     create_project(folder, broker.bootstrap_servers)
     monkeypatch.chdir(folder)

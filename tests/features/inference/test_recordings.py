@@ -23,7 +23,7 @@ EXCHANGES = RECORDINGS / "exchange_ws"
 
 
 def test_order_books_are_linked_by_the_ids_of_their_differences() -> None:
-    """As assets/order_books.py: the key is the session, `lastUpdateId` a snapshot, `U` to `u` a link."""
+    """As in assets/order_books.py: the key is the session, `lastUpdateId` a snapshot, `U` to `u` a link."""
     books = [to_sent(read_recorded_days(BINANCE, name)).messages for name in ("spot_btcusdt", "spot_ethusdt")]
     found = propose(sample_recording(books)).proposal
     assert found.integrity == "Strict(evidence=Linked())"
@@ -50,7 +50,7 @@ def test_a_book_as_received_is_not_promised_to_be_linked() -> None:
 
 
 def test_checksummed_books_ask_for_their_checksum() -> None:
-    """As assets/checksummed_books.py but for the checksum, whose rule no message tells."""
+    """As in assets/checksummed_books.py except for the checksum: messages do not contain its rule."""
     (path,) = EXCHANGES.glob("kraken*.gz")
     found = propose(sample_recording(list(read_checksummed_books(path).values()))).proposal
     assert found.integrity == "Strict(evidence=LogOnly())"
@@ -60,7 +60,7 @@ def test_checksummed_books_ask_for_their_checksum() -> None:
 
 
 def test_betting_markets_prove_the_log_alone() -> None:
-    """As assets/betting_markets.py: `img` is a snapshot, `pt` the event time, and nothing proves the producer."""
+    """As in assets/betting_markets.py: `img` is a snapshot, `pt` the event time, and nothing proves the producer."""
     found = propose(sample_recording([read_betting_market(RECORDINGS / "betfair" / "mcm_1.181223995.jsonl.gz")]))
     proposal = found.proposal
     assert proposal.integrity == "Strict(evidence=LogOnly())"

@@ -1,4 +1,4 @@
-"""Commands of the local platform that run in the process of the test."""
+"""Commands of the local platform that run in the process of a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def own_signals() -> Iterator[None]:
-    """Those that a start sets are of a process that ends after it; a shell's background jobs ignore Ctrl-C."""
+    """Restore the signal handlers that a start replaces; receive Ctrl-C, which a shell's background jobs ignore."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

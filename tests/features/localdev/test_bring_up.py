@@ -1,4 +1,4 @@
-"""`make up`: one slow part ends no other one, each is reported, and the next `make up` completes it."""
+"""`make up`: a slow part ends no other part, each part is reported, and the next `make up` completes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEVER = 1e9
 
 
 class Clock:
-    """Time that only the wait passes."""
+    """A clock that only sleep advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ class Clock:
 
 
 class SlowStream:
-    """A stream that writes after a time, whose runs may fail before."""
+    """A stream that writes after a time, and whose runs may fail before."""
 
     def __init__(self, clock: Clock, begins_at: float, fails_at: float, *, wrote: bool) -> None:
         self.clock, self.begins_at, self.fails_at, self.wrote = clock, begins_at, fails_at, wrote
@@ -70,7 +70,7 @@ STARTS = st.lists(
 @settings(deadline=None)
 @given(starts=STARTS)
 def test_each_stream_is_waited_for_at_the_same_time_and_reported(starts: list[tuple[float, float, bool]]) -> None:
-    """One was waited for after another, for 300 s each without a line, and the last one ended all of them."""
+    """Waits in sequence took 300 s each without a line, and the last timeout ended all streams."""
     clock = Clock()
     streams = {
         f"s{n}": SlowStream(clock, begins, fails, wrote=wrote) for n, (begins, fails, wrote) in enumerate(starts)
@@ -100,7 +100,7 @@ def test_each_stream_is_waited_for_at_the_same_time_and_reported(starts: list[tu
 
 @pytest.fixture
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatform]:
-    """The platform of a repository with three streams, whose servers are processes that sleep."""
+    """The platform of a repository with three streams, whose servers are sleeping processes."""
     platform = open_live_platform(tmp_path)
 
     def start_servers(of: LocalPlatform, speed: float) -> Iterator[str]:
@@ -130,7 +130,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatf
 
 
 class Named:
-    """A declaration, of which only the name matters."""
+    """A declaration with only a name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -157,10 +157,10 @@ def test_a_slow_stream_ends_nothing_and_the_next_up_completes_it(
     before = live.servers().started
     assert live.servers().dead() == ()
     assert KEEPER in before
-    for stream in ("a", "b", "c"):  # whose supervisors start them, even if nobody waits any more
+    for stream in ("a", "b", "c"):  # their supervisors start them even if no command waits any more
         assert read_start_request(StreamFolders(stream, live.tables), None) is not None
 
-    os.kill(before["code"].pid, signal.SIGKILL)  # and the slow machine has lost a server
+    os.kill(before["code"].pid, signal.SIGKILL)  # the slow machine has also lost a server
     os.kill(before[KEEPER].pid, signal.SIGKILL)
     while set(live.servers().dead()) < {"code", KEEPER}:
         time.sleep(0.01)

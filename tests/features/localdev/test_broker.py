@@ -1,4 +1,4 @@
-"""The rehearsal's broker is a real Kafka: it keeps what it was given, and goes when its owner goes."""
+"""The broker of the rehearsal is a real Kafka: it keeps its messages and ends with its owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def admin(broker: Broker) -> AdminClient:
 
 
 def create_topic(broker: Broker, name: str) -> None:
-    client = admin(broker)  # kept: a client that is collected cancels its own requests
+    client = admin(broker)  # kept: a collected client cancels its requests
     client.create_topics([NewTopic(name, 1, 1)])[name].result(ANSWER_SECONDS_MAX)
     await_partitions(client, name, 1)
 
@@ -68,7 +68,7 @@ def read(broker: Broker, topic: str, count: int) -> list[bytes | None]:
 
 
 def wait_until_gone(pid: int) -> None:
-    """Wait until a process that is not our child has ended."""
+    """Wait until a process that is not a child has ended."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""The live feed on a real Kafka that dies under it: what arrives of each session is the recording, whole so far."""
+"""The live feed on a real Kafka that is killed: the messages of each session are a prefix of the recording."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def wait_until_produced(broker: Broker, count: int) -> None:
 
 
 def read(broker: Broker) -> dict[bytes, list[tuple[bytes, int]]]:
-    """Values and timestamps of each session, in order of offsets."""
+    """Return values and timestamps of each session, ordered by offset."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "test"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     found: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
@@ -69,7 +69,7 @@ def read(broker: Broker) -> dict[bytes, list[tuple[bytes, int]]]:
 
 @pytest.mark.parametrize("away_seconds", [0.0, 59.0])
 def test_sessions_stay_whole_when_kafka_dies_under_the_feed(kafka: Broker, away_seconds: float) -> None:
-    """59 s: it is back when a client with a message timeout of a minute gives up the first messages, and has others."""
+    """After 59 s, a client with a message timeout of a minute would drop its first messages and send the others."""
     began_ms, stop = time.time() * 1000, threading.Event()
     settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
     feeding = threading.Thread(target=feed, args=({TOPIC: RECORDED}, settings, 200.0, stop))

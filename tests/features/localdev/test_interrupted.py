@@ -1,4 +1,4 @@
-"""Ctrl-C while a platform starts: what was started ends, a second one does not disturb that, and no traceback shows."""
+"""Ctrl-C during a platform start: started parts end without a traceback; a second Ctrl-C does not disturb that."""
 
 from __future__ import annotations
 

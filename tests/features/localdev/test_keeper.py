@@ -1,4 +1,4 @@
-"""What `make up` has started is started again when it dies."""
+"""Servers of `make up` are started again when they die."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 60.0
 
 @pytest.fixture
 def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatform]:
-    """A platform without Kafka, whose servers are started again at once."""
+    """A platform without Kafka whose servers are restarted immediately."""
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.1)
     made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()

@@ -1,4 +1,4 @@
-"""A Kafka of `make up` that dies is started again, at its address and with its topics."""
+"""A Kafka of `make up` that dies is started again at its address with its topics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEADLINE_SECONDS = 120.0
 
 
-# Brokers outlive the objects that have started them, as in `make up`.
+# Brokers outlive the objects that started them, as in `make up`.
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_kafka_that_is_killed_comes_back_with_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`make up` and `make down` with real processes: Kafka, Dagster, the feed, and all streams of this repository."""
+"""`make up` and `make down` with real processes: Kafka, Dagster, the feed and all streams of this repository."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ DEADLINE_SECONDS = 600
 
 @dataclass(frozen=True)
 class Live:
-    """A platform of its own: a folder that looks like this repository."""
+    """A separate platform in a folder that resembles this repository."""
 
     platform: LocalPlatform
 
     def make(self, what: str) -> subprocess.CompletedProcess[str]:
-        """Run `up` or `down` as a background job of a script does: deaf to Ctrl-C, without a terminal."""
+        """Run `up` or `down` as a background job of a script: without a terminal, and ignoring Ctrl-C."""
         command = [sys.executable, "-m", "lockstep.features.localdev.platform", what, str(self.platform.repository)]
         deaf = ["sh", "-c", 'trap "" INT TERM HUP; exec "$@"', "sh", *command]
         return subprocess.run(deaf, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -71,7 +71,7 @@ class Live:
         return time.time() - max(row.newest_timestamp.timestamp() for row in rows if row.newest_timestamp)
 
     def command(self, *arguments: str) -> str:
-        """Run a command of lockstep to its end; its output."""
+        """Run a command of lockstep to its end and return its output."""
         environment = {**os.environ, **self.platform.environment()}
         command = [find_tool("lockstep"), *arguments]
         done = subprocess.run(
@@ -81,7 +81,7 @@ class Live:
         return done.stdout
 
     def kill(self, *names: str) -> None:
-        """Kill servers, and wait until the keeper has started them again."""
+        """Kill servers and wait until the keeper has started them again."""
         before = self.servers.started
         for name in names:
             os.kill(before[name].pid, signal.SIGKILL)
@@ -128,7 +128,7 @@ def test_nothing_of_it_is_reached_from_another_machine(live: Live) -> None:
 
 
 def newest_figures(instance: DagsterInstance, table: AssetKey) -> dict[str, object]:
-    """Metadata of the newest observation: each window of a run is one."""
+    """Return the metadata of the newest observation; each window of a run is an observation."""
     newest = instance.fetch_observations(table, limit=1).records
     event = newest[0].asset_observation if newest else None
     return {name: value.value for name, value in event.metadata.items()} if event is not None else {}
@@ -156,7 +156,7 @@ OWNERS_QUERY = "{ assetNodes { owners { ... on TeamAssetOwner { team } } } }"
 
 
 def list_owners(console: DagsterGraphQLClient) -> set[str]:
-    nodes = console._execute(OWNERS_QUERY)["assetNodes"]  # noqa: SLF001  # this client has no question about assets
+    nodes = console._execute(OWNERS_QUERY)["assetNodes"]  # noqa: SLF001  # this client has no query for assets
     owners = chain.from_iterable(node["owners"] for node in nodes)
     return {owner["team"] for owner in owners}
 
@@ -207,7 +207,7 @@ def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(
     assert live.make("down").returncode == 0
     before = {stream: live.head(stream).epoch for stream in STREAMS}
     begun = [each for stream in STREAMS for each in live.folders(stream).control.glob(f"start*-{before[stream]}.json")]
-    assert begun == []  # no supervisor began to start a stream that `down` had ended
+    assert begun == []  # no supervisor started a stream that `down` had ended
 
     said = live.make("up")
 
@@ -215,7 +215,7 @@ def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(
     assert "checksummed_books stays stopped (enough (a test)): lockstep start checksummed_books" in said.stdout
     with live.instance() as instance:
         statuses = {run.status for run in instance.get_runs() if run.job_name.endswith("_stream")}
-    assert DagsterRunStatus.FAILURE not in statuses  # the runs that `down` has ended are canceled
+    assert DagsterRunStatus.FAILURE not in statuses  # runs ended by `down` are canceled
     grown = {stream for stream in STREAMS if live.head(stream).epoch > before[stream]}
     assert grown == {"betting_markets", "order_books"}
     with live.instance() as instance:
@@ -241,7 +241,7 @@ def read_delivered_batch(live: Live, name: str) -> int:
 
 
 def read_alarming_ids(live: Live) -> set[str]:
-    """The ids of the rows of which an alert was due, from the table alone."""
+    """Return the ids of the rows that require an alert, from the table alone."""
     history = msgspec.json.decode(live.command("deliver", "move_alerts", "--history", "--json"))
     first = min(event["batch"] for event in history[0]["events"])
     value = "abs(coalesce(quantity::double, 0) - coalesce(previous_quantity::double, 0)) * price::double"
@@ -249,7 +249,7 @@ def read_alarming_ids(live: Live) -> set[str]:
         SELECT _topic_id, _partition, _emit_offset, _row FROM order_books JOIN order_books_ledger ON
         _topic_id = topic_id AND _partition = partition AND _emit_offset >= start AND _emit_offset < until
         WHERE batch > {first} AND _topic LIKE 'order_books.spot_%' AND _cause = 'update' AND {value} >= {ALARMING}
-    """  # noqa: S608  # nothing of a user
+    """  # noqa: S608  # no user input
     answer = msgspec.json.decode(live.command("query", query, "--json"))
     assert not answer["more"]
     return {"/".join(map(str, row)) for row in answer["rows"]}
@@ -281,7 +281,7 @@ def test_rows_reach_every_output_once_whatever_is_killed(live: Live) -> None:
     DagsterGraphQLClient(live.servers.console.removeprefix("http://")).submit_job_execution(
         "order_books_stream", LOCATION
     )
-    assert live.make("up").returncode == 0  # the feed, too
+    assert live.make("up").returncode == 0  # starts the feed, too
 
 
 def test_up_completes_and_down_ends_all_of_it_whatever_was_killed_before(live: Live) -> None:

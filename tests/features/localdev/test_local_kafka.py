@@ -1,4 +1,4 @@
-"""`lockstep kafka`: the bundled broker from an installed package, with topics that stay, and errors that name."""
+"""`lockstep kafka`: the bundled broker from an installed package, with lasting topics and named errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START_SECONDS = 200
 
 @contextmanager
 def kafka(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    """The command, from its answer on; killed at the end of the block if it still runs."""
+    """Run the command, wait for its answer, and kill it at the end of the block."""
     command = [sys.executable, "-m", "lockstep.cli", "kafka", "--port", str(port)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -95,7 +95,7 @@ def test_a_folder_in_use_is_named(tmp_path: Path) -> None:
 def test_a_first_start_archives_classes_and_starts_without_if_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The archiver of Spark's classes works beside Kafka, and ends with it."""
+    """The archiver of Spark's classes runs during Kafka, and ends with it."""
     said = list[str]()
 
     def refuse() -> Path:

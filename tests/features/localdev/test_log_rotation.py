@@ -1,4 +1,4 @@
-"""Logs of the live platform stay small, while processes go on appending to them."""
+"""Logs of the live platform stay small while processes continue to append to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_log_that_has_grown_is_set_aside_and_its_writer_goes_on_at_the_beginni
 
 
 def test_the_process_looks_after_all_its_folders(tmp_path: Path) -> None:
-    """Those of the processes and that of Kafka."""
+    """The folder of the processes and the folder of Kafka."""
     logs = [tmp_path / "logs" / "web.log", tmp_path / "kafka" / "broker.log"]
     for log in logs:
         log.parent.mkdir()

@@ -1,4 +1,4 @@
-"""The targets to which `make up` delivers rows: Postgres on loopback, and a receiver that stores each alert once."""
+"""The delivery targets of `make up`: Postgres on loopback, and a receiver that stores each alert once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_alert_is_stored_once_after_any_kill(
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[http.client.HTTPConnection]:
-    """A receiver of alerts in a process, and a client of it."""
+    """Run a receiver of alerts in a process and return a client of it."""
     (port,) = find_free_ports(1)
     command = [sys.executable, "-m", "lockstep.features.localdev.alert_receiver", str(tmp_path / "alerts"), str(port)]
     process = start_child(command, folder=Path.cwd(), log=tmp_path / "log")
@@ -118,7 +118,7 @@ def test_postgres_keeps_its_rows_when_it_is_killed(tmp_path: Path) -> None:
             time.sleep(0.1)
         return process, connection
 
-    (tmp_path / "data.draft").mkdir()  # of a start that was killed while it created the data
+    (tmp_path / "data.draft").mkdir()  # left by a start that was killed while it created the data
     process, connection = start()
     with connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS number")

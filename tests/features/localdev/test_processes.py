@@ -1,4 +1,4 @@
-"""Which processes belong to a live platform, and how they end: real processes, as they are found after any accident."""
+"""The processes of a live platform and their end: real processes, as after accidents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARENT = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c'
 
 
 class Processes:
-    """Processes of one test, each in a log of its own."""
+    """Processes of one test, each with a separate log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ def test_a_process_that_ended_is_not_taken_for_a_later_one_of_its_pid(processes:
 
 
 def test_what_is_started_alone_hears_signals_that_its_starter_ignores(tmp_path: Path) -> None:
-    """As after `make up &` in a script, whose shell makes its background jobs deaf to Ctrl-C."""
+    """As after `make up &` in a script, whose background jobs ignore Ctrl-C."""
     code = (
         "import signal, sys; from pathlib import Path; from lockstep.features.localdev.processes import start_detached;"
         "signal.signal(signal.SIGINT, signal.SIG_IGN); folder = Path(sys.argv[1]);"

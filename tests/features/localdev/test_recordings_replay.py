@@ -1,4 +1,4 @@
-"""The schedule of the live feed: whatever it sends, the evidence of its sessions holds. No Kafka, no clock."""
+"""The schedule of the live feed: the evidence of its sessions holds for all sent messages. No Kafka, no clock."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def recorded() -> dict[str, Sequence[Recorded]]:
 def test_the_evidence_of_the_real_recordings_holds_in_every_replay(
     stream: AnyStream, recorded: dict[str, Sequence[Recorded]]
 ) -> None:
-    """Two rounds of each, shortened, so that every session ends in the middle of its recording."""
+    """Two rounds of each shortened recording: every session ends in the middle of its recording."""
     short = {topic: messages[:40] for topic, messages in recorded.items() if topic.startswith(f"{stream.name}.")}
     assert short
     sent: dict[str, list[NextMessage]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The bug of the demo: in a copy of the streams, in one line of a fold, over one topic."""
+"""The bug of the demo: one line of a fold in a copy of the streams, over one topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command of the local platform where another one works, or was killed: it neither ends nor hides what that left."""
+"""A platform command during or after another command: it neither ends nor hides the processes of that command."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SLEEP = ["python", "-c", "import time; time.sleep(600)"]
 
 
 def is_started(of: LocalPlatform) -> bool:
-    """Whether the command itself runs, not its launcher."""
+    """Return whether the command itself runs, not its launcher."""
     return any(each.cmdline()[1:2] == ["-c"] for each in list_platform_processes(of.folder))
 
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LocalPlatform, str], subprocess.Popen[bytes]]]:
-    """Starts a process of a platform; all of them end with the test."""
+    """Return a function that starts a process of a platform; all processes end with the test."""
     started = list[tuple[LocalPlatform, subprocess.Popen[bytes]]]()
 
     def start_process(of: LocalPlatform, name: str) -> subprocess.Popen[bytes]:
