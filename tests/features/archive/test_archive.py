@@ -1,4 +1,4 @@
-"""The archive without a broker: each message is stored once, unchanged, and the fold equals that of Kafka's log."""
+"""The archive without a broker: each message is stored once, unchanged, and folds like Kafka's log."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Two withdrawals of one hour in an object store: a later publication of the hour is never changed.
 
-The steps are those of a store without renames, on local files.
+The steps are the steps of a store without renames, on local files.
 """
 
 from __future__ import annotations

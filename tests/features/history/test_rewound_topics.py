@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NAMES = ("a", "b")
 EVENTS = st.sampled_from(["create", "grow", "send", "expire", "delete", "re-create", "rewind"])
 STEPS = st.lists(st.tuples(EVENTS, st.sampled_from(NAMES), st.integers(0, 30)), min_size=2, max_size=14)
-"""An event, its topic and a number: a partition count or offset, or the distance of a rewind."""
+"""An event, its topic and its number: partitions, messages, an offset, or the target of a rewind."""
 Rows = dict[TopicIdPartition, LedgerRow]
 
 

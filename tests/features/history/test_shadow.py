@@ -303,7 +303,7 @@ def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: Local
     shadow.run()
     feed.send(topic, values[4:])
     head = head_of(runs)
-    prepared = promotion._prepare(runs.handle, NAME)  # noqa: SLF001  # a batch comes between plan and commit
+    prepared = promotion._prepare(runs.handle, NAME)  # noqa: SLF001  # a batch between plan and commit
     runs.run()
     with pytest.raises((Fenced, NotRewindable)):
         promotion._commit(runs.handle, prepared, "too late")  # noqa: SLF001

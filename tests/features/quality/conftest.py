@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _great_expectations() -> None:
-    """Import it once: it uses deprecated modules of Python's own, and warnings are errors here."""
+    """Import Great Expectations once: it uses deprecated modules of Python, and warnings are errors here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import great_expectations  # noqa: F401  # for what importing does
+        import great_expectations  # noqa: F401  # imported for its side effects

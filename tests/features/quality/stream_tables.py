@@ -1,6 +1,6 @@
-"""A small stream written as the engine writes one: real tables, files, ledger and commits.
+"""A small stream in the engine's format: real tables, files, ledger and commits.
 
-`clean_batches` gives what to write as plain lists, which a test may damage before `write` commits it.
+`clean_batches` returns the batches as plain lists, which a test may damage before `write` commits them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HOUR = "2026-01-01T00"
 STREAM = "sensors"
 RANGE = 30
-"""Offsets of each partition in each batch."""
+"""Number of offsets of each partition in each batch."""
 
 
 class Reading(msgspec.Struct):
@@ -69,13 +69,13 @@ Row = dict[str, Any]
 
 @dataclass
 class Part:
-    """What one batch commits of one partition: the rows of each file, and ledger rows."""
+    """The part of a batch in one partition: the rows of each file, and ledger rows."""
 
     files: list[list[Row]]
     ledger: list[ledger.LedgerRow]
 
     def row(self, offset: int, number: int = 0) -> Row:
-        """A row of the first file."""
+        """Return a row of the first file."""
         return next(row for row in self.files[0] if (row["_emit_offset"], row["_row"]) == (offset, number))
 
     def change_ledger(self, **changes: Any) -> None:
@@ -98,9 +98,9 @@ class _Numbers:
 
 
 def clean_batches(count: int, places: Iterable[Place] = CLEAN) -> list[Batch]:
-    """Batches of which each range holds messages with one row and two, without rows, skipped, and holes.
+    """Return batches whose ranges hold messages with one row, two rows or none, skipped messages, and holes.
 
-    Ten offsets at a time belong to one session, which begins anew with number 1 in the last batch.
+    Ten offsets at a time belong to one session. It restarts with number 1 in the last batch.
     """
     numbers = _Numbers()
     batches = []
@@ -158,7 +158,7 @@ def _ledger_row(place: Place, batch: int, start: int, rows: int) -> ledger.Ledge
 
 
 def quiet(place: Place, batch: int) -> ledger.LedgerRow:
-    """The ledger row of a partition that stays at offset 7."""
+    """Return the ledger row of a partition that stays at offset 7."""
     return ledger.LedgerRow(
         generation=1,
         batch=batch,
@@ -197,7 +197,7 @@ def quiet(place: Place, batch: int) -> ledger.LedgerRow:
 def write(
     root: Path, batches: list[Batch], *, forwarded: int | None = None, hours: Sequence[str] = ()
 ) -> StreamFolders:
-    """Commit the batches in order, the ledgers of the first `forwarded` ones also to their table."""
+    """Commit the batches in order, and the ledgers of the first `forwarded` batches also to their table."""
     folders = StreamFolders(STREAM, root)
     output = open_tables(folders, make_table_schema(Reading), "cluster")
     output.commit(commit_claim(0, output.table_id, lambda _: None))
@@ -206,7 +206,7 @@ def write(
 
 
 def write_more(folders: StreamFolders, batches: list[Batch], first: int) -> None:
-    """Commit the batches from one on, after the others."""
+    """Commit the batches from index `first` on, after the earlier batches."""
     _commit(OutputLog(folders.table), folders, batches, first, len(batches))
 
 
@@ -230,7 +230,7 @@ def _commit(  # the parts of a table
 
 
 def arrow(rows: list[Row]) -> pa.Table:
-    """Rows as a file holds them; nulls where none may be make the file's columns nullable."""
+    """Return rows in the format of a file; unexpected nulls make the columns nullable."""
     schema = make_file_schema(Reading)
     if any(row[name] is None for row in rows for name in row):
         schema = pa.schema([column.with_nullable(nullable=True) for column in schema])

@@ -1,4 +1,4 @@
-"""Each rule is an asset check of its own: passed, failed, crashed and nothing new look different in Dagster."""
+"""Each rule is a separate asset check: passed, failed, crashed and nothing new are distinct in Dagster."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     Predicate("value is nothing", id="wrong_sql"),
 )
 Shown = dict[str, tuple[str, bool | None, str | None]]
-"""By check: status of its last execution, whether it passed, severity."""
+"""For each check: status of its last execution, whether it passed, severity."""
 
 
 def declare(*rules: Rule) -> Stream[Reading, State, Reading]:
@@ -64,7 +64,7 @@ SHARED: list[SparkSession] = []
 
 
 class SharedSpark(SparkResource):
-    """The Spark of the tests, which stays."""
+    """The shared Spark session of the tests, which is never stopped."""
 
     def session(self, name: str, import_roots: tuple[Path, ...] = ()) -> SparkSession:
         return SHARED[-1]
@@ -77,7 +77,7 @@ def instance() -> Iterator[DagsterInstance]:
 
 
 def run(spark: SparkSession, instance: DagsterInstance, root: Path, *rules: Rule, only: str | None = None) -> Shown:
-    """Run the checks of the table, as their job does; what Dagster shows then."""
+    """Run the checks of the table as their job does, and return their state in Dagster."""
     stream = declare(*rules)
     checks = make_table_check(stream, Settings(table_root=root))
     keys = [key for key in checks.check_keys if only is None or key.name == only]
@@ -89,12 +89,12 @@ def run(spark: SparkSession, instance: DagsterInstance, root: Path, *rules: Rule
     shown = {key.name: find_shown(instance, key) for key in keys}
     blocking = {spec.name for spec in checks.check_specs if spec.blocking}
     held_up = [name for name in blocking & set(shown) if shown[name] == ("evaluated", False, "ERROR")]
-    assert done.success == (not held_up)  # a blocking check that fails holds up what comes after the table
+    assert done.success == (not held_up)  # a failed blocking check holds up the assets after the table
     return shown
 
 
 def find_shown(instance: DagsterInstance, key: AssetCheckKey) -> tuple[str, bool | None, str | None]:
-    """The last execution of a check, as the web server resolves it."""
+    """Return the last execution of a check, as the web server resolves it."""
     (record, *_) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     if record.status is Status.PLANNED:
         return "skipped", None, None  # the run succeeded, and the check was not evaluated
@@ -116,17 +116,17 @@ def test_passed_failed_crashed_and_nothing_new_are_four_things(
     assert shown["completeness"] == shown["value_in_range"] == ("evaluated", True, "ERROR")
     assert shown["small"] == ("evaluated", False, "WARN")
     assert shown["wrong_sql"] == ("evaluated", False, "ERROR")
-    assert load_state(folders) is None  # one was not judged
+    assert load_state(folders) is None  # one check was not judged
 
     batches[2][CLEAN[0]].row(161)["value"] = -1
     write_more(folders, batches[:3], 2)
     rules = RULES[:2]
     assert run(spark, instance, tmp_path, *rules, only="completeness") == {"completeness": ("evaluated", True, "ERROR")}
-    assert load_state(folders) is None  # the others have not seen these rows
+    assert load_state(folders) is None  # the other checks have not seen these rows
     shown = run(spark, instance, tmp_path, *rules)
     assert shown["value_in_range"] == ("evaluated", False, "ERROR")
     shown = run(spark, instance, tmp_path, *rules)
-    assert shown["value_in_range"] == ("evaluated", False, "ERROR")  # it stands while nothing is new
+    assert shown["value_in_range"] == ("evaluated", False, "ERROR")  # it stays failed while nothing is new
     assert shown["completeness"] == nothing
     write_more(folders, batches, 3)
     assert run(spark, instance, tmp_path, *rules)["value_in_range"] == ("evaluated", True, "ERROR")

@@ -1,4 +1,4 @@
-"""Each fault is found by the rules that are about it and by no other; what is clean passes all of them."""
+"""Each fault is found by its rules and by no other rule; a clean stream passes all rules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RESTING = Place("sensors.quiet", "id-q", 0)
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """A clean stream with a partition at rest, its first check, and how many jobs of Spark that took."""
+    """A clean stream with a partition at rest, its first check, and the number of Spark jobs of the check."""
 
     folders: StreamFolders
     checked: Checked
@@ -64,7 +64,7 @@ def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 
 def counting_jobs(spark: SparkSession, folders: StreamFolders, group: str) -> tuple[Checked, int]:
-    """A check, and its jobs; it leaves nothing cached that was not there before."""
+    """Run a check and count its jobs. It must leave nothing more in the cache."""
     context = spark.sparkContext
     context.setJobGroup(group, group)
     cached = context._jsc.getPersistentRDDs().size()  # noqa: SLF001  # the only way to see them
@@ -77,13 +77,13 @@ def test_a_clean_stream_passes_every_rule_in_two_jobs_and_leaves_nothing_cached(
     spark: SparkSession, kept: Kept
 ) -> None:
     for table in (kept.folders.table, kept.folders.ledger):
-        spark.read.format("delta").load(str(table)).inputFiles()  # Delta keeps the states of the logs
+        spark.read.format("delta").load(str(table)).inputFiles()  # Delta caches the states of the logs
     again, jobs_warm = counting_jobs(spark, kept.folders, "warm")
     assert outcomes(again) == ALL_PASSED
     assert again.passed
     assert again == kept.checked
     assert jobs_warm == 2  # the files of the table, and the aggregate
-    assert kept.jobs <= jobs_warm + 2 * 2  # for a log not read before: its schema and its state
+    assert kept.jobs <= jobs_warm + 2 * 2  # a new log needs a job for its schema and a job for its state
 
 
 def test_the_counts_of_a_clean_partition_are_exact(kept: Kept) -> None:
@@ -144,7 +144,7 @@ def test_rows_that_retention_drops_between_two_checks_are_not_counted_any_more(
 
 
 def test_another_class_judges_forgotten_partitions_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
-    """A class without order lets one of them fall and another one repeat; their sum would pass for in order."""
+    """A class without order accepts a fall in one partition and a repeat in another; their sum would seem ordered."""
     batches = clean_batches(3)
     falls, stays, repeats = CLEAN
     for row in batches[0][falls].files[0]:

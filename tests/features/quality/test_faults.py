@@ -1,4 +1,4 @@
-"""One stream in which each partition has a fault of its own: the rules about it see it, the others do not."""
+"""One stream with a different fault in each partition: the rules for a fault find it, other rules do not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COMPLETENESS, ROWS, DUPLICATES, SEQUENCE, _ = RULES
 
 Parts = list[Part]
-"""The parts of one partition, batch by batch: offsets 100 to 129, 130 to 159, 160 to 189."""
+"""The parts of one partition by batch: offsets 100 to 129, 130 to 159, 160 to 189."""
 
 
 def a_row_of_two_is_lost(parts: Parts) -> None:
@@ -88,11 +88,11 @@ def a_number_is_used_by_two_messages(parts: Parts) -> None:
 def a_session_began_anew_with_the_number_it_had_ended_with(parts: Parts) -> None:
     for row in parts[2].files[0]:
         if row["_session"] == "s1":
-            row["_sequence"] -= 1  # 14, as at offset 137; messages without rows lie between
+            row["_sequence"] -= 1  # 14, as at offset 137; messages without rows are in between
 
 
 def a_swap_was_noticed_and_let_pass(parts: Parts) -> None:
-    two_sequences_are_swapped(parts)  # with one in between: two numbers come late
+    two_sequences_are_swapped(parts)  # with one in between: two numbers are late
     parts[1].change_ledger(repeats=2)
 
 

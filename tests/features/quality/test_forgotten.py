@@ -1,4 +1,4 @@
-"""Partitions of topics that are long deleted: one sum, unless they break a rule."""
+"""Partitions of topics deleted long ago are one sum, unless they break a rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_they_are_one_sum_which_grows_and_stays_one() -> None:
 
 
 def test_one_that_breaks_a_rule_stays_by_itself() -> None:
-    """Its rows without a duplicate would hide it, were they subtracted from those of others."""
+    """In a sum with other partitions, its duplicate could be hidden."""
     broken = summary("broken", rows=3, distinct_rows=2)
     merged = merge_forgotten([summary("a", rows=2, distinct_rows=2), broken], LIVING, RULES)
     assert broken in merged
@@ -42,7 +42,7 @@ def test_one_that_breaks_a_rule_stays_by_itself() -> None:
 
 
 def test_sums_of_partitions_that_keep_the_rules_break_none() -> None:
-    """Rows outside of ranges and falls of the sequence are allowed as far as their own partition explains them."""
+    """Rows outside ranges and falls of the sequence are allowed as far as their own partition explains them."""
     early = summary("early", rows=1, distinct_rows=1, rows_outside=1, silent_rows=3, sequence_falls=1, repeats=2)
     (total,) = merge_forgotten([early, msgspec.structs.replace(early, topic_id="id-late")], LIVING, RULES)
     assert [rule.breaks(total) for rule in RULES] == [0] * len(RULES)

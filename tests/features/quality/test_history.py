@@ -1,4 +1,4 @@
-"""What checks leave: two at once lose no point, and what is damaged is read as missing."""
+"""Results of checks: two simultaneous checks lose no point, and a damaged file is read as missing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_last_check_reaches_the_metrics_rule_by_rule(folders: StreamFolders)
 
 
 def damage(path: Path) -> None:
-    """One byte, inside of a text."""
+    """Damage one byte within a text."""
     content = path.read_bytes()
     assert content.count(b"asked") == 1
     path.write_bytes(content.replace(b"asked", b"aske\xff"))

@@ -1,4 +1,4 @@
-"""A partition's measurements do not depend on where its events are split into Arrow batches."""
+"""The measurements of a partition do not depend on the split of its events into Arrow batches."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def measure(parts: Iterable[list[Event]], rules: Iterable[str] = ("r",)) -> list
 
 
 def random_events(chance: random.Random, place: int) -> list[Event]:
-    """Ranges that meet, leave gaps, overlap or are empty; rows inside and outside, some twice, late or unnumbered."""
+    """Return adjacent, separate, overlapping and empty ranges; rows in and out, some twice, late or unnumbered."""
     events, until = [reached(place, 5), an_end(place, 3, 2)] if chance.random() < 0.5 else [], 5
     for batch in range(1, chance.randint(2, 12)):
         start = max(0, until + chance.choice([0, 0, 0, 0, 2, -2]))
@@ -117,7 +117,7 @@ def test_what_lies_before_an_increment_is_compared_and_not_counted() -> None:
     [((), 1, 1), ((12,), 0, 1), ((13,), 1, 0), ((12, 13), 0, 0)],
 )
 def test_the_rows_of_a_snapshot_restart_the_numbers(restarting: tuple[int, ...], falls: int, repeats: int) -> None:
-    """Each offset has rows, so nothing else can hide a fall or a repeated number."""
+    """Each offset has rows: a fall or a repeated number cannot be hidden."""
     numbers = {10: 7, 11: 8, 12: 3, 13: 3, 14: 4}
     rows = [a_row(1, at, sequence=number, restarts=at in restarting) for at, number in numbers.items()]
     (found,) = measure([rows])

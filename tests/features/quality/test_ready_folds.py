@@ -1,4 +1,4 @@
-"""Tables of ready folds, whose snapshots and ends emit rows: the check finds nothing wrong with them, and what is."""
+"""Tables of ready folds, whose snapshots and ends emit rows: a check finds real faults and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USUAL = (1, 4, 10, 25)
     "seed", [pytest.param(seed, marks=() if seed in USUAL else pytest.mark.slow) for seed in range(EXAMPLES // 3)]
 )
 def test_a_table_of_a_ready_fold_keeps_all_rules(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    """Numbers that a snapshot restarts are no break, and a snapshot has one row a key."""
+    """Numbers that a snapshot restarts are not a break, and a snapshot has one row per key."""
     offline = make_table(seed, tmp_path)
     is_by_place = "place" in offline.stream.types.row.__struct_fields__
     stream = dataclasses.replace(offline.stream, rules=RULES if is_by_place else COLUMN_RULES)

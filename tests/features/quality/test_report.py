@@ -1,4 +1,4 @@
-"""The report: one page that fetches nothing, with the verdict, the equation, and where a rule is violated."""
+"""The report: one self-contained page with the verdict, the equation, and the places where a rule is violated."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ RESULTS = (
 
 
 def stored(root: Path, results: tuple[RuleResult, ...] = RESULTS) -> QualityReport:
-    """The report of a stream whose last check gave these results."""
+    """Return the report of a stream whose last check had these results."""
     folders = write(root, clean_batches(2))
     checked = Checked(
         stream=folders.stream,

@@ -1,4 +1,4 @@
-"""The user's rules find injected faults, each those it is about; an increment costs what was added."""
+"""Each user rule finds the injected faults that it covers; the cost of an increment depends on the added rows."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ MEDIAN = Expectation(
     {"column": "value", "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[1, 2]]}},
     id="median",
 )
-"""Great Expectations judges it with numbers of numpy."""
+"""Great Expectations judges it with numpy numbers."""
 GOOD: tuple[Rule, ...] = (RANGE, SQL, PER_MESSAGE, EXPECTED)
 
 
@@ -92,7 +92,7 @@ def test_rules_run_with_the_built_in_ones_in_the_same_jobs(spark: SparkSession, 
     folders = write(tmp_path, clean_batches(2))
     rules = (RANGE, SQL, PER_MESSAGE, *(InRange("value", at_least=at, id=f"from_{at}") for at in range(20)))
     for table in (folders.table, folders.ledger):
-        spark.read.format("delta").load(str(table)).inputFiles()  # Delta keeps the states of the logs
+        spark.read.format("delta").load(str(table)).inputFiles()  # Delta caches the states of the logs
     spark.sparkContext.setJobGroup("rules", "rules")
     checked = check_stream(spark, folders, rules=rules)
     assert outcomes(checked) == dict.fromkeys((*RULES, *(rule.name for rule in rules)), PASSED)
@@ -213,7 +213,7 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(
     built_in = {name: outcome for name, outcome in outcomes(second).items() if name in RULES}
     assert built_in == dict.fromkeys(RULES, PASSED)
     assert [strip(partition) for partition in second.partitions] == [strip(partition) for partition in whole.partitions]
-    assert found(second, EXPECTED.name)[0] is FAILED  # its rows are all beyond 200
+    assert found(second, EXPECTED.name)[0] is FAILED  # all its rows are beyond 200
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_an_idle_stream_is_not_read_again_when_its_old_log_entries_are_gone(
 
 
 def strip(partition: object) -> dict[str, object]:
-    """Measurements without those of the increment alone."""
+    """Return the measurements without those of the increment alone."""
     return {
         name: value
         for name, value in msgspec.structs.asdict(partition).items()  # type: ignore[arg-type]  # a Struct
@@ -268,11 +268,11 @@ def strip(partition: object) -> dict[str, object]:
 
 
 DENSE = Place("sensors.dense", "id-d", 0)
-"""Each of its messages has a row, all of one session: its numbers cannot restart unseen."""
+"""Each message has a row, and all are of one session: a restart of its numbers is always noticed."""
 
 
 def dense(batch: int, first_number: int) -> Part:
-    """A batch of it."""
+    """Return a batch of DENSE."""
     start = 100 + (batch - 1) * OFFSETS
     rows = [
         {"value": start + at, "_topic": DENSE.topic, "_topic_id": DENSE.topic_id, "_partition": 0, "_row": 0}
@@ -286,7 +286,7 @@ def dense(batch: int, first_number: int) -> Part:
 
 @pytest.mark.parametrize("falls", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Path, falls: int) -> None:
-    """A sequence that falls, a gap, a file that is committed again: each lies between two increments."""
+    """A sequence that falls, a gap, a file that is committed again: each between two increments."""
     batches = clean_batches(4)[:3]
     for number, batch in enumerate(batches, 1):
         batch[DENSE] = dense(number, 30 * number - (29 if falls and number == 3 else 0))
@@ -311,7 +311,7 @@ def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Pat
     failed = {name for name, outcome in outcomes(checked).items() if outcome is FAILED}
     assert failed == {"completeness", *(["sequence"] if falls else [])}
     again = outcomes(check_stream(spark, folders))
-    assert (again["completeness"], again["proof_not_null"]) == (FAILED, NEW)  # what is broken stands
+    assert (again["completeness"], again["proof_not_null"]) == (FAILED, NEW)  # a broken rule stays failed
 
 
 def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
         assert plan_increment(folders, state, now, rules) == f"{changed}: {why}"
     removed = msgspec.json.encode({"remove": {"path": planned.files[0].path, "dataChange": True}})
     find_storage(entry).replace(entry, text + removed + b"\n")
-    assert plan_increment(folders, state, now, rules) == planned  # dropped by retention, or compacted: still there
+    assert plan_increment(folders, state, now, rules) == planned  # dropped by retention or compacted: still there
     (folders.table / planned.files[0].path).unlink()
     assert "is deleted" in str(plan_increment(folders, state, now, rules))
     entry.unlink()
@@ -349,7 +349,7 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
 
 
 def test_a_table_that_was_set_back_and_written_again_is_read_whole(tmp_path: Path) -> None:
-    """By a copy of it without the state of its checks: it has as many versions as before, of other commits."""
+    """Restored from a copy without its check state: as many versions as before, from other commits."""
     batches, copy = clean_batches(5), tmp_path / "copy"
     folders = write(tmp_path, batches[:2])
     shutil.copytree(tmp_path / folders.stream, copy)
@@ -366,14 +366,14 @@ def test_a_table_that_was_set_back_and_written_again_is_read_whole(tmp_path: Pat
 def test_an_expectation_of_great_expectations_is_the_rule_of_its_name_and_arguments() -> None:
     from great_expectations import expectations
 
-    gxe: Any = expectations  # its names are made at run time
+    gxe: Any = expectations  # its names are created at run time
     made = Expectation.from_gx(gxe.ExpectColumnMaxToBeBetween(column="value", max_value=200), id="low")
     assert made == Expectation(EXPECTED.type, EXPECTED.arguments, id="low")
 
 
 @pytest.fixture(params=["Asia/Kolkata", "America/New_York"])
 def zone(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The local time of this process."""
+    """Set the local time zone of this process."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("TZ", request.param)
         time.tzset()
@@ -382,7 +382,7 @@ def zone(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_an_expectation_about_times_means_utc_wherever_the_check_runs(spark: SparkSession, zone: str) -> None:
-    """Spark gives times to Python in its local time, and takes those without a zone for such."""
+    """Spark returns times to Python in local time, and treats times without a zone as local."""
     first, last = datetime(2026, 3, 8, 4, 30, tzinfo=UTC), datetime(2026, 3, 8, 8, tzinfo=UTC)
     frame = spark.createDataFrame(pa.table({"at": pa.array([first, last], pa.timestamp("us", tz="UTC"))}))
     naive = [each.replace(tzinfo=None) for each in (first, last)]
@@ -405,7 +405,7 @@ def test_an_expectation_about_times_means_utc_wherever_the_check_runs(spark: Spa
 
 
 def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSession) -> None:
-    """Nulls and NaN apart: stock expectations pass over them, and a rule is violated by them."""
+    """Except for nulls and NaN: stock expectations skip them, and they violate a rule."""
     rows = [msgspec.structs.asdict(row) | {"colour": row.colour.value} for row, _ in CORPUS]
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, make_row_schema(Ruled)))
     compiled, failed = compile_rules(frame, ALL)
@@ -422,7 +422,7 @@ def test_spark_python_and_great_expectations_agree_row_by_row(spark: SparkSessio
 
 
 def test_rules_about_values_pass_over_the_row_of_a_removed_key(spark: SparkSession) -> None:
-    """As they do before the commit; `Unique` sees all rows."""
+    """As in the check before the commit; `Unique` checks all rows."""
     values: list[tuple[str, int | None]] = [("a", 1), ("a", None), ("b", -1)]
     place = {"_topic_id": "t", "_partition": 0, "_session": "s", "_offset": 0, "_emit_offset": 0}
     rows = [{**place, "_row": at, "name": name, "value": value} for at, (name, value) in enumerate(values)]
@@ -440,7 +440,7 @@ def test_rules_about_values_pass_over_the_row_of_a_removed_key(spark: SparkSessi
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """A row with values that Spark rounds or shifts, or at which Java's stack overflows."""
+    """A row with values that Spark rounds or shifts, or that overflow Java's stack."""
 
     small: Annotated[Decimal, DecimalType(38, 38)] = Decimal(0)
     large: Annotated[Decimal, DecimalType(38, 0)] = Decimal(0)
@@ -492,12 +492,12 @@ def test_spark_judges_values_as_python_does_where_its_own_types_would_not(spark:
 
 
 def find_stock_verdicts(rows: list[dict[str, object]]) -> dict[str, set[int]]:
-    """The rows that Great Expectations' own expectations do not expect, by the rule with the same meaning."""
+    """Return the rows that the stock expectations of Great Expectations reject, by the rule with the same meaning."""
     import great_expectations as gx
     import pandas as pd
     from great_expectations import expectations
 
-    gxe: Any = expectations  # its names are made at run time
+    gxe: Any = expectations  # its names are created at run time
     context = gx.get_context(mode="ephemeral")
     asset = context.data_sources.add_pandas("stock").add_dataframe_asset("rows")
     batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": pd.DataFrame(rows)})

@@ -1,4 +1,4 @@
-"""The rule `sequence` judges what the class of a stream promises: a generated matrix, folded by the engine."""
+"""The rule `sequence` checks the promise of a stream's class: a generated matrix, folded by the engine."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ LATENESS = timedelta(seconds=10)
 
 
 class Message(msgspec.Struct):
-    """A message with a number, and its place in a chain of links.
+    """A message with a number and its place in a chain of links.
 
     Attributes:
         kind: Its kind.
         number: The producer's number.
         second: Event time.
-        link: Its id in the chain, one more than that of its predecessor; None without links.
-        restarts: The numbers restart with it.
+        link: Its id in the chain, the previous id plus one; None without links.
+        restarts: Whether the numbers restart with it.
     """
 
     kind: Kind
@@ -79,7 +79,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Counting(Transform[Message, Applied, Row]):
-    """Each update has a row; a snapshot has none."""
+    """Each update has a row, and snapshots have none."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         link = None if message.link is None else Link(last=message.link, previous=message.link - 1)
@@ -103,14 +103,14 @@ class Counting(Transform[Message, Applied, Row]):
 
 
 class WithSnapshots(Counting):
-    """Snapshots have rows, and so has the first message of a session."""
+    """Snapshots and the first message of a session have rows."""
 
     def on_snapshot(self, message: Message, record: Record, previous: Applied | None) -> InitialState[Applied, Row]:
         return InitialState(Applied(0), [Row(0), Row(-1)])
 
 
 class WithEverything(WithSnapshots):
-    """The end of a session and a timer have rows, too."""
+    """The end of a session and a timer also have rows."""
 
     def deadline(self, state: Applied) -> int | None:
         return (state.count + 1) * 7 * SECOND_US
@@ -124,7 +124,7 @@ class WithEverything(WithSnapshots):
 
 
 class WithLate(WithEverything):
-    """And so has a late message."""
+    """A late message also has a row."""
 
     def on_late(self, state: Applied, message: Message, record: Record) -> Iterable[Row]:
         yield Row(-2)
@@ -135,7 +135,7 @@ IDLE = {"plain": None, "snapshots": timedelta(seconds=20), "everything": timedel
 
 
 def list_classes() -> Iterable[IntegrityClass]:
-    """Each integrity class with each evidence, start of sessions, and option that decides about numbers."""
+    """Return each integrity class with each evidence, session start, and option that affects numbers."""
     evidences: tuple[Evidence, ...] = (Sequence(), Sequence(wraps_at=256), Linked(), Checksum(), LogOnly())
     for start in SessionStart:
         for evidence, repeats, waits, policy in itertools.product(evidences, Repeats, (False, True), (None, Suspend())):
@@ -155,7 +155,7 @@ def list_classes() -> Iterable[IntegrityClass]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A class and a transform."""
+    """An integrity class and a transform."""
 
     integrity: IntegrityClass
     transform: str
@@ -187,7 +187,7 @@ PLAIN = tuple(Cell(integrity, "plain") for integrity in CLASSES)
 
 
 def judged(cell: Cell, rows: Iterable[RowWithOrigin[Row]], messages: int, repeats: int = 0) -> RuleOutcome:
-    """The verdict on the numbers of some rows, of a range with so many messages and repeats that the gate noticed."""
+    """Return the verdict on the numbers of rows in a range with these counts of messages and noticed repeats."""
     known = {"batch": 1, "until": messages, "messages": messages, "with_rows": -1, "repeats": repeats}
     place = {"place": 1, "topic_id": "id", "topic": "numbers", "partition": 0}
     whole = {"at": 0, "kind": RANGE, "row_number": messages, "offset": 1}
@@ -216,7 +216,7 @@ def judged(cell: Cell, rows: Iterable[RowWithOrigin[Row]], messages: int, repeat
 
 
 def fold(cell: Cell, *messages: SentMessage[Message]) -> tuple[list[RowWithOrigin[Row]], int]:
-    """The rows that the engine emits, and how often its gate noticed a repeat or a fall."""
+    """Return the rows that the engine emits, and the repeats and falls that its gate noticed."""
     ran = run(cell.stream, *messages)
     noticed = [each for each in ran.verdicts if each.cause and each.cause != "gap"]
     kept = [each for each in noticed if each.judgement.value in {"accept", "duplicate", "late"}]
@@ -225,7 +225,7 @@ def fold(cell: Cell, *messages: SentMessage[Message]) -> tuple[list[RowWithOrigi
 
 @st.composite
 def feeds(draw: st.DrawFn, cell: Cell) -> list[SentMessage[Message]]:
-    """Two sessions that begin, go on, restart and end; numbers and times mostly rise, and do whatever else."""
+    """Draw two sessions that start, continue, restart and end; numbers and times mostly rise, with exceptions."""
     numbers, links, sent, second = {"a": 0, "b": 0}, {"a": 0, "b": 0}, list[SentMessage[Message]](), 0
     for _ in range(draw(st.integers(1, 24))):
         session = draw(st.sampled_from("ab"))
@@ -244,14 +244,14 @@ def feeds(draw: st.DrawFn, cell: Cell) -> list[SentMessage[Message]]:
 @settings(max_examples=scale_examples(800))
 @given(st.sampled_from(CELLS).flatmap(lambda cell: st.tuples(st.just(cell), feeds(cell))))
 def test_no_table_of_the_engine_breaks_the_rule(case: tuple[Cell, list[SentMessage[Message]]]) -> None:
-    """A break is critical and stops what is downstream: a false one is worse than none."""
+    """A break is critical and stops downstream assets: a false break is worse than a missed break."""
     cell, sent = case
     rows, repeats = fold(cell, *sent)
     assert judged(cell, rows, len(sent), repeats) is not RuleOutcome.FAILED, (cell.name, rows)
 
 
 def send(cell: Cell, *numbers: int) -> list[SentMessage[Message]]:
-    """A session: a snapshot and updates with these numbers, one second after the other."""
+    """Return a session: a snapshot and updates with these numbers, one second apart."""
     first, *rest = numbers
     kinds = [(Kind.SNAPSHOT, first), *((Kind.UPDATE, number) for number in rest)]
     return [
@@ -265,7 +265,7 @@ WRONG = {"a fall": (6, 7, 9, 8, 10), "a repeat": (6, 7, 8, 8, 9), "a wrap": (253
 
 @pytest.mark.parametrize("cell", PLAIN, ids=NAMES)
 def test_the_rule_judges_exactly_the_classes_that_accept_no_wrong_numbers(cell: Cell) -> None:
-    """A class accepts them where it applies them and counts nothing: a verdict on them would be a false one."""
+    """A class accepts wrong numbers if it applies them and counts nothing: a verdict on them would be false."""
     accepts = False
     for numbers in WRONG.values():
         rows, noticed = fold(cell, *send(cell, *numbers))
@@ -280,7 +280,7 @@ def test_the_rule_judges_exactly_the_classes_that_accept_no_wrong_numbers(cell: 
 
 @pytest.mark.parametrize("integrity", CLASSES, ids=NAMES)
 def test_wrong_numbers_in_a_table_are_a_break_where_the_class_promises_right_ones(integrity: IntegrityClass) -> None:
-    """As a fault of the engine would leave them: rows of a good session, with other numbers."""
+    """As after a fault of the engine: rows of a good session with other numbers."""
     for transform, wrong in itertools.product(TRANSFORMS, ("a fall", "a repeat")):
         cell = Cell(integrity, transform)
         rows, _ = fold(cell, *send(cell, 6, 7, 8, 9, 10))
@@ -292,7 +292,7 @@ def test_wrong_numbers_in_a_table_are_a_break_where_the_class_promises_right_one
 
 @pytest.mark.parametrize("start", SessionStart)
 def test_strict_by_numbers_is_judged_whatever_begins_and_ends_its_sessions(start: SessionStart) -> None:
-    """It was called "nothing to check" where sessions begin at their first message."""
+    """The outcome is not "nothing to check", even if sessions start at their first message."""
     for transform in TRANSFORMS:
         cell = Cell(Strict(evidence=Sequence(), session_start=start), transform)
         rows, _ = fold(cell, *send(cell, 6, 7, 8))

@@ -1,4 +1,4 @@
-"""Great Expectations judges what is measured; its crashes are errors, and it loads wherever Python runs."""
+"""Great Expectations judges measurements; its crashes are errors, and it loads in any Python process."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ def test_great_expectations_loads_in_a_process_of_its_own(way: str, tmp_path: Pa
     script.write_text(PROGRAM)
     arguments = [str(script)] if way == "a script" else ["-c", PROGRAM]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=200, check=False)
-    assert "outcome: passed" in done.stdout, done.stderr  # an exit code of 0 alone says nothing here
+    assert "outcome: passed" in done.stdout, done.stderr  # an exit code of 0 alone is not enough
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""A rule's result as Dagster shows it."""
+"""The result of a rule in Dagster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of topics: names, shares of the load, and what is said where Kafka forbids them."""
+"""Copies of topics: names, shares of the load, and the error if Kafka forbids them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_where_kafka_forbids_topics_the_missing_rights_are_named() -> None:
 
 
 def test_where_kafka_does_not_answer_the_error_says_so() -> None:
-    """A timeout of Python's, as long as that of the request, often came first: an error without a word."""
+    """An equally long timeout in Python could expire first, with an empty message."""
     admin = make_admin_client(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     for _ in range(6):
         with pytest.raises(KafkaError, match="did not answer about the deletion of topic copy"):

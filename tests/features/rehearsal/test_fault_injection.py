@@ -1,4 +1,4 @@
-"""Faults of a game day meet its own processes only."""
+"""Faults of a game day affect only its own processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a game day: a seed gives one plan, each kind comes before any comes twice, and one failure fails all."""
+"""Faults of a game day: a seed sets the plan, each kind occurs before any repeats, and one failure fails all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a game day leaves of its platform: nothing, or the logs that explain a failure."""
+"""A game day leaves nothing of its platform, or the logs that explain a failure."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def test_the_logs_stay_after_a_failure_only(
 
     class Played:
         def __init__(self, *_: object) -> None:
-            """Nothing to prepare."""
+            """Do nothing."""
 
         def play(self) -> GameDayResult:
-            """The result."""
+            """Return the result."""
             return play()
 
     monkeypatch.setattr(game_day, "start_live", start)

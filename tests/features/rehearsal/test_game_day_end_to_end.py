@@ -1,4 +1,4 @@
-"""A short game day with real processes: it passes, writes its page, and leaves nothing behind."""
+"""A short game day with real processes passes, writes its page, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_SECONDS = 600
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A folder that looks like this repository."""
+    """A folder that resembles this repository."""
     copy_repository(tmp_path)
     return tmp_path
 

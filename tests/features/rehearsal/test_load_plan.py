@@ -1,4 +1,4 @@
-"""A load test's plan and judgement: rates, stages, what limits, and what may be said of the highest rate."""
+"""Plan and judgement of a load test: rates, stages, limits, and the statement about the highest rate."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_sample_that_is_sent_once_ends_the_stage_with_its_first_partition() ->
 
 
 def test_too_few_minutes_are_refused_by_what_was_asked_for() -> None:
-    """The sample was blamed, and a class that takes it twice."""
+    """The refusal names the minutes, not the sample or a class that accepts it twice."""
     with pytest.raises(Refused, match=r": 6 s at a rate have too few batches to judge it") as refused:
         plan_stages("books", parse_rates("books", "80/s"), 0.0, PARTS, Laps.NEW_KEYS, 6.0)
     assert refused.value.next_step == "--minutes 0.2 or more"

@@ -67,7 +67,7 @@ def in_seconds(began: float, since: float, until: float) -> Measured:
 
 
 def rows(*messages: int) -> list[LedgerRow]:
-    """A batch each, of two partitions."""
+    """Return the ledger rows of one batch per count, in two partitions."""
     found: list[LedgerRow] = []
     for batch, count in enumerate(messages, 1):
         stamp = LedgerStamp(
@@ -132,7 +132,7 @@ def test_a_stream_that_ends_in_the_first_seconds_is_measured_until_then(stage: S
 
 
 def test_tasks_on_a_cluster_have_the_cpu_time_that_they_report() -> None:
-    """Their processes are not below the driver: without it a fold that takes a whole core seemed to use none."""
+    """Their processes are not children of the driver: without reports, a fold would seem to use no CPU time."""
     local = TreeUsage(40.0, {"driver": 1.0, "jvm": 2.0, "workers": 0.0}, 5)
     measured = msgspec.structs.replace(in_seconds(0, 10, 50), usage=local)
     found = add_reported_tasks(measured, [report_batch(400, 3.0), report_batch(600, 7.0)], 50.0).usage
@@ -154,7 +154,7 @@ def test_tasks_at_once_are_those_of_the_settings(master: str, options: dict[str,
 
 
 def test_a_producer_that_ended_early_is_a_failure_of_the_stage() -> None:
-    """Otherwise Kafka seemed to be too slow, whatever it had answered."""
+    """Otherwise Kafka would seem too slow, despite its error."""
     refused = msgspec.structs.replace(REPORT, failure="Broker: Not enough in-sync replicas")
     assert describe_unsent(refused, 300) == (
         "the producer of the test sent 100 of 300 messages: Broker: Not enough in-sync replicas"

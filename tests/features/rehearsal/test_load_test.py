@@ -1,4 +1,4 @@
-"""A load test through a real broker, with the stream and the producer in processes of their own."""
+"""A load test through a real broker, with stream and producer in separate processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RATE, SECONDS = 400, 8.0
 
 @pytest.fixture
 def quick(feed: Feed, runs: LocalRuns, topic_family: str) -> LocalRuns:
-    """A stream of this test's own name, so that other tests find none of its copies; with a session a partition."""
+    """A stream named after the test, so that other tests do not find its copies; one session per partition."""
     topic = feed.create("books", partitions=2)
     for partition in (0, 1):
         feed.send(topic, session(20), key=f"s{partition}", partition=partition)
@@ -69,7 +69,7 @@ def topics_of(runs: LocalRuns) -> tuple[str, ...]:
 
 
 def fail_first_deletions(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """As while Kafka is away for a moment."""
+    """Fail the first deletions, as if Kafka were briefly unavailable."""
     tries, really_delete = iter(range(count)), copied_topics.delete_copies
 
     def delete(admin: ClusterClient, names: Sequence[str], timeout_seconds: float) -> None:
@@ -83,11 +83,11 @@ def fail_first_deletions(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_a_load_test_proves_what_it_read_and_leaves_nothing_behind(
     quick: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_first_deletions(monkeypatch, 1)  # that at the end of the stage: what it measured was lost by that
+    fail_first_deletions(monkeypatch, 1)  # the deletion at the end of the stage, which must not lose the measurements
     before = quick.handle.view.ends
     test = prepared(quick)
     assert (test.plan.laps, test.plan.partitions, test.plan.sample_messages) == (Laps.NEW_KEYS, 2, 42)
-    (test.scratch / "stage-1" / "tables").mkdir(parents=True)  # of a killed one whose topics are gone
+    (test.scratch / "stage-1" / "tables").mkdir(parents=True)  # left by a killed test whose topics are gone
     with watch_listeners(lambda: list_descendants(os.getpid())) as listeners:
         result = test.run(lambda _: None)
     assert "java" in {listener.program for listener in listeners}
@@ -166,7 +166,7 @@ def test_a_stage_of_too_few_batches_is_refused(quick: LocalRuns) -> None:
 
 
 def test_a_lookup_is_the_table_of_the_stream_itself(quick: LocalRuns) -> None:
-    """The table root of a test is a scratch folder, in which it found no table: no such stream could be tested."""
+    """The table root of a test is an empty scratch folder: a lookup would find no table in it."""
     looking = quick.of(dataclasses.replace(quick.stream, transform=Weighing(), lookups=(WEIGHTS,)))
     stream = prepared(looking).stream
     assert [each.find_table(Path("/scratch")) for each in stream.lookups] == [quick.settings.table_root / WEIGHTS.path]
@@ -175,7 +175,7 @@ def test_a_lookup_is_the_table_of_the_stream_itself(quick: LocalRuns) -> None:
 def test_a_sample_that_is_too_small_for_one_message_is_the_reason_given(
     quick: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 MB are 4 MB for each of 16 partitions; here 40 bytes for each of two."""
+    """A sample of 64 MB has 4 MB for each of 16 partitions; here it has 40 bytes for each of two."""
     monkeypatch.setattr(copied_topics, "SAMPLE_BYTES", 80)
     with pytest.raises(Refused, match=r"share of the sample, .*, which ends before a message of") as refused:
         prepared(quick)
@@ -183,7 +183,7 @@ def test_a_sample_that_is_too_small_for_one_message_is_the_reason_given(
 
 
 def test_no_more_is_read_than_a_sample_holds(quick: LocalRuns, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range is given by its number of messages: 100,000 large ones would be read to the end for 64 MB of them."""
+    """A range has a message count: without a limit, 100,000 large messages would be read for 64 MB of them."""
     topic, read = feed.create("large"), list[int]()
     feed.send(topic, [*session(20), *(update(22 + n, a=1) for n in range(3_000))], key="k")
 

@@ -1,4 +1,4 @@
-"""Samples of messages: whole sessions only, and sent again in a way that the stream's own gate accepts."""
+"""Samples of messages: only whole sessions, sent again in a form that the stream's gate accepts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_session_begins_with_its_snapshot_and_ends_before_its_first_fault() ->
 
 
 class Size(msgspec.Struct):
-    """Bytes of a value."""
+    """The bytes of a value."""
 
     size: int
 

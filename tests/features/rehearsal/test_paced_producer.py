@@ -1,4 +1,4 @@
-"""The pace of a load test's producer: steady over all partitions, however few messages each has."""
+"""The pace of a load test's producer is steady over all partitions, even with few messages each."""
 
 from __future__ import annotations
 

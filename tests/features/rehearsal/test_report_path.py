@@ -1,4 +1,4 @@
-"""A page that cannot be written is refused before the test whose result it would show."""
+"""A page that cannot be written is refused before its test."""
 
 from __future__ import annotations
 

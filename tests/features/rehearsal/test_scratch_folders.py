@@ -1,4 +1,4 @@
-"""The scratch folders of a load test go; those of tests of other streams stay, whenever they come."""
+"""The scratch folders of a load test are deleted; folders of other streams' tests stay at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Racing(LocalStorage):
-    """A test of another stream begins just before the folder of all tests would be deleted."""
+    """A test of another stream starts immediately before the deletion of the common folder."""
 
     @override
     def delete_folder(self, folder: Path) -> None:

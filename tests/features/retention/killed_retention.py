@@ -1,4 +1,4 @@
-"""A retention of quarantine and late table that kills its own process at a named moment, as a program of its own."""
+"""A retention of quarantine and late table that kills its process at a named moment; run as a program."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ KINDS = {
     "before the removal": SIDE_RETENTION,
     "inside the removal": SIDE_RETENTION,
 }
-"""Of the commit at which it dies, by moment: before its entry is written, or after that and before it is synced."""
+"""Kind of the commit at which the process dies, by moment: before its entry is written, or before it is synced."""
 
 
 def die() -> None:
-    """Nothing in this process hears of it."""
+    """Kill this process without clean-up."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -39,7 +39,7 @@ def arm(moment: str) -> None:
         found = write(path, entry, *more)
         return die() if is_here else found
 
-    setattr(delta_log, "_write", dying)  # noqa: B010  # it stands for another function
+    setattr(delta_log, "_write", dying)  # noqa: B010  # replaces another function
 
 
 def main(root: str, stream: str, hour: str, keep_hours: str, moment: str) -> None:

@@ -1,4 +1,4 @@
-"""Housekeeping deletes what nothing can need, and nothing else: readers, rewinds and writers go on."""
+"""Housekeeping deletes only files that cannot be needed: readers, rewinds and writers continue."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 DAY = 24 * 3600.0
 RETENTION = 3 * DAY
 BATCHES, BATCH_SECONDS = 60, 4 * 3600.0
-"""Ten days of batches, six a day."""
+"""Ten days of batches, six per day."""
 FLOOR = int(BATCHES - RETENTION // BATCH_SECONDS + 2)
-"""The first batch that is younger than the retention."""
+"""The first batch younger than the retention."""
 
 
 @pytest.fixture(scope="module")
 def ten_days(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Ten days of batches, with log checkpoints as they are due; the files are as old as their batches."""
+    """Ten days of batches with due log checkpoints; the files are as old as their batches."""
     made = ProtocolRun(folders_in(tmp_path_factory.mktemp("ten-days")))
     made.claim()
     set_age(set(every_file(made.folders)), BATCHES * BATCH_SECONDS)
@@ -129,7 +129,7 @@ def test_a_plan_deletes_nothing_and_says_what_a_run_deletes(run: ProtocolRun) ->
     assert (every_file(run.folders), run.output.base()) == (before, head)
     done = keep(run)
     assert sum(files_of(planned).values()) in {sum(files_of(done).values()) - more for more in (0, 1)}
-    assert sum(files_of(planned).values()) > 0  # a run first writes a log checkpoint: one more may go
+    assert sum(files_of(planned).values()) > 0  # a run first writes a log checkpoint and may delete one more file
     assert sum(files_of(keep(run)).values()) == 0
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_died_in_the_middle_leaves_a_log_that_can_be_read(
     before, left = stored_offsets(run.folders), [5]
 
     class Killed(BaseException):
-        """As by kill -9."""
+        """Simulates kill -9."""
 
     def delete(storage: LocalStorage, path: Path) -> int:
         del storage
@@ -160,7 +160,7 @@ def test_a_run_that_died_in_the_middle_leaves_a_log_that_can_be_read(
 
 def test_data_files_that_compaction_replaced_go_after_the_retention(run: ProtocolRun) -> None:
     before = stored_offsets(run.folders)
-    compact_stream(run.folders)  # nothing: one file an hour
+    compact_stream(run.folders)  # nothing to compact: one file per hour
     assert files_of(keep(run))["replaced data files"] == 0
     for file in {*run.folders.table.rglob("rows-*.parquet")}:
         orphan = file.with_name(f"rows-{'0' * 31}{len(file.name) % 10}.parquet")
@@ -191,7 +191,7 @@ def test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them
     set_age(set(every_file(made.folders)), 30 * DAY)
     small = set(made.folders.table.rglob("rows-*.parquet"))
     assert compact_stream(made.folders).files_before == 3
-    keep(made)  # the newest entry is the compaction's: no batch is as young, so the floor is the last batch
+    keep(made)  # the newest entry is from the compaction: no batch is as young, so the floor is the last batch
     assert set(made.folders.table.rglob("rows-*.parquet")) == small
     made.clock += timedelta(hours=1)
     made.batch(full=True)
@@ -203,7 +203,7 @@ def test_files_that_are_live_at_the_floor_stay_although_compaction_replaced_them
 
 
 def test_files_that_compaction_replaced_after_the_batch_of_the_floor_stay(tmp_path: Path) -> None:
-    """No newer version names them, and a rewind to the floor restores that version."""
+    """No newer version names them, but a rewind to the floor restores that version."""
     made = ProtocolRun(folders_in(tmp_path))
     made.claim()
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_files_that_compaction_replaced_after_the_batch_of_the_floor_stay(tmp_pa
 
 
 def test_files_that_a_rewind_brought_back_stay_until_the_floor_has_passed_it(tmp_path: Path) -> None:
-    """Small files that compaction had replaced are live at the rewind's version alone: a rewind may go back to it."""
+    """Small files replaced by compaction are live only in the rewind's version, which a rewind may restore."""
     made = ProtocolRun(folders_in(tmp_path))
     made.claim()
     for _ in range(3):
@@ -258,7 +258,7 @@ def test_a_file_of_a_batch_under_way_stays(run: ProtocolRun) -> None:
 
 
 def test_what_a_commit_names_must_be_there(run: ProtocolRun) -> None:
-    """A driver that slept for days between its tasks and its commit: it starts again from the last commit."""
+    """A driver that slept for days between its tasks and its commit restarts from the last commit."""
     batch, gone = run.prepared(), run.folders.state / "gone.state"
     with pytest.raises(TableError, match=f"{gone} is missing; nothing was committed"):
         run.commit(msgspec.structs.replace(batch, needs={gone: 10}))
@@ -287,7 +287,7 @@ def test_a_savepoint_that_gets_no_checkpoint_on_a_full_disk_can_still_be_loaded(
             keep(run)
     assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
     before = len(delta_log.list_versions(run.folders.table))
-    keep(run)  # there is space again
+    keep(run)  # the disk has space again
     assert len(delta_log.list_versions(run.folders.table)) < before
     assert DeltaTable(run.folders.table, version=kept.version).file_uris() == rows
 
@@ -338,7 +338,10 @@ def test_the_number_of_entries_is_bounded_whatever_the_retention(run: ProtocolRu
     "days", [pytest.param(3, id="three days"), pytest.param(30, id="a month", marks=pytest.mark.slow)]
 )
 def test_the_log_stays_as_short_as_the_retention_through_hourly_runs(tmp_path: Path, days: int) -> None:
-    """The oldest checkpoint moves on: some newer ones are kept until the floor has come to them. It keeps a day."""
+    """The oldest checkpoint advances: newer checkpoints are kept until the floor reaches them.
+
+    The retention is a day.
+    """
     folder, entries, needed = tmp_path / "_delta_log", 60, 24 * 60
     folder.mkdir()
     newest, longest = 0, 0
@@ -357,7 +360,7 @@ def test_the_log_stays_as_short_as_the_retention_through_hourly_runs(tmp_path: P
         assert left == list(range(left[0], newest))
         made_so_far = delta_log.list_checkpoints(tmp_path)
         assert left[0] == 0 or min(made_so_far) <= newest - needed
-        assert len(made_so_far) <= 8  # in the first days too, when none is old enough to be the base
+        assert len(made_so_far) <= 8  # also in the first days, when no checkpoint is old enough to be the base
     assert longest < 1.4 * needed
 
 
@@ -392,7 +395,7 @@ def test_what_dead_runs_and_killed_processes_left_goes_and_what_may_be_in_use_st
 
 
 def put_dropped(run: ProtocolRun) -> Path:
-    """The folder of a shadow whose deletion was killed."""
+    """Make the folder of a shadow whose deletion was killed."""
     folder = run.folders.root / ".old_shadow.dropped"
     (folder / "state").mkdir(parents=True)
     (folder / "state" / "one.state").write_bytes(b"s1")

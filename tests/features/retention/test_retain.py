@@ -1,4 +1,4 @@
-"""Retention drops whole closed hours, says so in the head, and disturbs neither writer nor rewind."""
+"""Retention drops whole closed hours, records that in the head, and disturbs neither writer nor rewind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BATCHES_AN_HOUR = 3
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Eight hours, three batches of two rows each."""
+    """Eight hours of three batches of two rows each."""
     run = ProtocolRun(folders_in(tmp_path_factory.mktemp("hours")))
     run.claim()
     for _ in range(HOURS):
@@ -194,7 +194,7 @@ def test_a_retention_of_a_stream_without_batches_does_nothing(tmp_path: Path) ->
 
 
 def test_the_mark_of_a_rewind_in_the_newest_hour_does_not_hide_the_batches_that_are_dropped(run: ProtocolRun) -> None:
-    """It has no rows, by which the last dropped batch is found; the proof would miss the others."""
+    """The last dropped batch is found by its rows, and the mark has none; the proof would miss the others."""
     run.batch()
     run.rewind(run.head.batch - 1)  # removes one file, and adds the mark
     run.claim()

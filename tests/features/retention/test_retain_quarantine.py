@@ -1,4 +1,4 @@
-"""Retention of quarantine and late table: the head says first what goes, and whatever comes between loses nothing."""
+"""Retention of quarantine and late table: the head records the drop first, and commits in between lose nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write_messages(run: ProtocolRun, folder: Path, messages: int = 2) -> SideFil
 
 
 def add_batch(run: ProtocolRun) -> None:
-    """A batch that quarantines two messages, of which one more is late."""
+    """Commit a batch with two quarantined messages and a late message."""
     batch = msgspec.structs.replace(
         run.prepared(full=True),
         quarantine=(write_messages(run, run.folders.quarantine),),
@@ -88,7 +88,7 @@ def add_batch(run: ProtocolRun) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> ProtocolRun:
-    """Six hours of two batches, each with two quarantined messages and a late one."""
+    """Six hours of two batches, each with two quarantined messages and a late message."""
     run = ProtocolRun(folders_in(tmp_path_factory.mktemp("hours")))
     create_late_table(run.folders)
     run.claim()
@@ -141,8 +141,8 @@ def test_what_is_dropped_is_dropped_once_and_counted_over_all_retentions(run: Pr
     assert (further.batch, further.quarantined, further.late) == (8, 16, 8)
 
 
-class Killed(Exception):  # no error
-    """As a kill would end it."""
+class Killed(Exception):  # not an error
+    """Simulates a kill."""
 
 
 @pytest.mark.parametrize("survived", [0, 1])
@@ -201,13 +201,13 @@ def test_a_retention_or_rewind_before_the_commit_makes_a_new_plan(
 
     monkeypatch.setattr(retain_quarantine, "_plan", overtaken)
     done = drop_old_messages(run.folders, KEEP, cause="test")
-    assert calls == [6, 6, 8]  # the rewind began another hour
+    assert calls == [6, 6, 8]  # the rewind started another hour
     assert done.retention is not None
     assert (done.retention.batch, done.retention.quarantined, done.retention.late) == (8, 16, 8)
 
 
 def test_a_compaction_between_plan_and_removal_loses_nothing(run: ProtocolRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes one file of dropped messages and others: that stays until the others go, too."""
+    """It merges dropped messages with others into a file, which stays until the others are also dropped."""
     drop, later = drop_side_files, msgspec.structs.replace(run.head, hour="2099-01-01T00")
     with monkeypatch.context() as patched:
 
@@ -308,8 +308,8 @@ def test_a_stream_without_batches_has_nothing_to_drop(tmp_path: Path) -> None:
 
 
 def test_a_compacted_message_takes_less_than_a_hundred_bytes_and_a_dropped_one_none(tmp_path: Path) -> None:
-    """The figures of docs/sizing.md, of JSON of 206 B whose numbers are random."""
-    run, chance = ProtocolRun(folders_in(tmp_path)), random.Random(0)  # noqa: S311  # that can be had again
+    """The figures of docs/sizing.md, for JSON of 206 B with random numbers."""
+    run, chance = ProtocolRun(folders_in(tmp_path)), random.Random(0)  # noqa: S311  # repeatable
     run.claim()
 
     def make_value() -> bytes:
@@ -333,12 +333,12 @@ def test_a_compacted_message_takes_less_than_a_hundred_bytes_and_a_dropped_one_n
 
 
 def measure(folder: Path) -> int:
-    """Bytes of the live files."""
+    """Return the bytes of the live files."""
     return sum((folder / path).stat().st_size for path in named_files(folder))
 
 
 RANGES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 3)), max_size=6)
-"""The first batch of each file, and how many follow: where a clock went back, a compacted hour has others between."""
+"""First batch of each file and the count of further batches; after a clock went back, compacted hours interleave."""
 
 
 @example(ranges=[(1, 2), (2, 0)], last_old=2)
@@ -358,7 +358,7 @@ def test_no_kept_file_has_a_message_of_a_dropped_batch_and_no_more_stay_than_mus
 
 @given(hours=st.lists(st.integers(0, 23), max_size=10), before=st.integers(0, 23))
 def test_only_batches_before_the_first_one_of_a_kept_hour_are_old(hours: list[int], before: int) -> None:
-    """A clock that went back makes no batch older than those before it."""
+    """A batch does not become older than earlier batches because a clock went back."""
     files = [
         LedgerFile(f"f{number}", 1, 1, LedgerFileName(f"2026-01-01T{hour:02}", 1, number, number))
         for number, hour in enumerate(hours, start=1)

@@ -1,4 +1,4 @@
-"""Messages of quarantine go by retention beside all else that is done to a stream, through a real broker."""
+"""Retention drops quarantined messages during all other operations on a stream, with a real broker."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def hours(feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
-    """Four hours of a batch each: a message that raises, one of its session after it, and one of another session."""
+    """Four hours of one batch each: a message that raises, a later message of its session, and another session."""
     topic, began = feed.create("values"), ledger.read_clock()
     runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path / "runs")
     for number in range(4):
@@ -149,7 +149,7 @@ def test_lost_state_is_rebuilt_unless_a_dropped_message_cannot_be_judged_again(h
 
 
 def state_unknown(runs: LocalRuns, dropped: QuarantineRetention) -> None:
-    """Say so in the head."""
+    """Record the retention in the head."""
     open_table(runs.folders).commit(
         Proposal(
             kind=QUARANTINE_RETENTION,

@@ -1,4 +1,4 @@
-"""Files of state are deleted when nothing can need them, not before: idle partitions, rewinds, deaths in between."""
+"""State files are deleted only when they cannot be needed: idle partitions, rewinds, kills in between."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 OLD = 40 * 3600
 BATCHES = 14
-"""A small state is soon written whole again: the chains before are unreachable then."""
+"""Enough batches for a small state to be rewritten whole: earlier chains are then unreachable."""
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Offline:
-    """One partition is silent after its first batch, one until the last; one goes on, with deltas and state bases."""
+    """One partition is silent after its first batch, a second until the last; a third has deltas and state bases."""
     made = Offline(keeping(), tmp_path_factory.mktemp("original"))
     large = message(Kind.SNAPSHOT, 1, **{f"name{number}": number for number in range(30)})
     made.run(
@@ -60,14 +60,14 @@ def stream(original: Offline, tmp_path: Path) -> Offline:
 
 
 def cleaned(stream: Offline, *, keep_seconds: float) -> tuple[int, StepResult]:
-    """The rewind floor after housekeeping, and what it did to the state."""
+    """Return the rewind floor after housekeeping, and the result of its state step."""
     done = run_housekeeping(stream.folders, retention_seconds=keep_seconds)
     (state,) = (step for step in done.steps if step.step == "state")
     return done.rewind_floor, state
 
 
 def age(stream: Offline) -> None:
-    """As if everything had been written long ago."""
+    """Set the time of all state files far back."""
     then = time.time() - OLD
     for path in stream.folders.state.iterdir():
         os.utime(path, (then, then))
@@ -126,7 +126,7 @@ def test_the_state_of_each_batch_from_the_floor_on_can_still_be_read(stream: Off
 def test_the_state_of_a_batch_to_which_a_rewind_went_back_is_kept_until_the_floor_has_passed_the_rewind(
     stream: Offline, target: int
 ) -> None:
-    """The floor has passed the batch itself, and the newest state is a base of its own: only the rewind needs it."""
+    """The floor has passed the batch, and the newest state has another base: only the rewind needs the state."""
     age(stream)
     before = values(stream, "kept.busy", "b", target)
     rewound = rewind(stream, target)
@@ -153,7 +153,7 @@ def test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_del
         floor_at(stream.folders, 5)
     else:
         make_savepoint(stream.folders, "kept", who="ann", why="a release", at="5")
-        floor_at(stream.folders, BATCHES - 1)  # the clean-up does not raise it: the savepoint alone is the change
+        floor_at(stream.folders, BATCHES - 1)  # the clean-up does not raise it: only the savepoint changes
     for path in find_unreachable_state(stream.folders, OutputLog(stream.folders.table).base().head):
         path.unlink()
     copy, deleted = backup._copy, list[int]()  # noqa: SLF001  # the moment
@@ -217,7 +217,7 @@ def test_files_of_builds_that_did_not_say_who_wrote_them_go_once_the_writer_is_o
 
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """The next driver that has worked its tasks does this before it commits."""
+    """Call a function after the tasks of the next driver and before its commit."""
     commit, acted = Committer.commit, list[object]()
 
     def after_a_sleep(*batch: Any, **more: Any) -> tuple[Committed, float]:
@@ -235,7 +235,7 @@ NEXT: dict[str, list[Sent]] = {"kept.busy": [("b", message(Kind.UPDATE, BATCHES 
 def test_a_driver_that_slept_for_days_between_its_tasks_and_its_commit_commits(
     stream: Offline, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
-    """Or whose clock is off by days, in either direction: its files are as old, or as young, as the clock says."""
+    """The same holds for a clock that is off by days in either direction: it sets the age of the files."""
 
     def sleep() -> None:
         then = time.time() - days * 24 * 3600
@@ -256,7 +256,7 @@ def test_a_driver_that_is_fenced_in_its_sleep_loses_its_files_and_its_successor_
     with pytest.raises(Fenced):
         stream.run(NEXT)
     mine = {*stream.folders.state.glob("g1-e2-b14-*"), *stream.folders.table.rglob("rows-g1-e2-b14-*")}
-    assert {path.suffix for path in mine} == {".parquet"}  # of data files the floor decides
+    assert {path.suffix for path in mine} == {".parquet"}  # the floor decides about data files
     monkeypatch.undo()
     before_the_commit(monkeypatch, lambda: cleaned(stream, keep_seconds=0))
     stream.run({"kept.busy": [("b", message(Kind.UPDATE, BATCHES - 2, x=1))]})
@@ -283,11 +283,11 @@ def test_a_run_that_warms_up_while_its_stream_is_cleaned_up_finds_its_state(
 def test_a_batch_within_the_time_to_keep_does_not_lose_its_state(stream: Offline) -> None:
     age(stream)
     floor, state = cleaned(stream, keep_seconds=72 * 3600)
-    assert (floor, state.files) == (0, 0)  # a rewind may go back to before the first batch
+    assert (floor, state.files) == (0, 0)  # a rewind may return to before the first batch
 
 
 def test_a_clock_that_is_days_ahead_ends_no_rewind(stream: Offline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time to keep counts from the newest batch: the clock alone would find none that is recent."""
+    """Retention counts from the newest batch: by the clock alone, no batch would be recent."""
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 10 * 24 * 3600)
     floor, state = cleaned(stream, keep_seconds=72 * 3600)
@@ -307,7 +307,7 @@ def test_a_clean_up_that_died_after_the_floor_harms_nothing_and_is_finished_by_t
 
 
 class Killed(BaseException):
-    """The run ends at once, as by kill -9."""
+    """Ends the run immediately, as kill -9 does."""
 
 
 def test_a_ledger_that_lags_behind_the_head_is_brought_forward_first(
