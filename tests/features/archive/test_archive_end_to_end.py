@@ -49,7 +49,7 @@ def prove(runs: LocalRuns) -> str:
 
 
 def let_a_month_pass(runs: LocalRuns) -> None:
-    """Age all files by a month and run housekeeping: it deletes rows, state and log entries of earlier batches only."""
+    """Age all files by a month and run housekeeping: it deletes all files that only earlier batches need."""
     write_checkpoint(runs.folders.table)
     files = [path for path in runs.folders.table.parent.rglob("*") if path.is_file()]
     for age, path in enumerate(sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)):

@@ -138,7 +138,7 @@ def add_table(offline: Offline, name: str, origin: str) -> None:
 
 
 def test_a_damaged_shadow_counts_as_a_reader_that_has_read_nothing(tmp_path: Path) -> None:
-    """The damaged shadow failed housekeeping and the status each hour."""
+    """Otherwise housekeeping and the status would fail each hour."""
     offline = make_offline(tmp_path)
     run_batches(offline, 5)
     rewind(offline, 1)

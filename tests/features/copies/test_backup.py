@@ -56,7 +56,7 @@ def idle(written: ProtocolRun, tmp_path: Path) -> ProtocolRun:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Call a function before the first file is copied."""
-    copy = backup._copy  # noqa: SLF001  # the moment
+    copy = backup._copy  # noqa: SLF001  # before the first copy
 
     def copy_after(*arguments: Any) -> Any:
         monkeypatch.setattr(backup, "_copy", copy)

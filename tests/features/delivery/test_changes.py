@@ -547,7 +547,7 @@ def test_a_rebuild_that_dies_in_the_middle_has_changed_nothing(
 ) -> None:
     database.deliver(TargetKind.APPENDED)
     before = read_numbers(database.url)
-    write = PostgresConnection._write_rows  # noqa: SLF001  # the moment
+    write = PostgresConnection._write_rows  # noqa: SLF001  # killed there
     left = [2]
 
     def die(self: PostgresConnection, *arguments: Any) -> None:

@@ -97,7 +97,7 @@ def erased(
 
 
 def read_rows(folders: StreamFolders) -> list[dict[str, object]]:
-    """Return all rows, ordered by hour, partition and offset."""
+    """Return all rows, ordered by partition, offset and row."""
     rows = DeltaTable(folders.table).to_pyarrow_table().to_pylist()
     return sorted(
         rows, key=lambda row: tuple(row[name] for name in ("_topic_id", "_partition", "_emit_offset", "_row"))

@@ -104,7 +104,7 @@ def test_an_alarm_that_cannot_be_judged_stays_as_it_was() -> None:
 
 
 def test_an_alarm_of_an_extension_stays_while_any_fact_is_unknown() -> None:
-    """The facts that it needs are unknown: if any fact is missing, its absence proves nothing."""
+    """An extension does not declare its facts: if any fact is unknown, the alarm's absence proves nothing."""
     own = msgspec.structs.replace(HEADROOM, kind="margins.backlog")
     blind = look(unknown=(AlarmKind.HEADROOM,))
     decisions = decide(look(own), look(own), blind, blind, look())

@@ -1,7 +1,7 @@
 """Random histories of topics and rewinds: the next run reports the growth that a plain table predicts.
 
-It reads each offset that Kafka has lost from the archive, and archives no offset twice. A run is the engine's without
-Kafka and tasks: archive, subscription, audit, ledger rows.
+It reads each offset that Kafka has lost from the archive, and archives no offset twice. Runs use the engine
+without Kafka and tasks: archive, subscription, audit, ledger rows.
 """
 
 from __future__ import annotations

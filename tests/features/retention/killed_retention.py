@@ -30,7 +30,7 @@ def die() -> None:
 
 def arm(moment: str) -> None:
     """Let the process die at a moment."""
-    write = delta_log._write  # noqa: SLF001  # the moment itself
+    write = delta_log._write  # noqa: SLF001  # killed there
 
     def dying(path: Path, entry: delta_log.NextEntry, *more: Any) -> Any:
         is_here = entry.kind is KINDS[moment]

@@ -156,7 +156,7 @@ def test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_del
         floor_at(stream.folders, BATCHES - 1)  # the clean-up does not raise it: only the savepoint changes
     for path in find_unreachable_state(stream.folders, OutputLog(stream.folders.table).base().head):
         path.unlink()
-    copy, deleted = backup._copy, list[int]()  # noqa: SLF001  # the moment
+    copy, deleted = backup._copy, list[int]()  # noqa: SLF001  # before the first copy
 
     def copy_late(*arguments: Any) -> object:
         monkeypatch.setattr(backup, "_copy", copy)
