@@ -54,7 +54,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def hours(feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
-    """Four hours of one batch each: a message that raises, a later message of its session, and another session."""
+    """Four hours of one batch each: a raising message, a later message of its session, a message of another session."""
     topic, began = feed.create("values"), ledger.read_clock()
     runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path / "runs")
     for number in range(4):
