@@ -113,7 +113,7 @@ def _run(command: list[str], log: Path, folder: Path, doing: str) -> int | None:
 
 
 def _count_arrived(folder: Path) -> int:
-    """Files in Ivy's cache; those of its own end in .xml, .properties or .lck."""
+    """Fetched files in the cache, without the files that Ivy writes for itself."""
     files = (path for path in (folder / "cache").rglob("*") if path.is_file())
     return sum(path.suffix not in {".xml", ".properties", ".lck", ".part"} for path in files)
 
