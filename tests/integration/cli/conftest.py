@@ -1,4 +1,4 @@
-"""A platform folder with one stream that has run, and the command line called in it."""
+"""Platform folders with one stream, and calls of the command line in them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Platform:
-    """A folder as a user has one: `assets/` with one stream, and settings in the environment.
+    """A user's folder: `assets/` with one stream, and settings as environment variables.
 
     Attributes:
         folder: The folder.
@@ -50,19 +50,19 @@ class Platform:
 
 
 def platform_in(folder: Path, broker: Broker, declare: Callable[[str], AnyStream] = adding) -> Platform:
-    """A platform of its own topics, whose stream has not run yet.
+    """Create a platform with new topics, whose stream has not run yet.
 
     Args:
         folder: An empty folder.
         broker: The broker.
-        declare: A function of a module, which makes the stream of a pattern.
+        declare: A module's function that returns the stream of a pattern.
     """
     family = f"cli_{uuid.uuid4().hex[:8]}"
     feed = Feed(broker.bootstrap_servers, family)
     runs = LocalRuns(declare(feed.pattern), feed.bootstrap_servers, folder)
     (folder / "assets").mkdir()
     (folder / "tables").mkdir()
-    # A module's name is known for the whole process: each platform has its own.
+    # Modules are cached by name for the whole process: each platform needs a new name.
     name = declare.__name__
     source = f'from {declare.__module__} import {name}\n\nstream = {name}(r"{feed.pattern}")\n'
     (folder / "assets" / f"{family}.py").write_text(source)
@@ -83,7 +83,7 @@ def fresh(broker: Broker, tmp_path: Path) -> Platform:
 
 @pytest.fixture(scope="session")
 def platform(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Platform:
-    """A platform whose stream has read five messages, and has one more to read. For tests that only look."""
+    """A platform whose stream has read five messages and has one unread message. For read-only tests."""
     made = platform_in(tmp_path_factory.mktemp("platform"), broker)
     topic = made.feed.create("values.of.a.topic.with.a.name.that.no.narrow.terminal.shows.in.one.line", partitions=2)
     made.feed.send(topic, session(2), key="a", partition=0)

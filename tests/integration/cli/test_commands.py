@@ -1,4 +1,4 @@
-"""Every command alike: an example that parses, --json that keeps its struct, exit codes, and what a pipe gets."""
+"""Properties of each command: an example that parses, JSON that keeps its struct, exit codes, output to a pipe."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
-    """The commands of a group and of the groups in it, by the words that call them."""
+    """Return the commands of a group and its subgroups by the words that call them."""
     found: dict[str, Any] = {}
     for name, command in group.commands.items():
         within = hasattr(command, "commands")
@@ -77,7 +77,7 @@ ANSWERS: dict[tuple[str, ...], object] = {
     ("settings",): show_settings.AllOptions,
     ("doctor",): doctor.Report,
 }
-"""Commands that only look, with what their JSON is."""
+"""Read-only commands with the types of their JSON."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,7 +117,7 @@ def test_a_pipe_gets_whole_names_and_no_colours(platform: Platform, arguments: t
 
 
 def test_a_terminal_gets_colours_and_whole_names_too(platform: Platform) -> None:
-    """On 60 columns a long name goes over several lines, and nothing of it is lost."""
+    """At 60 columns a long name wraps over several lines and stays complete."""
     said = on_a_terminal(platform, "positions", "adding")
     name = "values.of.a.topic.with.a.name.that.no.narrow.terminal.shows.in.one.line"
     assert "\x1b[" in said
@@ -133,7 +133,7 @@ def test_rows_that_do_not_fit_on_a_terminal_are_shown_with_a_column_a_line(platf
 
 
 def on_a_terminal(platform: Platform, *arguments: str) -> str:
-    """What a command prints on a terminal of 60 columns."""
+    """Return a command's output on a terminal of 60 columns."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, **platform.environment, "COLUMNS": "60", "TERM": "xterm"}
     command = [sys.executable, "-m", "lockstep.cli", *arguments]
@@ -150,13 +150,13 @@ def on_a_terminal(platform: Platform, *arguments: str) -> str:
 def read_or_end(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65_536)
-    except OSError:  # Linux ends a terminal so
+    except OSError:  # the end of a terminal on Linux
         return b""
 
 
 @contextmanager
 def started(platform: Platform, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """A process of a command of lockstep, with its output; it ends with the test, also a failed one."""
+    """Start a command of lockstep, yield its process and output, and kill it after the test."""
     environment = {**os.environ, **platform.environment}
     command = [sys.executable, "-m", "lockstep.cli", *arguments]
     with subprocess.Popen(command, cwd=platform.folder, env=environment, stdout=subprocess.PIPE) as process:
@@ -276,7 +276,7 @@ def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_goes_on(fresh: Platf
 
 
 def test_settings_with_which_spark_does_not_start_are_shown(fresh: Platform) -> None:
-    """In a process of its own: Spark starts once in a process."""
+    """The command runs in a separate process, as Spark starts once in a process."""
     fresh.feed.send(fresh.feed.create("values"), session(1))
     lockstep = [str(Path(sys.executable).with_name("lockstep")), "run", "adding", "--available-now"]
     options = {"LOCKSTEP_SPARK__MASTER": "bogus", "LOCKSTEP_SPARK__OPTIONS": '{"spark.hadoop.fs.key": "canary-7f3a"}'}
@@ -371,7 +371,7 @@ def test_status_and_plan_of_a_halted_stream_name_the_command_that_resumes_it(fre
     everything = fresh.call("status")
     assert everything.exit_code == 1
     assert everything.stdout.splitlines()[1].split()[:3] == ["adding", "halted", "ended"]
-    alarm = everything.stdout.splitlines()[-1]  # alarms are sent to others, so it names no session
+    alarm = everything.stdout.splitlines()[-1]  # alarms are sent to others, so they name no session
     assert alarm.startswith(f"{look}lockstep resume adding --suggested --plan")
 
     for arguments in (["plan", "adding"], ["plan", "adding", "--restart"]):
@@ -414,7 +414,7 @@ def test_what_cannot_be_read_of_a_table_is_said_with_the_command_that_looks_at_i
 
 
 def test_the_message_that_halts_a_stream_becomes_the_input_of_a_unit_test(fresh: Platform) -> None:
-    """From the halt over the exported file to the same exception, with the line of the fold that raised it."""
+    """The exported message raises the same exception in the test, with the line of the fold that raised it."""
     topic = fresh.feed.create("values")
     fresh.feed.send(topic, [*session(2), update(4, a=POISON)])
     with pytest.raises(IntegrityLost, match=r"(?s)transform raised.*in poisoned.*ZeroDivisionError: poison"):

@@ -1,4 +1,4 @@
-"""Long work that Ctrl-C ends after each of its items: the stream is whole, and the next call completes the work."""
+"""Ctrl-C after each item of long work: the stream stays intact, and the next call completes the work."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 PARTITIONS = 2
 Work = Callable[[Platform], tuple[str, ...]]
-"""Prepares a stream for some work, and gives the command that does it."""
+"""Prepares a stream and returns the command that does the work."""
 
 
 class Interruption:
-    """Ctrl-C after so many items of work."""
+    """Raises Ctrl-C after a number of items of work."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -38,7 +38,7 @@ class Interruption:
 
 
 def call_interrupted(platform: Platform, command: tuple[str, ...], after: int) -> tuple[Result, bool]:
-    """What the command gave, and whether it was interrupted."""
+    """Return the command's result and whether it was interrupted."""
     interruption = Interruption(after)
     with send_progress(interruption.note):
         said = platform.call(*command)
@@ -46,7 +46,7 @@ def call_interrupted(platform: Platform, command: tuple[str, ...], after: int) -
 
 
 def make_stream(platform: Platform) -> None:
-    """Three batches of two topics."""
+    """Commit three batches of two topics."""
     topics = {name: platform.feed.create(name, partitions=PARTITIONS) for name in ("first", "second")}
     for batch in range(3):
         for name, topic in topics.items():

@@ -1,4 +1,4 @@
-"""`lockstep init` from an installed package: a project that Dagster loads, to which a stream is added."""
+"""`lockstep init` and its `--update`: Dagster loads an installed package's project, also with an added stream."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_brokers_that_no_settings_take_are_refused_before_a_file_is_written(tmp_
 
 
 def test_a_new_repository_passes_its_own_checks_with_a_stream_that_dg_added(tmp_path: Path) -> None:
-    """In an empty home: strict types, tests, style, and Dagster's two ways to load it; git reports the new stream."""
+    """With an empty home: strict types, tests, style and both loaders of Dagster; git reports the new stream."""
     project = tmp_path / "my-meters"
     home = tmp_path / "home"
     home.mkdir()

@@ -25,7 +25,7 @@ RUN = ("lockstep.cli", "run", "readings")
 
 
 def kill_workers(run: subprocess.Popen[bytes]) -> None:
-    """Kill the Python workers of a run with the daemon that they are forked from: Spark starts another."""
+    """Kill a run's worker daemon with its Python workers; Spark starts a new daemon."""
     below = map(psutil.Process, list_descendants(run.pid))
     daemons = [process for process in below if WORKER_DAEMON in process.cmdline()]
     assert daemons

@@ -1,4 +1,4 @@
-"""`lockstep start` and `lockstep stop` through a real Dagster with its daemon: the run is seen, works and ends well."""
+"""`lockstep start` and `lockstep stop` through a real Dagster daemon: the run is visible, works and ends cleanly."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Iterator[Installation]:
-    """A Kafka of its own."""
+    """An installation with a separate Kafka."""
     with Broker.start(tmp_path / "kafka") as kafka:
         yield Installation(tmp_path, kafka.bootstrap_servers)
 
 
 def call(installation: Installation, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Call the command in a process of its own, in the repository's folder."""
+    """Call the command in a separate process, in the repository's folder."""
     command = [sys.executable, "-m", "lockstep.cli", *arguments]
     return subprocess.run(command, cwd=ROOT, env=installation.environment("home"), capture_output=True, check=False)
 
 
 def called(installation: Installation, *arguments: str) -> bytes:
-    """What a command that succeeds answers in JSON."""
+    """Return a command's JSON; the command must succeed."""
     said = call(installation, *arguments, "--json")
     assert said.returncode == 0, said.stderr.decode()
     return said.stdout
@@ -62,7 +62,7 @@ def test_a_start_that_no_daemon_takes_says_so_and_begins_with_the_daemon(install
 
 
 def test_a_start_whose_run_fails_ends_with_its_reason(installation: Installation) -> None:
-    """The address of Kafka is mistyped: the first start of a stream gives up, and the request for it stands."""
+    """With a wrong address of Kafka the first start fails, and the request to start remains."""
     nowhere = {"LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9", "LOCKSTEP_KAFKA__TIMEOUT_SECONDS": "2"}
     with installation.daemon(more=nowhere):
         said = call(installation, "start", "order_books")

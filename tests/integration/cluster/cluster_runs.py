@@ -1,4 +1,4 @@
-"""Runs of the adding stream on a cluster, each a driver process that is told everything by settings."""
+"""Runs of the adding stream on a cluster, each in a driver process that settings configure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_OPTIONS: Mapping[str, str] = {}
 
 
 class Cluster(Protocol):
-    """What a driver needs to know of a cluster."""
+    """A cluster's address and configuration for a driver."""
 
     @property
     def master(self) -> str:
@@ -47,14 +47,14 @@ class Cluster(Protocol):
 
     @property
     def configuration(self) -> Path:
-        """The folder of the settings of Spark, and of Hadoop where there is one."""
+        """The folder of the settings of Spark and, if it is used, of Hadoop."""
 
 
 ClusterT = TypeVar("ClusterT", bound=Cluster)
 
 
 def wait_until(met: Callable[[], bool], what: str, seconds_max: float = WAIT_SECONDS_MAX) -> float:
-    """Wait for a condition; the seconds that it took."""
+    """Wait for a condition and return the seconds that it took."""
     began = time.monotonic()
     while not met():
         assert time.monotonic() - began < seconds_max, f"{what}: not within {seconds_max} s"
@@ -64,33 +64,33 @@ def wait_until(met: Callable[[], bool], what: str, seconds_max: float = WAIT_SEC
 
 @dataclass
 class Driver:
-    """A driver process and what it says."""
+    """A driver process and its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     @property
     def lines(self) -> list[str]:
-        """All it said so far, Spark's words included."""
+        """The output until now, including Spark's."""
         return self.log.read_text(errors="replace").splitlines()
 
     @property
     def batches(self) -> int:
-        """Batches it has committed."""
+        """The number of committed batches."""
         return sum(line.startswith("batch ") for line in self.lines)
 
     @property
     def outcome(self) -> str | None:
-        """How its run ended."""
+        """The run's outcome, None before its end."""
         return next((line.removeprefix("outcome: ") for line in self.lines if line.startswith("outcome: ")), None)
 
     def stop(self) -> None:
-        """Ask it to end at its next batch, and wait."""
+        """Request the end after the next batch, and wait for it."""
         self.process.send_signal(signal.SIGTERM)
         self.ended()
 
     def ended(self) -> str | None:
-        """Wait for its end; how its run ended."""
+        """Wait for the driver's end and return the run's outcome."""
         wait_until(lambda: self.process.poll() is not None, f"end of the driver, see {self.log}")
         return self.outcome
 
@@ -116,27 +116,27 @@ class DriverRuns(Generic[ClusterT]):
 
     @property
     def folders(self) -> StreamFolders:
-        """Where the tables lie."""
+        """The stream's table folders."""
         return StreamFolders("adding", self.root / "tables")
 
     @property
     def trap(self) -> Path:
-        """Where a fold that is caught says so."""
+        """The folder in which a caught fold leaves its files."""
         return self.root / "trap"
 
     @property
     def proofs(self) -> Path:
-        """Where each Python of an executor proves that dagster cannot be imported there."""
+        """The folder in which each executor's Python proves that it cannot import dagster."""
         return self.root / "proofs"
 
     @property
     def batches(self) -> int:
-        """Batches in the table."""
+        """The number of batches in the table."""
         log = self.folders.table / "_delta_log"
         return int(heads(self.folders.table)[-1].get("batch", 0)) if any(log.glob("*.json")) else 0
 
     def start(self, *arguments: str, options: Mapping[str, str] = NO_OPTIONS, **further: str) -> Driver:
-        """Start a driver with arguments of its own and Spark properties, `cores_max` as spark.cores.max."""
+        """Start a driver with arguments and Spark properties; `cores_max` sets spark.cores.max."""
         given = {**options, **{f"spark.{name.replace('_', '.')}": value for name, value in further.items()}}
         log = self.root / f"driver-{len(self.drivers)}.log"
         command = [
@@ -169,18 +169,18 @@ class DriverRuns(Generic[ClusterT]):
         }
 
     def rows(self, topic: str, partition: int) -> list[tuple[object, ...]]:
-        """The rows of one partition as `COLUMNS`, in the order in which they were committed."""
+        """Return the rows of a partition as `COLUMNS`, in commit order."""
         table = read_table(self.folders.table)
         return rows_of(table.filter([held == partition for held in table["_partition"].to_pylist()]), topic, COLUMNS)
 
     def read_until(self) -> dict[tuple[str, int], int]:
-        """The end of what is committed of each partition."""
+        """Return the committed end offset of each partition."""
         if not (self.folders.ledger / "_delta_log").exists():
             return {}
         return {(row.topic, row.partition): row.until for row in read_ledger(self.folders.ledger)}
 
     def wait_for_batches(self, more: int) -> float:
-        """Wait for so many more batches of any driver; the seconds that it took."""
+        """Wait for `more` batches of any driver and return the seconds that they took."""
         wanted = self.batches + more
         return wait_until(lambda: self.batches >= wanted, f"batch {wanted}")
 
@@ -189,6 +189,6 @@ class ClusterRuns(DriverRuns[SparkCluster]):
     """Runs on a standalone cluster."""
 
     def wait_for_hot_state(self) -> None:
-        """Wait until executors of both workers have worked."""
+        """Wait until executors of all workers have hot state."""
         roots = [worker.local_root for worker in self.cluster.workers]
         wait_until(lambda: all(any(root.rglob("*.lmdb")) for root in roots), f"hot copies below each of {roots}")

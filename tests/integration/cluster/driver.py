@@ -1,4 +1,4 @@
-"""The driver of a stream on a cluster; where all is comes from the settings, as for every run of lockstep.
+"""The driver of a stream on a cluster, configured by the settings like every run of lockstep.
 
 python -m tests.integration.cluster.driver PATTERN TRAP --seconds 1 --deadline 300 --patience 60
 """
@@ -18,7 +18,7 @@ from tests.integration.cluster.streams import catching
 
 
 def main() -> None:
-    """Run until somebody stops it."""
+    """Run until a signal, or with `--seconds 0` until all available messages are committed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("pattern")
     parser.add_argument("trap", type=Path)
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=300.0, help="of a batch, in seconds")
     parser.add_argument("--patience", type=float, default=300.0, help="for a first executor, in seconds")
     given = parser.parse_args()
-    # A test's batches are small; they are to be spread over the executors all the same.
+    # Spread a test's batches over the executors although they are small.
     tuning = Tuning(small_batch_messages=1, bin_seconds=1e-9, executors_seconds_max=given.patience)
     stream = catching(given.pattern, given.trap, given.deadline)
     if given.seconds:

@@ -1,4 +1,4 @@
-"""A producer that goes on while things break, and knows when it sent what."""
+"""A producer that continues during faults and records the time of each turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACE_SECONDS, UPDATES_A_TURN = 0.25, 25
 
 @dataclass
 class Lane:
-    """What was sent to one partition.
+    """Messages sent to one partition.
 
     Attributes:
         partition: Its number.
@@ -36,12 +36,12 @@ class Lane:
 
     @property
     def messages(self) -> list[tuple[int, str, bytes]]:
-        """As the plain fold takes them."""
+        """The messages in the plain fold's format."""
         return [(offset, session_in(self.partition), value) for offset, value in enumerate(self.values)]
 
 
 class PacedFeed:
-    """Sends to all partitions in turn, on a thread of its own, until closed."""
+    """Sends to all partitions in turn, on a thread, until closed."""
 
     def __init__(self, feed: Feed, partitions: Iterable[Partition]) -> None:
         self.lanes = {partition: Lane(partition[1]) for partition in partitions}
@@ -66,7 +66,7 @@ class PacedFeed:
                 lane.turns.append((len(lane.values), time.time()))
 
     def freshness(self, ledger: Iterable[LedgerRow], since: float, until: float) -> dict[Partition, list[float]]:
-        """Seconds from sent to committed, of each turn sent in [since, until), sorted, by partition."""
+        """Return by partition the sorted seconds from send to commit, of each turn sent in [since, until)."""
         commits: dict[Partition, list[tuple[int, float]]] = {partition: [] for partition in self.lanes}
         for row in ledger:
             commits[row.topic, row.partition].append((row.until, row.committed_at.timestamp()))

@@ -1,4 +1,4 @@
-"""The adding stream with a fold that can be caught in the middle."""
+"""Adding streams whose fold can be caught, is late, or hoards memory."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WAIT_SECONDS_MAX = 300.0
 
 
 class Catching(Adding):
-    """Adds; the first task to meet `CATCH` says so by a file `caught`, and waits for a file `released`.
+    """Adds; the first task that reads `CATCH` writes a file `caught` and waits for a file `released`.
 
     Attributes:
-        trap: Folder of these files, and of one file for each task that came by.
+        trap: Folder of these files, and of one file for each task that read `CATCH`.
     """
 
     def __init__(self, trap: str) -> None:
@@ -49,7 +49,7 @@ class Catching(Adding):
 
 
 def catching(pattern: str, trap: Path, batch_seconds: float) -> Stream[Snapshot | Update, Panel, Reading]:
-    """The stream over the topics of one test."""
+    """Return the stream of one test's topics."""
     return Stream(
         name="adding",
         topics=Topics(pattern=pattern),
@@ -63,7 +63,7 @@ LATE_SECONDS = 0.5
 
 
 class Late(Adding):
-    """Adds; each update takes longer than any check of the deadline of a batch."""
+    """Adds; each update takes longer than the interval between checks of a batch's deadline."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         time.sleep(LATE_SECONDS)
@@ -72,12 +72,12 @@ class Late(Adding):
 
 HOARD_BYTES = 100_000_000
 HOARD_SECONDS = 0.5
-"""Several polls of the memory of the worker."""
+"""Several polls of the worker's memory."""
 _HOARD: list[bytes] = []
 
 
 class Hoarding(Adding):
-    """Adds; each update keeps memory of the worker for ever."""
+    """Adds; each update leaks memory of the worker."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         _HOARD.append(b"x" * HOARD_BYTES)
@@ -86,7 +86,7 @@ class Hoarding(Adding):
 
 
 def hoarding(pattern: str) -> Stream[Snapshot | Update, Panel, Reading]:
-    """The stream over the topics of one test."""
+    """Return the stream of one test's topics."""
     return Stream(
         name="hoarding",
         topics=Topics(pattern=pattern),

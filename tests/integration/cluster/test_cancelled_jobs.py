@@ -1,4 +1,4 @@
-"""Jobs that somebody else cancels on a real Spark: planned again or an error of the run, never a message's fault."""
+"""Jobs cancelled from outside on a real Spark: planned again or an error of the run, never a message's fault."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MESSAGES = [*session(5), update(7, a=CATCH)]
 
 
 def cancel_stages(context: SparkContext) -> None:
-    """As the kill link of a stage."""
+    """Cancel the active stages, like a stage's kill link."""
     for stage in context.statusTracker().getActiveStageIds():
         context._jsc.sc().cancelStage(stage)  # noqa: SLF001  # pyspark has no such call
 
 
 def cancel_each_job(context: SparkContext) -> None:
-    """As the kill link of a job."""
+    """Cancel the active jobs, like a job's kill link."""
     for job in context.statusTracker().getActiveJobsIds():
         context._jsc.sc().cancelJob(job)  # noqa: SLF001  # pyspark has no such call
 
@@ -61,7 +61,7 @@ class Caught:
     Attributes:
         runs: Its tables.
         topic: The only topic.
-        trap: Folder in which the fold says that it is caught.
+        trap: Folder of the caught fold's files.
         context: Spark.
     """
 
@@ -71,7 +71,7 @@ class Caught:
     context: SparkContext
 
     def cancel(self, way: Callable[[SparkContext], None]) -> None:
-        """Cancel twice: after one unknown failure a batch is repeated, after the second a message is sought."""
+        """Cancel twice: the first unknown failure repeats a batch, the second starts the search for a message."""
         for number in range(CANCELS):
             wait_until((self.trap / "caught").exists, "a task in the middle")
             if number < CANCELS - 1:
@@ -79,7 +79,7 @@ class Caught:
             way(self.context)
 
     def run(self) -> RunOutcome:
-        """A run on Spark."""
+        """Run the stream on Spark."""
         never = threading.Event()
         return run_stream(
             self.runs.stream, self.runs.settings, spark=lambda: self.context, stop=never, trigger=AvailableNow()

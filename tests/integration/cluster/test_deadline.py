@@ -1,4 +1,4 @@
-"""The hard deadline of a batch: cancelled, planned again, no trace of the first try; none where files are filled."""
+"""The hard deadline of a batch: it is cancelled and planned again without traces. Batches by file size have none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)  # where many suites run at once, Spark alone takes a minute to start
+pytestmark = pytest.mark.timeout(900)  # Spark alone takes a minute to start next to many other suites
 
 MESSAGES = [*session(5), update(7, a=CATCH)]
 
@@ -50,19 +50,19 @@ class Caught:
     spark: SparkSession
 
     def run(self, trigger: Trigger) -> RunOutcome:
-        """A run on Spark."""
+        """Run the stream on Spark."""
         context = self.spark.sparkContext
         return run_stream(self.stream, self.settings, spark=lambda: context, stop=self.stop, trigger=trigger)
 
     def assert_whole(self) -> None:
-        """The rows of the plain fold."""
+        """Assert the rows of the plain fold."""
         table = LocalRuns(self.stream, self.settings.kafka.bootstrap_servers, self.settings.table_root.parent)
         expected = folded([(offset, "s", value) for offset, value in enumerate(MESSAGES)])
         assert expected == table.rows(self.topic)
 
     @property
     def tries(self) -> int:
-        """Tasks that came to the last message."""
+        """The number of tasks that read the last message."""
         return sum(1 for _ in self.trap.glob("task-*"))
 
 
@@ -118,7 +118,7 @@ def test_a_batch_that_fills_a_file_has_no_deadline(caught: Callable[[float], Cau
 
 
 def test_a_first_task_that_does_not_end_ends_the_start_with_the_setting_to_look_at(spark: SparkSession) -> None:
-    """As where executors have fewer cores than a task needs: Spark itself waits forever, and says nothing."""
+    """Spark waits forever without a message, for example if executors have fewer cores than a task needs."""
     with pytest.raises(EnvironmentProblem, match=r"did not end within 0.2 s, with 1 executors"):
         warm_up(spark.sparkContext, pickle.dumps(Hanging()), 0.2, cancelled=lambda: False)
 

@@ -1,4 +1,4 @@
-"""The settings that docs/cluster.md shows are settings, and give Spark what they say."""
+"""The settings in docs/cluster.md are valid and reach Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker and an executor killed, one stopped for a minute, one caught in the middle: the rows of the plain fold."""
+"""Killed, stopped and caught executors and workers: the rows are those of the plain fold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEADLINE_SECONDS = 60.0
 PARTITIONS = 3
 TURNS = 5
 REPLACED_SECONDS_MAX = 120.0
-"""After the turns, before which it was late twice."""
+"""Counted after the turns, during which the executor is late twice."""
 
 
 def test_killed_and_stopped_machines_lose_nothing_and_double_nothing(runs: ClusterRuns, feed: Feed) -> None:
@@ -63,7 +63,7 @@ def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothin
     topic = feed.create("values", PARTITIONS)
     for partition in range(PARTITIONS):
         feed.send(topic, [*session(50), update(52, a=CATCH)], partition=partition)
-    # Spark is to be more patient than the deadline, or it gives the executor up first.
+    # Spark's timeout exceeds the deadline, as Spark would drop the executor first otherwise.
     runs.start("--seconds", "1", "--deadline", str(DEADLINE_SECONDS), network_timeout="300s")
     wait_until((runs.trap / "caught").exists, "a task in the middle")
     zombie = int((runs.trap / "caught").read_text())
@@ -88,7 +88,7 @@ def test_a_task_that_wakes_up_after_its_batch_was_worked_elsewhere_writes_nothin
 
 
 def test_an_executor_whose_python_is_stopped_holds_up_its_own_partitions_only(runs: ClusterRuns, feed: Feed) -> None:
-    """Its JVM goes on and sends its heartbeats, and gets tasks. With two cores it is the same (measured)."""
+    """Its JVM still sends heartbeats and gets tasks. Two cores make no difference (measured)."""
     topics = [feed.create("one", PARTITIONS), feed.create("two", PARTITIONS)]
     partitions = [(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     with PacedFeed(feed, partitions) as paced:
@@ -124,7 +124,7 @@ def test_a_master_that_is_started_again_disturbs_nobody(runs: ClusterRuns, feed:
 
 
 def test_a_run_whose_workers_are_all_gone_ends_and_says_so(runs: ClusterRuns, feed: Feed) -> None:
-    """As after a start of a master that does not know the application; its deadline is past long before."""
+    """A restarted master without the application has the same effect. The deadline passes long before the end."""
     topic = feed.create("values")
     feed.send(topic, session(5))
     driver = runs.start("--seconds", "1", "--deadline", "3", "--patience", "40")
@@ -139,7 +139,7 @@ def test_a_run_whose_workers_are_all_gone_ends_and_says_so(runs: ClusterRuns, fe
 
 
 def stop_python(runs: ClusterRuns, paced: PacedFeed) -> None:
-    """SIGSTOP for all Python of an executor: all partitions go on, and it is replaced, though it never wakes up."""
+    """SIGSTOP all Python of an executor: all partitions continue, and the stopped executor is replaced."""
     worker = runs.cluster.workers[0]
     (executor,) = worker.executors()
     stopped = list_descendants(executor)
@@ -164,7 +164,7 @@ def has_read(runs: ClusterRuns, sent: dict[tuple[str, int], int]) -> bool:
 
 
 def kill_an_executor(runs: ClusterRuns) -> None:
-    """Its worker starts another in its place."""
+    """Kill an executor; its worker replaces it."""
     worker = runs.cluster.workers[0]
     (killed,) = worker.executors()
     os.kill(killed, signal.SIGKILL)
@@ -173,7 +173,7 @@ def kill_an_executor(runs: ClusterRuns) -> None:
 
 
 def kill_a_worker(runs: ClusterRuns) -> None:
-    """Its executor ends with it; a machine takes its place."""
+    """Kill a worker with its executor, and add a new worker."""
     worker = runs.cluster.workers[1]
     below = list_descendants(worker.process.pid)
     worker.kill()
@@ -187,7 +187,7 @@ def kill_a_worker(runs: ClusterRuns) -> None:
 
 
 def stop_an_executor(runs: ClusterRuns) -> None:
-    """All of it, JVM and Python, as a machine that hangs."""
+    """Stop an executor's JVM and Python, like a machine that hangs."""
     worker, before, began = runs.cluster.workers[0], runs.batches, time.monotonic()
     stopped = stop(worker)
     waited = runs.wait_for_batches(2)
@@ -199,7 +199,7 @@ def stop_an_executor(runs: ClusterRuns) -> None:
 
 
 def stop(worker: Worker) -> list[int]:
-    """SIGSTOP for the executors of a worker and all below them; their ids."""
+    """SIGSTOP a worker's executors with their descendants and return their process ids."""
     executors = worker.executors()
     pids = [pid for executor in executors for pid in (executor, *list_descendants(executor))]
     assert pids
@@ -223,7 +223,7 @@ def alive(pid: int) -> bool:
 
 
 def files(runs: ClusterRuns) -> set[str]:
-    """Parquet files in the table's folder, named by a commit or by nobody."""
+    """Return the table's Parquet files, with or without a commit that names them."""
     table = runs.folders.table
     return {str(path.relative_to(table)) for path in table.glob("commit_hour=*/*.parquet")}
 
@@ -233,7 +233,7 @@ def committed(runs: ClusterRuns, messages: int) -> bool:
 
 
 def during(runs: ClusterRuns, paced: PacedFeed, what: str, action: Callable[[], object]) -> None:
-    """Do something, then say how fresh each partition was while it went on."""
+    """Run an action, then report the freshness of each partition during it."""
     began = time.time()
     action()
     until = time.time()
@@ -245,5 +245,5 @@ def during(runs: ClusterRuns, paced: PacedFeed, what: str, action: Callable[[], 
 
 
 def say(line: str) -> None:
-    """Figures are reported, not asserted."""
+    """Print a figure; figures are not asserted."""
     sys.stdout.write(f"{line}\n")

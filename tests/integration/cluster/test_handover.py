@@ -1,4 +1,4 @@
-"""A successor needs cores beside the run that it takes over; without any it takes nothing over."""
+"""A handover needs free cores for the successor; without any core the first run continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster is reached by settings alone; its executors need lockstep and the stream's module, and no dagster."""
+"""Settings alone reach a cluster; its executors need lockstep and the stream's module, but not dagster."""
 
 from __future__ import annotations
 

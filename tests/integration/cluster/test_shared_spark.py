@@ -1,4 +1,4 @@
-"""Streams of one process on one real Spark: jobs of one are cancelled or late without the jobs of the others."""
+"""Streams of one process on one real Spark: jobs of a stream are cancelled or late without those of the others."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ pytestmark = pytest.mark.timeout(900)
 CORES = 2
 LIMIT_MB = 256
 FAILURES = 2
-"""Of a batch whose worker has too much memory, before its partitions are read alone and by halves."""
+"""Failures of a batch with a too large worker, before its partitions are read alone and by halves."""
 
 
 def hold(folder: Path) -> object:
-    """Work of tasks that end when a file is there."""
+    """Return work for tasks that ends once the file `released` exists."""
 
     def work(_: Iterable[int]) -> None:
         while not (folder / "released").exists():
@@ -58,7 +58,7 @@ def hold(folder: Path) -> object:
 
 @contextmanager
 def stream_with_tasks(context: SparkContext, name: str, tasks: int, folder: Path) -> Iterator[Future[None]]:
-    """A stream of this process whose tasks run until the end of the block."""
+    """Run tasks of a stream of this process until the end of the block."""
     folder.mkdir()
     jobs = StreamJobs(context, name)
 

@@ -1,4 +1,4 @@
-"""Python workers are forked from our daemon: modules imported before, PySpark from a folder with bytecode."""
+"""Python workers fork from our daemon: it imports modules in advance, and PySpark from a folder with bytecode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_archive_of_the_installed_pyspark_is_dropped(tmp_path: Path) -> None
 
 
 def test_an_archive_of_another_pyspark_stays(tmp_path: Path) -> None:
-    """A Spark distribution beside an environment: the JVM speaks to the Python of its own version."""
+    """A Spark distribution next to an environment: the JVM needs its version of PySpark."""
     (tmp_path / "site" / "pyspark").mkdir(parents=True)
     path = [str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip"), str(tmp_path / "site")]
     assert drop_archives(path) == path
@@ -61,14 +61,14 @@ def test_a_worker_that_a_task_ends_is_replaced_when_it_is_needed(shared_spark: S
         return set(context.parallelize(range(1), 1).mapPartitions(work).collect())
 
     before, ended = {pid for _ in range(4) for pid in run(ends=False)}, set[int]()
-    while not before <= ended:  # Spark gives each task to the worker that has waited longest
+    while not before <= ended:  # Spark assigns each task to the worker that has waited longest
         ended |= run(ends=True)
     wait_until(lambda: not any(map(psutil.pid_exists, ended)), "the workers have ended")
     assert len({pid for _ in range(4) for pid in run(ends=False)} - ended) == 1
 
 
 def test_what_is_imported_before_the_fork_starts_no_thread_but_those_that_survive_it() -> None:
-    """Not looked at in a worker, which other tests may have used for anything."""
+    """A new process is inspected, as other tests may have used the workers."""
     script = f"""
 import importlib, pathlib, sys
 for name in {PRELOADED}: importlib.import_module(name)
@@ -82,7 +82,7 @@ print("pandas" in sys.modules)
 
 
 def test_an_open_store_costs_a_worker_little_memory() -> None:
-    """LMDB's lists of 3 MiB a store come from the heap once one was freed, unless the worker says otherwise."""
+    """Without the options of malloc, LMDB's lists of 3 MiB per store are on the heap after the first free."""
     script = """
 import sys, tempfile
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_the_working_folder_is_looked_at_last() -> None:
 
 
 def test_a_stream_is_folded_by_its_own_code_though_the_working_folder_has_a_module_of_that_name(tmp_path: Path) -> None:
-    """As the code of a shadow, whose run is started in the folder of the deployed code."""
+    """A shadow is an example: its run starts in the folder of the deployed code."""
     for place in ("deployed", "fixed"):
         module = tmp_path / place / "streams" / "books.py"
         module.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A stream runs on a real YARN with the settings that docs/cluster.md gives, and an executor is killed under it."""
+"""A stream runs on a real YARN with the settings of docs/cluster.md, also after an executor is killed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_run_whose_application_yarn_has_ended_says_so(
 
 
 def documented(folder: Path) -> dict[str, str]:
-    """The page's options for YARN, with an archive that leads to this Python."""
+    """Return the page's options for YARN, with an archive that runs this Python."""
     (snippet,) = [snippet for snippet in SNIPPETS if 'master = "yarn"' in snippet]
     options: dict[str, str] = tomllib.loads(snippet)["spark"]["options"]
     python = folder / "python"
@@ -121,7 +121,7 @@ def documented(folder: Path) -> dict[str, str]:
 
 
 def local_sizes(yarn: YarnCluster, runs: DriverRuns[YarnCluster]) -> dict[str, str]:
-    """Differences to the page: folders and sizes of this machine, and Spark's jars where they are."""
+    """Return the differences to the page: folders and sizes of this machine, and the place of Spark's jars."""
     library = Path(lockstep.__file__).parents[1]
     return {
         "spark.executorEnv.PYTHONPATH": f"{NO_DAGSTER}:{library}:{REPOSITORY}",

@@ -1,4 +1,4 @@
-"""Put first on an executor's import path: whatever imports dagster there fails, and leaves its name."""
+"""First on an executor's import path: an import of dagster fails, and the error names the module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = Path(os.environ["NO_DAGSTER_PROOFS"])
 
 
 class _NoDagster(MetaPathFinder):
-    """Finds dagster first, by refusing it."""
+    """Refuses dagster before other finders run."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -28,7 +28,7 @@ class _NoDagster(MetaPathFinder):
 
 
 def _prove() -> None:
-    """Refusing works in this interpreter; without this file nothing is proven."""
+    """Write a file if this interpreter refuses dagster; the tests require such files."""
     try:
         import dagster  # noqa: F401
     except ImportError:
