@@ -1,4 +1,4 @@
-"""Avro and Protobuf from a real broker into a Delta table, with a registry behind HTTP that may be away."""
+"""Avro and Protobuf from a real broker into a Delta table, with an HTTP registry that may be unavailable."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 COLUMNS = ("_offset", "_session", "_sequence", "id", "value", "previous")
 ROWS = [(1, "s", 2, "a", 1.5, 1.0), (2, "s", 3, "b", 2.5, None), (3, "s", 4, "a", 3.5, 1.5)]
-"""What a snapshot with a = 1.0 and three updates come to."""
+"""Rows of a snapshot with a = 1.0 and three updates."""
 
 
 @pytest.fixture
 def schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSchemas]:
-    """A registry, named as an installation names it."""
+    """A registry, configured by environment variables as in an installation."""
     with http_schemas() as running:
         monkeypatch.setenv("LOCKSTEP_REGISTRY__URL", running.url)
         monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "1.5")
@@ -64,7 +64,7 @@ def runs_of(stream: AnyStream, feed: Feed, tmp_path: Path) -> LocalRuns:
 
 
 def avro_messages(schemas: HttpSchemas) -> list[bytes]:
-    """A snapshot and three updates, each kind by its own schema."""
+    """Return a snapshot and three updates, each kind with a separate schema."""
     first = schemas.register("snapshots", json.dumps(SNAPSHOT))
     second = schemas.register("updates", json.dumps(UPDATE))
     updates = [{"seq": seq, "id": name, "value": value} for _, _, seq, name, value, _ in ROWS]
@@ -87,7 +87,7 @@ def test_avro_of_two_schemas_becomes_rows(feed: Feed, schemas: HttpSchemas, tmp_
 def test_ids_in_headers_are_read_and_the_proof_and_a_rebuild_read_them_too(
     feed: Feed, schemas: HttpSchemas, tmp_path: Path
 ) -> None:
-    """The body of such a message has no frame: without its header it is no message."""
+    """The body has no frame: without its header the message cannot be decoded."""
     topic = feed.create("values")
     snapshot, *updates = avro_messages(schemas)
     bare = [
@@ -135,7 +135,7 @@ def test_a_registry_that_is_away_halts_nothing_and_loses_nothing(
 
 
 def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSchemas, tmp_path: Path) -> None:
-    """Through the runner of Spark, whose tasks run in this process here: an error of theirs would come as Spark's."""
+    """The tasks of Spark's runner run in this process. A raised error of a task would become an error of Spark."""
     topic = feed.create("values")
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
@@ -152,7 +152,7 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
 
 
 class TasksInThisProcess:
-    """What the runner uses of a Spark context, without Spark: tasks one after the other, by their bytes."""
+    """The runner's part of a Spark context, without Spark: tasks run in sequence."""
 
     master = "local[1]"
     defaultParallelism = 1  # noqa: N815  # Spark's name
@@ -165,7 +165,7 @@ class TasksInThisProcess:
         self.value += more
 
     def addJobTag(self, _: str) -> None:  # noqa: N802  # Spark's name
-        """No job is cancelled here."""
+        """Do nothing: no job is cancelled."""
 
     removeJobTag = addJobTag  # noqa: N815  # Spark's name
 
@@ -184,7 +184,7 @@ def test_a_registry_that_is_away_for_a_moment_is_not_even_noticed(
 ) -> None:
     topic = feed.create("values")
     feed.send(topic, avro_messages(schemas))
-    schemas.refusing = [(401, b"")]  # not repeated by the registry's client, so the batch is
+    schemas.refusing = [(401, b"")]  # the registry's client does not repeat it, so the batch is repeated
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
     assert runs.run() is RunOutcome.ENDED
     assert rows(runs, topic) == ROWS
