@@ -1,4 +1,4 @@
-"""The 42 bad inputs through a real broker and the engine: each gives a row, a quarantine row, or a named halt."""
+"""The 42 bad inputs through a real broker and the engine: each ends as a row, a quarantine row or a named halt."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Read = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Went:
-    """What became of all inputs.
+    """The outcome of all inputs.
 
     Attributes:
         topics: The topic of each message, by name of the input.
         rows: The table, by topic.
         kept: The quarantine, by topic.
-        halts: What halts a strict stream over the same topics, by topic.
-        strict_rows: Its table, by topic.
-        read_whole: Topics of which every offset is in the ledger.
+        halts: Findings that halt a strict stream over the same topics, by topic.
+        strict_rows: The strict stream's table, by topic.
+        read_whole: Topics whose every offset is in the ledger.
         taken: All topics of the ledger.
     """
 
@@ -55,7 +55,7 @@ class Went:
 
 @pytest.fixture(scope="module")
 def went(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Went:
-    """All of them in one run, and in one of a strict stream; a topic each."""
+    """Read all inputs, each in a topic, in one tolerant and one strict run."""
     feed = Feed(broker.bootstrap_servers, FAMILY)
     topics = {
         name: [(sent(feed, slug(name, at, bad), bad), bad) for at, bad in enumerate(bads)]
@@ -86,7 +86,7 @@ def slug(name: str, at: int, bad: Bad) -> str:
 
 
 def sent(feed: Feed, name: str, bad: Bad) -> str:
-    """A topic with the message at its place; the name of the topic."""
+    """Create a topic with the message between valid messages and return the topic's name."""
     topic = feed.create(name, config=TOPIC)
     feed.send(topic, [snapshot(1, bad.session), update(2, bad.session)], key=bad.session)
     compression = {"compression.type": "gzip" if bad.gzip else "none", "message.max.bytes": 100_000_000}
@@ -112,7 +112,7 @@ def test_there_are_42_of_them() -> None:
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_bad_input_gives_a_row_or_is_kept_with_its_reason_and_the_stream_goes_on(went: Went, name: str) -> None:
-    """Never a null, and what follows is read."""
+    """No column is null, and the following messages are read."""
     for topic, bad in went.topics[name]:
         rows = went.rows[topic]
         assert tuple(tuple(row[column] for column in COLUMNS) for row in rows if row["_offset"] == AT) == bad.rows
@@ -130,7 +130,7 @@ def test_a_bad_input_gives_a_row_or_is_kept_with_its_reason_and_the_stream_goes_
 
 
 def assert_kept_whole(row: dict[str, Any], bad: Bad) -> None:
-    """The reason, and every byte up to the limit of quarantine."""
+    """Assert the reason and every byte up to the quarantine's limit."""
     assert (row["cause"], bad.found in str(row["found"])) == (bad.cause, True), row["found"]
     assert row["value_bytes"] == len(bad.value or b"")
     assert row["value"] == (None if bad.value is None else bad.value[:VALUE_BYTES_MAX])
@@ -140,7 +140,7 @@ def assert_kept_whole(row: dict[str, Any], bad: Bad) -> None:
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_strict_stream_halts_at_a_bad_input_by_name_or_gives_the_same_row(went: Went, name: str) -> None:
-    """What precedes it is there either way."""
+    """The preceding messages have rows in both cases."""
     for topic, bad in went.topics[name]:
         finding, rows = went.halts.get(topic), went.strict_rows[topic]
         assert [row["_offset"] for row in rows][:2] == [0, 1]
@@ -157,7 +157,7 @@ def test_a_strict_stream_halts_at_a_bad_input_by_name_or_gives_the_same_row(went
 @pytest.mark.usefixtures("went")
 @pytest.mark.parametrize("wrong", ["i0.a.b.c-d", "i0.a+b", "i0.a b", "i0.a/b", "i0." + "x" * 250])
 def test_kafka_itself_refuses_topics_whose_names_clash_or_hold_other_characters(broker: Broker, wrong: str) -> None:
-    """So no folder, file or metric of two topics can be the same."""
+    """Folders, files and metrics of two topics therefore always differ."""
     with pytest.raises(KafkaException):
         Feed(broker.bootstrap_servers, FAMILY).create(wrong)
 

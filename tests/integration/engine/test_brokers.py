@@ -1,4 +1,4 @@
-"""Three brokers, every partition on each: what a stream does while one is silent, killed, or restarted."""
+"""A stream on three brokers, each with every partition, while a broker is silent, killed or restarted."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, 
     started = Broker.start_cluster(tmp_path_factory.mktemp("cluster"))
     yield started
     for broker in started:
-        broker.kill()  # the last one would wait for the others
+        broker.kill()  # the last broker would wait for the others
 
 
 def leaders(servers: str, topic: str) -> dict[int, int]:
-    """The node that leads each partition, from 1; -1 for none."""
+    """Return the leading node of each partition, from 1; -1 without a leader."""
     metadata = AdminClient({"bootstrap.servers": servers, "log_level": 2}).list_topics(topic, timeout=90)
     return {number: partition.leader for number, partition in metadata.topics[topic].partitions.items()}
 
@@ -52,7 +52,7 @@ FETCHED = re.compile(r"/(?P<node>\d+): Fetch topic \S+ \[(?P<partition>\d+)\] at
 
 
 class FetchLog:
-    """The log of a client: its fetches."""
+    """The fetches in a client's log."""
 
     def __init__(self) -> None:
         self.fetches: list[re.Match[str]] = []
@@ -63,7 +63,7 @@ class FetchLog:
 
 
 def find_nodes_read_from(going: Going) -> dict[int, int]:
-    """The node that a task fetches each partition from, after the leader of each has named one."""
+    """Return the node from which a task fetches each partition, after its leader has named a replica."""
     log = FetchLog()
     settings = {**make_reader_configuration(going.runs.settings.kafka), "debug": "fetch", "log_level": 7}
     consumer = Consumer(settings, logger=log)
@@ -77,7 +77,7 @@ def find_nodes_read_from(going: Going) -> dict[int, int]:
 
 
 class Going:
-    """A run that goes on, over one topic with partitions on all brokers."""
+    """A continuous run over one topic with partitions on all brokers."""
 
     def __init__(
         self, brokers: tuple[Broker, ...], root: Path, family: str, through: str | None = None, rack: str = ""
@@ -107,12 +107,12 @@ class Going:
         self._executor.shutdown()
 
     def stop(self) -> RunOutcome:
-        """End the run."""
+        """End the run and return its outcome."""
         self._stop.set()
         return self._run.result(WAIT_SECONDS_MAX)
 
     def wait_until(self, condition: Callable[[], bool]) -> float:
-        """The seconds that it took; the run's own error if it ends before."""
+        """Wait and return the seconds that it took; raise the run's error if it ends before."""
         began = time.monotonic()
         while not condition():
             assert not self._run.done(), self._run.result()
@@ -125,11 +125,11 @@ class Going:
         self.sent[partition] += values
 
     def send_next(self, partition: int) -> None:
-        """One more update of the partition's session."""
+        """Send the next update of the partition's session."""
         self.send(partition, [update(len(self.sent[partition]) + 1, a=1)])
 
     def is_read(self, partition: int) -> bool:
-        """Whether all that was sent to a partition is committed."""
+        """Return whether all messages sent to a partition are committed."""
         if not self.runs.reports or not named_files(self.runs.folders.ledger):
             return False
         rows = read_table(self.runs.folders.ledger).to_pylist()
@@ -138,7 +138,7 @@ class Going:
         )
 
     def assert_whole(self) -> None:
-        """After its end: every row is there once and in order, and the proof says so."""
+        """Assert after the run's end that every row exists once and in order, and that the proof confirms it."""
         assert self._run.result() is RunOutcome.STOPPED
         for number, values in self.sent.items():
             key = f"s{number}" if number else "s"
@@ -148,7 +148,7 @@ class Going:
 
 
 def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
-    """Stopped, it keeps its connections: nobody is told. The others are read on while the cluster notices."""
+    """A stopped broker keeps its connections open, so no client notices. The other partitions are still read."""
     with Going(brokers, tmp_path, "silent") as going:
         led = leaders(going.servers, going.topic)
         silent = brokers[led[0] - 1]
@@ -170,7 +170,7 @@ def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker,
 
 @pytest.mark.slow
 def test_a_reader_of_followers_reads_on_when_its_broker_is_silent(brokers: tuple[Broker, ...], tmp_path: Path) -> None:
-    """With `client.rack` all partitions are read from one broker, which for most of them is a follower."""
+    """With `client.rack` all partitions are read from one broker, which is a follower for most of them."""
     with Going(brokers, tmp_path, "racked", rack="rack-1") as going:
         going.wait_until(lambda: find_nodes_read_from(going) == dict.fromkeys(going.sent, 1))  # once it is in sync
         silent = brokers[0]
@@ -209,7 +209,7 @@ def test_a_killed_broker_and_a_rolling_restart_lose_nothing(
 def test_a_run_that_starts_while_the_leader_of_all_is_silent_waits_for_the_next_one(
     brokers: tuple[Broker, ...], tmp_path: Path
 ) -> None:
-    """Others describe the topic, and nobody answers about its offsets: its log seemed to end at -1001."""
+    """Other brokers describe the topic without its offsets: an end of -1001 must not be used."""
     servers = ",".join(broker.bootstrap_servers for broker in brokers)
     feed, values = Feed(servers, "waiting"), session(4)
     topic = feed.create("values")

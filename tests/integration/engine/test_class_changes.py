@@ -36,11 +36,11 @@ CLASSES: dict[str, IntegrityClass] = {
 }
 
 USUAL = {"ordered", "window", "sequence"}
-"""A test goes through all classes before the last one."""
+"""Classes that are tested by default; each test passes through all classes."""
 
 
 class Released:
-    """A stream whose releases declare one class after another, over one partition of one session."""
+    """A stream whose releases declare different classes in turn, over one partition with one session."""
 
     def __init__(self, feed: Feed, root: Path) -> None:
         self.feed, self.topic = feed, feed.create("values")
@@ -50,13 +50,13 @@ class Released:
         return self.runs.of(totals(self.feed.pattern, integrity))
 
     def run(self, integrity: IntegrityClass, *numbers: int) -> None:
-        """Send a value of 1 for each number, at its second, and read."""
+        """Send a value of 1 for each number, with the number as its second, and run."""
         values = [msgspec.json.encode(Value(t=number, v=1, n=number)) for number in numbers]
         self.feed.send(self.topic, values, key="s")
         assert self.under(integrity).run() is RunOutcome.ENDED
 
     def totals(self) -> list[object]:
-        """The total after each message that has a row: all but the first of a session."""
+        """Return the total after each message except the first of a session, which has no row."""
         rows = read_table(self.runs.folders.table).to_pylist()
         return [row["total"] for row in sorted(rows, key=lambda row: (row["_emit_offset"], row["_row"]))]
 
@@ -70,7 +70,7 @@ def released(feed: Feed, tmp_path: Path) -> Released:
     "after", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in CLASSES]
 )
 def test_a_session_keeps_its_state_under_another_class(released: Released, after: str) -> None:
-    """Each class in turn, then the one under test: whatever it remembers begins anew, the state goes on."""
+    """After all other classes in turn, the class under test starts with new evidence and keeps the state."""
     number = 0
     for name in (*(name for name in CLASSES if name != after), after):
         released.run(CLASSES[name], number + 1, number + 2)
@@ -128,7 +128,7 @@ def test_the_plan_says_what_becomes_of_sessions_under_another_class(
 
 
 def test_a_session_without_numbers_is_not_compared_with_one_that_has_them(released: Released) -> None:
-    """An offset is no number of the producer: the session is suspended, and its next message begins it anew."""
+    """An offset is not a producer's number: the session is suspended, and its next message restarts it."""
     ordered = Ordered(session_start=FIRST)
     released.feed.send(released.topic, [msgspec.json.encode(Value(t=1, v=1))] * 6, key="s")
     assert released.under(ordered).run() is RunOutcome.ENDED

@@ -1,4 +1,4 @@
-"""Record batches that lie corrupt on the broker: one undecodable range, named and judged by the class."""
+"""Corrupt record batches on the broker: each is an undecodable range, named and judged by the class."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 VALUES = [snapshot(1, a=1), *(update(seq, a=1) for seq in range(2, 8)), snapshot(8, a=5), update(9, a=1)]
 CORRUPT, FINE = 4, 6
-"""Offsets 4 and 5 are one record batch; each other two are one too."""
+"""Offsets 4 and 5 are one record batch, like every other pair of offsets."""
 VERSION, IN_A_RECORD = 16, 75
-"""Bytes of a record batch: its version in the header, before the checksum, and one of its first record."""
+"""Positions in a record batch: its version in the header, before the checksum, and a byte of its first record."""
 
 
 def header_of(data: bytes, wanted: int) -> int:
-    """Where the record batch of an offset begins in a segment."""
+    """Return the position of an offset's record batch in a segment."""
     at = 0
     while True:
         base, length = struct.unpack_from(">qi", data, at)
@@ -89,7 +89,7 @@ def rows_of(*offsets: int) -> list[tuple[object, ...]]:
 
 
 def test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed(sick: str, runs: LocalRuns) -> None:
-    """The range ended before them with each batch, and a bounded run tried again for ever."""
+    """A bounded run must not retry forever a range that ends before the corrupt offsets."""
     runs = runs.of(adding(runs.stream.topics.pattern, Strict(evidence=LogOnly())))
     (finding,) = halted(runs)
     assert (finding.cause, finding.offset, finding.until) == ("undecodable", CORRUPT, FINE)
@@ -105,7 +105,7 @@ def test_a_strict_stream_halts_by_their_offsets_and_goes_on_as_resumed(sick: str
 def test_where_the_broker_fails_at_a_corrupt_header_all_behind_it_is_named(
     broker: Broker, feed: Feed, runs: LocalRuns
 ) -> None:
-    """It takes a version below 2 for an older format, and the first byte of the checksum for an unknown codec."""
+    """The broker reads a version below 2 as an older format, and the checksum's first byte as an unknown codec."""
     topic = sick_topic(broker, feed, VERSION, b"\xff\x07")
     runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
     (finding,) = halted(runs)
@@ -120,7 +120,7 @@ def test_where_the_broker_fails_at_a_corrupt_header_all_behind_it_is_named(
 def test_a_batch_of_another_version_is_passed_over_alone(
     broker: Broker, feed: Feed, runs: LocalRuns, header: bytes
 ) -> None:
-    """One of a newer version is sent for each of its offsets; the client is silent from the second one on."""
+    """The broker sends a newer batch for each of its offsets; the client is silent from the second offset."""
     topic = sick_topic(broker, feed, VERSION, header)
     runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
     (finding,) = halted(runs)
@@ -131,7 +131,7 @@ def test_a_batch_of_another_version_is_passed_over_alone(
 
 
 class LateConsumer(RangeConsumer):
-    """A consumer whose messages have all arrived before it is asked for the first."""
+    """A consumer whose messages have all arrived before its first poll."""
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         time.sleep(1)
@@ -139,7 +139,7 @@ class LateConsumer(RangeConsumer):
 
 
 def test_messages_behind_a_corrupt_batch_never_come_before_it(broker: Broker, feed: Feed) -> None:
-    """They come in one list with it. They were taken first, and the batch for a gap between messages."""
+    """They arrive in one list with it. Reading them first would make the batch a gap between messages."""
     topic = sick_topic(broker, feed, IN_A_RECORD, b"?")
     consumer = LateConsumer(make_reader_configuration(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)))
     try:
@@ -188,7 +188,7 @@ for run in log.read([Range(sys.argv[2], 0, 0, 9, single_batches=True)]):
 def test_a_batch_at_which_the_client_ends_its_process_is_named_once_batches_are_read_one_by_one(
     broker: Broker, feed: Feed
 ) -> None:
-    """Zeros on the disk, as a loss of power leaves them, fetched with what lies before them: an assertion fails."""
+    """Zeros on the disk, as after a power loss, fetched with the batches before them: the client's assertion fails."""
     topic = sick_topic(broker, feed, 0, bytes(70))
     command = [sys.executable, "-c", READ, feed.bootstrap_servers, topic]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -221,7 +221,7 @@ def test_the_end_is_found_in_few_looks(end: int) -> None:
 def test_offsets_passed_over_on_the_way_to_the_first_message_belong_to_the_corrupt_ones(
     start: int, corrupt: int, end: int
 ) -> None:
-    """A fetch within a batch of an unknown version is answered with what follows it."""
+    """A fetch within a batch of an unknown version returns the messages after the batch."""
 
     def look(offset: int) -> Readable | Corrupt:
         return Corrupt() if offset < corrupt else Readable(max(offset, end))

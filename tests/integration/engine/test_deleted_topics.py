@@ -1,4 +1,4 @@
-"""The deletion of a topic beside a run: an event if every message was read, else a fault of that topic."""
+"""The deletion of a topic during a run: an event if every message was read, else a fault of that topic."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ STRICT = Strict(evidence=Sequence())
 
 
 def ending(runs: LocalRuns, topic: str) -> LedgerRow:
-    """The ledger row with which a topic ended."""
+    """Return the ledger row of a topic's end."""
     rows = [row for row in read_ledger(runs.folders.ledger) if row.topic == topic]
     (row,) = (row for row in rows if row.lifecycle in {"deleted", "re-created"} and row.retired)
     return row
@@ -60,7 +60,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Going:
-    """A run that goes on in a thread.
+    """A continuous run in a thread.
 
     Attributes:
         ended: Its outcome, or the error that ended it.
@@ -78,7 +78,7 @@ class Going:
             self.ended.append(lost)
 
     def lost(self) -> IntegrityLost:
-        """The loss that ended it."""
+        """Wait for the end and return the loss that caused it."""
         self.thread.join(WAIT_SECONDS_MAX)
         (lost,) = self.ended
         assert isinstance(lost, IntegrityLost)
@@ -135,7 +135,7 @@ def test_the_deletion_of_a_topic_that_is_read_is_an_event_and_the_others_go_on(
 
 
 def assert_shown(runs: LocalRuns, topic: str, text: str) -> None:
-    """That status, topics and history show the end of a topic."""
+    """Assert that status, topics and history show the end of a topic."""
     (shown,) = (str(each) for each in read_status(runs.handle).ended if each.topic == topic)
     assert re.search(text, shown)
     (listed,) = (each for each in read_topics(runs.handle).topics if each.topic == topic)
@@ -145,7 +145,7 @@ def assert_shown(runs: LocalRuns, topic: str, text: str) -> None:
 
 
 class Before:
-    """Does something once, between the plan of a batch with ranges of a topic and its work."""
+    """Acts once, between planning and running a batch with ranges of a topic."""
 
     def __init__(self, topic: str, act: Callable[[], object]) -> None:
         self._topic, self._act, self.armed = topic, act, threading.Event()
@@ -162,7 +162,7 @@ class Before:
 
 @pytest.mark.fault("F30")
 def test_unread_messages_make_a_deletion_a_fault_of_that_topic_by_class(feed: Feed, runs: LocalRuns) -> None:
-    """Two topics are deleted at once: of one all was read, which stays an event beside the halt."""
+    """Two topics are deleted together: the fully read topic remains an event despite the halt."""
     gone, read, other = feed.create("gone"), feed.create("read"), feed.create("other")
     for topic in (gone, read, other):
         feed.send(topic, session(3))
@@ -225,7 +225,7 @@ def test_nobody_knows_the_end_of_a_topic_that_was_deleted_while_no_run_was_live(
 
 @pytest.mark.fault("F30")
 def test_a_topic_that_is_read_and_created_again_is_another_topic(feed: Feed, runs: LocalRuns) -> None:
-    """Whether a look at Kafka falls between deletion and creation must not decide whether a stream halts."""
+    """A poll of Kafka between deletion and creation must not decide whether a stream halts."""
     again, other = feed.create("again"), feed.create("other")
     for topic in (again, other):
         feed.send(topic, session(3))
@@ -249,7 +249,7 @@ def test_a_topic_that_is_read_and_created_again_is_another_topic(feed: Feed, run
 @pytest.mark.fault("F30")
 @pytest.mark.parametrize("watch_seconds", [0.5, 1_000.0], ids=["watched", "not watched"])
 def test_a_batch_may_take_longer_than_an_observation_counts(feed: Feed, runs: LocalRuns, watch_seconds: float) -> None:
-    """A thread looks at Kafka meanwhile; without it, a slow machine would halt the stream."""
+    """A thread polls Kafka meanwhile; without it, a slow machine would halt the stream."""
     runs = runs.tuned(end_look_seconds=watch_seconds, end_seconds_max=4.0)
     gone, slow = feed.create("gone"), feed.create("slow")
     for topic in (gone, slow):
@@ -288,7 +288,7 @@ def test_messages_of_an_open_transaction_are_unread(feed: Feed, runs: LocalRuns)
 
 @pytest.fixture
 def deletes(monkeypatch: pytest.MonkeyPatch, feed: Feed) -> Callable[[str], None]:
-    """Lets the next run delete a topic after its first look at Kafka, before its claim."""
+    """Makes the next run delete a topic after its first poll of Kafka, before its claim."""
     claim, wanted = WriterStartup.claim, list[str]()
 
     def delete_first(startup: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:

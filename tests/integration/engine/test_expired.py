@@ -1,4 +1,4 @@
-"""Messages that expired unread in a partition where nothing comes: written down once, and not forgotten."""
+"""Messages that expired unread in an idle partition: the ledger states them exactly once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def holes(runs: LocalRuns, topic: str) -> list[tuple[int, int, str]]:
 
 
 def test_they_are_in_the_ledger_once_however_late_the_next_message_comes(feed: Feed, runs: LocalRuns) -> None:
-    """Its next message comes while the run goes on, which committed the loss with another topic's batch."""
+    """The next message arrives during the run that committed the loss with another topic's batch."""
     silent, other = feed.create("silent"), feed.create("other")
     feed.send(silent, BEFORE)
     runs = runs.of(adding(feed.pattern, Ordered()))
@@ -79,11 +79,11 @@ def test_they_are_in_the_ledger_though_nothing_is_there_to_read(feed: Feed, runs
 
 
 IN_NEW = [snapshot(1, a=1), update(2, a=1), snapshot(9, a=5), update(10, a=1)]
-"""A new partition's messages, of which the first two expire."""
+"""A new partition's messages; the first two expire."""
 
 
 def grown(feed: Feed, runs: LocalRuns) -> str:
-    """A topic that was read, and got a partition since whose first messages expired before a run saw it."""
+    """Return a topic that was read, with a new partition whose first messages expired before any run."""
     topic = feed.create("values")
     feed.send(topic, BEFORE)
     runs.run()

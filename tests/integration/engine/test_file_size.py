@@ -1,4 +1,4 @@
-"""The trigger by size: files of the wanted size at a steady rate, nothing waits too long at a low one."""
+"""The trigger by size: files of the wanted size at a steady rate, bounded waits at a low rate."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FOR_EVER = float("inf")
 def given_goal(
     lags: dict[TopicIdPartition, int], *, target: int, left: float = FOR_EVER, each: float | None = 10.0, cores: int = 4
 ) -> PlanInput:
-    """An input of partitions with so many messages waiting, each message `each` bytes of Parquet."""
+    """Return an input of partitions with `lags` messages waiting, each of `each` bytes of Parquet."""
     return PlanInput(
         batch=BatchIdentity(generation=1, epoch=1, number=1, commit_hour="2026-01-01T00"),
         positions=tuple(Position(topic=key[0], topic_id=key[0], partition=key[1], next_offset=5) for key in lags),
@@ -78,7 +78,7 @@ def test_a_message_that_has_waited_enough_begins_a_batch_of_all() -> None:
 
 
 def test_time_that_the_batch_itself_takes_is_kept_free() -> None:
-    """1,000 messages of 5 microseconds: at 4 ms before the end it is time."""
+    """1,000 messages take 5 microseconds each: the batch starts 4 ms before the limit, not 6 ms before."""
     assert plan_batch(given_goal({TopicIdPartition("a", 0): 1_000}, target=10**6, left=0.006)).bins == ()
     assert messages(plan_batch(given_goal({TopicIdPartition("a", 0): 1_000}, target=10**6, left=0.004)).bins) == [1_000]
 
@@ -93,7 +93,7 @@ def test_one_large_partition_makes_one_file_not_uneven_ones() -> None:
     plan = plan_batch(
         given_goal({TopicIdPartition("large", 0): 30_000, TopicIdPartition("small", 0): 1_000}, target=100_000, cores=3)
     )
-    assert messages(plan.bins) == [9_677 + 500]  # in proportion, and the floor of a small one
+    assert messages(plan.bins) == [9_677 + 500]  # in proportion, and the floor of a small partition
 
 
 def test_the_first_batch_of_a_run_learns_from_what_is_there() -> None:
@@ -103,7 +103,7 @@ def test_the_first_batch_of_a_run_learns_from_what_is_there() -> None:
 
 @pytest.mark.parametrize("each", [0.0, 1.0])
 def test_messages_that_add_little_to_a_file_make_no_endless_batch(each: float) -> None:
-    """A fold that gives rows seldom: the batch begins before the file is full, and takes no more than its bound."""
+    """If a fold rarely returns rows, the batch starts before the file is full and stays within its bound."""
     most = FILE_BATCHES_MAX * 200_000
     assert plan_batch(given_goal({TopicIdPartition("a", 0): most - 1}, target=10**9, each=each)).bins == ()
     full = plan_batch(
@@ -137,8 +137,8 @@ def test_no_file_is_planned_larger_than_its_target_and_the_room_for_error(
 
 def test_what_a_batch_leaves_has_waited_less_than_what_it_took() -> None:
     waits = BacklogClock().note_poll(100, now=10.0)
-    assert waits.left_seconds(60, now=10.0) == -FOR_EVER  # before the run's first batch nobody knows
-    assert waits.note_batch(0.5, now=10.0).left_seconds(60, now=10.0) == -FOR_EVER  # nor of what it leaves
+    assert waits.left_seconds(60, now=10.0) == -FOR_EVER  # unknown before the run's first batch
+    assert waits.note_batch(0.5, now=10.0).left_seconds(60, now=10.0) == -FOR_EVER  # also for messages that it leaves
     waits = waits.note_batch(1.0, now=10.0).note_poll(0, now=20.0)
     assert waits.left_seconds(60, now=20.0) == FOR_EVER
     waits = waits.note_poll(5, now=30.0).note_poll(9, now=40.0)
@@ -174,7 +174,7 @@ def test_a_small_bound_of_memory_changes_no_row(feed: Feed, runs: LocalRuns) -> 
 
 
 def grown(chance: random.Random, updates: int, first: int = 1) -> list[bytes]:
-    """A session whose values hardly compress."""
+    """Return a session whose values hardly compress."""
     numbers = range(first + 1, first + updates + 1)
     return [
         snapshot(first, a=1, b=2),
@@ -183,14 +183,14 @@ def grown(chance: random.Random, updates: int, first: int = 1) -> list[bytes]:
 
 
 def sizes(runs: LocalRuns) -> list[int]:
-    """Sizes of the data files in the order of their commits."""
+    """Return the sizes of the data files in commit order."""
     actions = pa.table(DeltaTable(runs.folders.table).get_add_actions(flatten=True))
     rows = sorted(actions.to_pylist(), key=lambda row: row["min._offset"])
     return [row["size_bytes"] for row in rows]
 
 
 def test_files_of_a_steady_stream_have_the_wanted_size(feed: Feed, runs: LocalRuns) -> None:
-    """Within a fifth, but for the first, from which sizes are learned, and what a bounded run takes at the end."""
+    """Sizes differ by at most a fifth, except the first file, which teaches sizes, and the last of a bounded run."""
     topic, chance, stop = feed.create("values"), random.Random(7), threading.Event()  # noqa: S311  # no secret
     values = grown(chance, 20_000)
     feed.send(topic, values[:4_000])
@@ -212,7 +212,7 @@ def test_files_of_a_steady_stream_have_the_wanted_size(feed: Feed, runs: LocalRu
 def test_a_lone_message_waits_for_company_but_not_for_ever(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is seen and left, then committed in a file that is far from full."""
+    """A poll finds it without a commit; later it is committed in a file that is far from full."""
     topic, stop, looks, begins = feed.create("values"), threading.Event(), list[float](), list[float]()
     right = ClusterMonitor.refresh_for_plan
 
@@ -243,7 +243,7 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
         stop.set()
         running.result(WAIT_SECONDS_MAX)
     assert [report.counts.messages for report in runs.reports] == [21, 1]
-    assert begins[1] - sent >= 1.5  # at most two seconds, less one look and the expected time of the batch
+    assert begins[1] - sent >= 1.5  # at most two seconds, less one poll and the expected time of the batch
 
 
 def test_waiting_messages_are_committed_when_an_operator_asks_and_later_ones_wait_again(

@@ -46,7 +46,7 @@ def consumer(feed: Feed) -> Iterator[Requesting]:
 
 
 def read(consumer: RangeConsumer, ranges: list[Range]) -> dict[int, int]:
-    """The first offset of each range that was not read."""
+    """Read ranges and return the first unread offset of each."""
     reached = dict[int, int]()
     for run in read_ranges(consumer, ranges, PATIENT):
         assert isinstance(run, MessageRun), run
@@ -65,7 +65,7 @@ def test_the_leader_of_a_topic_is_requested_before_its_first_read_only(feed: Fee
 
 
 def test_the_leader_of_a_topic_with_a_leader_epoch_is_left_to_the_client(feed: Feed, consumer: Requesting) -> None:
-    """It compares the epoch with the log if it learns of the leader afterwards: the log may have grown again."""
+    """The client compares the epoch with the log only if it learns the leader afterwards; the log may have regrown."""
     topic = feed.create("values")
     feed.send(topic, session(5))
     assert read(consumer, [Range(topic, 0, 0, 6, leader_epoch=0)]) == {0: 6}

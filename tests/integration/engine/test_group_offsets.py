@@ -1,4 +1,4 @@
-"""Positions as offsets of a group: lag tools see them, and a table that is gone is not silently written anew."""
+"""Positions as offsets of a group: lag tools show them, and a missing table is not silently recreated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_group_of_a_stream_stands_where_the_table_does(feed: Feed, runs: Loc
 
 
 def test_a_table_that_is_gone_is_refused_until_it_is_reset(feed: Feed, runs: LocalRuns) -> None:
-    """A mistyped root looks just the same: to read everything again is never done by itself."""
+    """A mistyped root has the same symptom, so a run never reads everything again by itself."""
     topic = feed.create("values")
     feed.send(topic, session(4))
     runs.run()
@@ -55,7 +55,7 @@ def test_a_table_that_is_gone_is_refused_until_it_is_reset(feed: Feed, runs: Loc
 
 
 def test_a_first_start_that_another_one_overtakes_does_not_take_its_table_for_lost(feed: Feed, runs: LocalRuns) -> None:
-    """It sees no table, then asks Kafka: the other one has created its table and published positions in between."""
+    """Between its check of the table and its request to Kafka, the other start creates its table and positions."""
     feed.send(feed.create("values"), session(4))
 
     class AskedLate(ConsumerGroup):
@@ -86,7 +86,7 @@ def test_a_group_that_is_not_there_is_forgotten_without_complaint(runs: LocalRun
 def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
     feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A consumer of the same group takes part in it: Kafka takes offsets from its members alone."""
+    """A consumer has joined the group, so Kafka accepts offsets from its members only."""
     topic, group = feed.create("values"), group_of(runs)
     member = Consumer({"bootstrap.servers": feed.bootstrap_servers, "group.id": group.name})
     member.subscribe([topic])
@@ -96,7 +96,7 @@ def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
         publisher = Publisher(group, background)
         for offset in (1, 2):
             publisher.publish([Position(topic=topic, topic_id="id", partition=0, next_offset=offset)])
-            background.submit(int).result()  # it is refused before the next one comes
+            background.submit(int).result()  # it is refused before the next publication
     member.close()
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("positions are not shown to lag tools")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_a_session_that_begins_in_the_first_partition_after_growth_may_not_begin_in_another_as_well(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """The topic had one partition when the run began, where no session can be in two."""
+    """At the run's start the topic has one partition, so no session can be in two."""
     topic, stop = feed.create("values"), threading.Event()
     feed.send(topic, [snapshot(1, a=1)])
 

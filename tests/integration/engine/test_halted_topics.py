@@ -1,4 +1,4 @@
-"""`Halt(HaltScope.TOPIC)`: a violation halts its topic at its position, all others go on, and nothing is skipped."""
+"""`Halt(HaltScope.TOPIC)`: a violation halts its topic at its position; other topics continue, nothing is skipped."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ WHOLE = Strict(evidence=Sequence())
 
 @pytest.fixture
 def contained(feed: Feed, runs: LocalRuns) -> LocalRuns:
-    """Runs of a stream whose violations halt topics alone."""
+    """Runs of a stream whose violations halt only their topic."""
     return runs.of(adding(feed.pattern, BY_TOPIC))
 
 
 def send_topics(feed: Feed, messages: Mapping[str, list[bytes]]) -> dict[str, str]:
-    """Create and fill topics; gives their whole names."""
+    """Create and fill topics; return their full names."""
     topics = {name: feed.create(name) for name in messages}
     for name, values in messages.items():
         feed.send(topics[name], values)
@@ -77,14 +77,14 @@ def with_gap() -> list[bytes]:
 
 
 def run_halted(runs: LocalRuns) -> tuple[Finding, ...]:
-    """A bounded run that reads all but halted topics, and says so."""
+    """Read all but halted topics; return the findings of the reported error."""
     with pytest.raises(TopicsHalted, match="has halted topics; all others are read") as ended:
         runs.run()
     return ended.value.findings
 
 
 def resume(runs: LocalRuns, *accepted: Acceptance, suggested: bool = True, topics: tuple[str, ...] = ()) -> Head:
-    """Resume what is halted, by the suggested options unless said otherwise."""
+    """Resume halted topics, with the suggested options by default."""
     return resume_stream(runs.folders, why="found", who="a test", accepted=accepted, suggested=suggested, topics=topics)
 
 
@@ -121,7 +121,7 @@ def test_a_gap_in_one_of_eleven_topics_halts_that_one_alone(feed: Feed, containe
     resume(runs, topics=(topics["t4"],))
     assert halted(runs) == set()
     assert runs.run() is RunOutcome.ENDED
-    assert len(runs.rows(topics["t4"])) == 2  # of the update before the gap, and of the one after the next snapshot
+    assert len(runs.rows(topics["t4"])) == 2  # of the update before the gap, and of the update after the snapshot
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
     with pytest.raises(NotHalted):
         resume(runs)
@@ -140,7 +140,7 @@ FAULTS: Mapping[str, Callable[[list[bytes], int], list[bytes]]] = {
 def test_each_topic_is_read_as_far_as_a_stream_of_it_alone(
     feed: Feed, contained: LocalRuns, tmp_path: Path, seed: int
 ) -> None:
-    """The oracle: for each topic a stream of its own, which halts as a whole. Both are resumed alike."""
+    """The oracle is a separate stream per topic, which halts as a whole. Both are resumed with the same options."""
     chance = random.Random(seed)  # noqa: S311  # no secret
     topics = send_topics(feed, {f"t{number}": make_messages(chance) for number in range(5)})
     alone = {topic: runs_of_one(feed, name, topic, tmp_path) for name, topic in topics.items()}
@@ -160,7 +160,7 @@ def test_each_topic_is_read_as_far_as_a_stream_of_it_alone(
 
 
 def make_messages(chance: random.Random) -> list[bytes]:
-    """The messages of a topic, with a fault or without."""
+    """Return the messages of a topic, with or without a fault."""
     values, at = whole(chance.randrange(4, 12)), chance.randrange(2, 5)
     return FAULTS[chance.choice(sorted(FAULTS))](values, at)
 
@@ -171,7 +171,7 @@ def runs_of_one(feed: Feed, name: str, topic: str, root: Path) -> LocalRuns:
 
 
 def run_to_halt(runs: LocalRuns, cores: int = 2) -> tuple[Finding, ...]:
-    """A bounded run; gives what has halted the stream or topics of it."""
+    """Run to the end and return the findings that halted the stream or its topics."""
     try:
         runs.run(cores=cores)
     except StreamHalted as ended:
@@ -221,7 +221,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def test_a_halted_topic_stays_so_over_a_rewind_and_a_stop(feed: Feed, contained: LocalRuns) -> None:
-    """A rewind to before the halt finds it again; what was committed of the topic since its start is as before."""
+    """A run after a rewind to before the halt repeats the finding, and the topic's rows are as before."""
     topics, runs = send_topics(feed, {"good": whole(), "bad": whole()}), contained
     assert runs.run() is RunOutcome.ENDED
     before = runs.handle.require_head().batch
@@ -243,7 +243,7 @@ def test_retention_that_reaches_a_halted_topic_is_noted_and_halts_nothing_else(
     feed.expire(topics["bad"], 4)
     feed.send(topics["good"], [update(5, a=1)])
     found = run_halted(runs)
-    assert [each.cause for each in found] == [Fault.EXPIRED]  # of the message that broke the promise nothing is left
+    assert [each.cause for each in found] == [Fault.EXPIRED]  # the violating message is gone
     assert len(runs.rows(topics["good"])) == 4
     assert run_halted(runs) == found
     resume(runs)
@@ -276,7 +276,7 @@ def test_a_halted_topic_that_is_deleted_is_resumed_with_all_its_partitions(
 
 @pytest.mark.parametrize("stale", ["of a topic that is read", "that answers another finding", "of another release"])
 def test_a_request_that_does_not_fit_the_halt_changes_nothing(feed: Feed, contained: LocalRuns, stale: str) -> None:
-    """Another resumption came first: the options were checked against what was halted then."""
+    """An earlier resumption has changed the halt against which the options were checked."""
     topics, runs, stop = send_topics(feed, {"good": whole(), "bad": with_gap()}), contained, threading.Event()
     with ThreadPoolExecutor(max_workers=1) as executor:
         going = executor.submit(runs.run, trigger=Every(0.2), stop=stop)
@@ -302,7 +302,7 @@ def test_a_request_that_does_not_fit_the_halt_changes_nothing(feed: Feed, contai
 def test_violations_of_very_many_topics_halt_the_stream(
     feed: Feed, contained: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each commit repeats the findings; and a decoder that fails is no fault of the topics."""
+    """Each commit repeats all findings, and a failing decoder is not a fault of the topics."""
     monkeypatch.setattr(halted_topics, "FINDINGS_MAX", 2)
     topics = send_topics(feed, {"good": whole(), **{f"bad{number}": with_gap() for number in range(2)}})
     assert len(run_halted(contained)) == 2
@@ -319,7 +319,7 @@ def test_violations_of_very_many_topics_halt_the_stream(
 
 
 def test_the_declaration_may_change_while_topics_are_halted(feed: Feed, contained: LocalRuns) -> None:
-    """Under the default the next violation halts the stream; halted topics stay so until they are resumed."""
+    """With the default scope the next violation halts the stream; halted topics stay halted until resumed."""
     topics = send_topics(feed, {"good": whole(), "bad": with_gap()})
     run_halted(contained)
     strict = contained.of(adding(feed.pattern, WHOLE))

@@ -1,4 +1,4 @@
-"""Runs whose ranges end at limits: the same rows as whole ones, no message is blamed, and the table is proven."""
+"""Runs whose ranges end at limits: the rows are the same, no message is blamed, and the table is proven."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 USED: list[int] = []
-"""What the messages of a range take of a machine."""
+"""The capacity that the messages of a range use, one entry a message."""
 CAPACITY = 17
 
 
 class Hungry(Adding):
-    """Takes something of the machine for each message."""
+    """Uses capacity for each message."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
-        """One row a value."""
+        """Return one row a value; raise MemoryError beyond the capacity."""
         USED.append(record.offset)
         if len(USED) > CAPACITY:
             raise MemoryError
@@ -42,13 +42,13 @@ class Hungry(Adding):
 
 
 def free(*_: object) -> int:
-    """Free what was taken."""
+    """Free the used capacity."""
     USED.clear()
     return 0
 
 
 def freeing(runner: Runner) -> Runner:
-    """Each job begins with all of the machine."""
+    """Start each job with the full capacity."""
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
         free()
@@ -83,7 +83,7 @@ def test_ranges_that_end_for_lack_of_memory_are_proven(
     for partition in range(2):
         feed.send(topic, session(50), partition=partition)
     runs = runs.of(adding(feed.pattern, transform=Hungry()))
-    monkeypatch.setattr(gc, "collect", free)  # what an attempt leaves is free after it
+    monkeypatch.setattr(gc, "collect", free)  # an attempt's capacity is free after it
     assert runs.run(around=freeing) is RunOutcome.ENDED
     for partition in range(2):
         held = [(n, session_in(partition), value) for n, value in enumerate(session(50))]

@@ -1,4 +1,4 @@
-"""A live batch includes what comes between its plan and its read: no offset is lost, repeated or unexplained."""
+"""A live batch includes messages between its plan and its read: no offset is lost, repeated or unexplained."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPENING, LATER = session(4), [update(n, a=n) for n in (6, 7, 8)]
 
 
 def run_once(runs: LocalRuns, between: Callable[[], None], trigger: Trigger = LIVE) -> None:
-    """One batch, and something that happens after its plan and before its tasks."""
+    """Run one batch and call `between` after its plan, before its tasks."""
     stop = threading.Event()
 
     def around(runner: Runner) -> Runner:
@@ -45,7 +45,7 @@ def run_once(runs: LocalRuns, between: Callable[[], None], trigger: Trigger = LI
 
 
 def ranges(runs: LocalRuns, topic: str, partition: int = 0) -> list[tuple[int, int]]:
-    """What each batch read of a partition."""
+    """Return each batch's offset range of a partition."""
     rows = [
         row
         for row in read_table(runs.folders.ledger).to_pylist()
@@ -56,13 +56,13 @@ def ranges(runs: LocalRuns, topic: str, partition: int = 0) -> list[tuple[int, i
 
 
 def prove(runs: LocalRuns, topic: str, held: Sequence[bytes]) -> None:
-    """The rows are those of a plain fold, and nothing that the prover knows contradicts them."""
+    """Assert that the rows are those of a plain fold and that the proof holds."""
     assert folded([(offset, "s", value) for offset, value in enumerate(held)]) == runs.rows(topic)
     assert verify_stream(runs.stream, runs.folders, runs.settings.kafka).status is InvariantStatus.PROVEN
 
 
 def test_a_run_is_settled_by_its_first_batch_or_when_nothing_is_to_be_read(feed: Feed, runs: LocalRuns) -> None:
-    """A host then lets the next stream start."""
+    """Its host then starts the next stream."""
     topic = feed.create("values")
     feed.send(topic, OPENING)
     run_once(runs, lambda: None)
@@ -135,7 +135,7 @@ def test_transactions_beyond_the_end_are_explained(feed: Feed, runs: LocalRuns) 
 
     feed.send(topic, OPENING)
     run_once(runs, between)
-    assert ranges(runs, topic) == [(0, 12)]  # the marker at the end has no message behind it that shows it
+    assert ranges(runs, topic) == [(0, 12)]  # no message follows the last marker to show it
     runs.run()
     held = [*enumerate(OPENING + LATER), (11, last)]
     assert folded([(offset, "s", value) for offset, value in held]) == runs.rows(topic)

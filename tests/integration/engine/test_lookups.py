@@ -1,4 +1,4 @@
-"""A fold that reads a table which changes: each batch reads one version, whatever is tried again of it."""
+"""A fold that reads a changing table: each batch reads one version, also if the batch is repeated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LIGHT, HEAVY = {"a": 1, "b": 1}, {"a": 10}
 
 
 class Killed(BaseException):
-    """The run ends at once, as by kill -9."""
+    """Ends the run immediately, like kill -9."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Weighed:
         return read_ledger(self.runs.folders.ledger)
 
     def versions(self) -> list[list[tuple[str, int]]]:
-        """The versions that each batch with messages names."""
+        """Return the versions named by each batch with messages."""
         rows = [row for row in self.ledger() if row.messages]
         return [[(each.name, each.version) for each in row.lookups or ()] for row in rows]
 
@@ -90,7 +90,7 @@ class Weighed:
 
 @pytest.fixture
 def made(feed: Feed, runs: LocalRuns) -> Weighed:
-    """One batch, that has read the first version."""
+    """A stream with one batch, which has read the first version."""
     found = Weighed(feed, runs.of(weighing(feed.pattern)), feed.create("values"))
     write_weights(found.table, LIGHT)
     found.send(session(3), LIGHT)
@@ -99,7 +99,7 @@ def made(feed: Feed, runs: LocalRuns) -> Weighed:
 
 
 def change(made: Weighed) -> None:
-    """Another batch, that reads the second version."""
+    """Commit a second batch, which reads the second version."""
     write_weights(made.table, HEAVY)
     made.send([update(5, a=2, b=1), update(6, a=1)], HEAVY)
     made.runs.run()
@@ -123,14 +123,14 @@ def test_the_proof_folds_with_the_version_of_the_ledger_and_no_other(
 ) -> None:
     change(made)
     newest = ReadVersion("weights", 1, str(DeltaTable(made.table).metadata().id))
-    monkeypatch.setattr(lookups, "_find_read", lambda *_: newest)  # such a proof must see other rows
+    monkeypatch.setattr(lookups, "_find_read", lambda *_: newest)  # a proof with this version sees other rows
     found = made.prove()
     assert found.status is InvariantStatus.VIOLATED
     assert {each.offset for each in found.violations if each.kind is ViolationKind.ROW_CHANGED} >= {1, 2, 3}
 
 
 def fails_first(runner: Runner, change: Callable[[], object], seen: list[BatchPlan]) -> Runner:
-    """The first job fails as with a dead worker, after which the table changes."""
+    """Change the table during the first job and fail the job, as a dead worker would."""
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
         seen.append(plan)
@@ -210,7 +210,7 @@ def test_a_table_that_is_made_anew_in_its_folder_is_another_table(made: Weighed)
 
 
 def test_a_table_that_is_restored_from_a_copy_is_read_as_it_is_now(made: Weighed) -> None:
-    """The version after the copy is written a second time, under the id and the number of before."""
+    """The version after the copy is written a second time, with the same id and number."""
     shutil.copytree(made.table, copy := made.table.with_name("copy"))
     change(made)
     shutil.rmtree(made.table)
@@ -252,7 +252,7 @@ def test_a_table_that_vanishes_under_a_run_is_waited_for(made: Weighed) -> None:
     made.send([update(5, a=3)], LIGHT)
     with pytest.raises(LookupUnusable, match=r"weights"):
         made.runs.run(around=moved_first)
-    assert tries == [2]  # the next plans found no table: none of them came to a job
+    assert tries == [2]  # the next plans found no table, so they started no job
     shutil.move(moved, made.table)
     made.runs.run()
     made.check_rows()
@@ -324,7 +324,7 @@ def test_a_partition_that_read_nothing_of_a_version_that_is_gone_is_proven(made:
     made.feed.send(busy, session(1))
     write_weights(made.table, HEAVY)
     (gone,) = DeltaTable(made.table).file_uris()
-    made.runs.run()  # its ledger has a row of the quiet partition, too: a run begins with all positions
+    made.runs.run()  # its ledger has a row of the quiet partition, too: a run starts with all positions
     write_weights(made.table, LIGHT)
     Path(gone).unlink()
     made.feed.send(busy, [update(3, a=1)])
@@ -426,7 +426,7 @@ def test_a_lost_state_is_not_rebuilt_with_a_version_that_is_gone(made: Weighed) 
     change(made)
     write_weights(made.table, LIGHT)
     made.send([update(7, a=1)], LIGHT)
-    made.runs.run()  # this process has loaded two versions since the first one, and keeps no more
+    made.runs.run()  # this process has loaded two later versions, and keeps no more
     vacuum(made.table)
     shutil.rmtree(made.runs.folders.state)
     with pytest.raises(Refused, match=r"batch 1 of .* cannot be folded again: lookup weights"):
@@ -442,10 +442,10 @@ def test_a_trial_reads_the_newest_version_below_the_real_table_root(feed: Feed, 
 
 
 class PlacedByWeight(Weighing):
-    """Looks up where a message belongs, which no transform may."""
+    """Looks up a message's session, which transforms must not do."""
 
     def envelope(self, message: Any, record: Any) -> Any:
-        """Of the session that the weight of the first name tells."""
+        """Read a lookup, then return the message's envelope."""
         assert WEIGHTS.get("a") is not None
         return super().envelope(message, record)
 

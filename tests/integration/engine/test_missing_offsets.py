@@ -1,4 +1,4 @@
-"""Offsets without a message on a real broker: a marker is one only where the log shows it, whatever the topic says."""
+"""Offsets without a message on a real broker: only the log proves a marker, not the topic's settings."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ CLEANABLE = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001", "min.com
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One that compacts at once, and that may be stopped."""
+    """A broker that compacts immediately and may be stopped."""
     with Broker.start(tmp_path_factory.mktemp("kafka"), settings={"log.cleaner.backoff.ms": "200"}) as running:
         yield running
 
 
 def transactions(feed: Feed, topic: str, *values: list[bytes]) -> None:
-    """A committed transaction of each of these lists: its messages, then its marker."""
+    """Commit a transaction of each list: its messages, then its marker."""
     producer = feed.transactional()
     for each in values:
         producer.begin_transaction()
@@ -55,13 +55,13 @@ def transactions(feed: Feed, topic: str, *values: list[bytes]) -> None:
 def test_what_compaction_removed_is_no_marker_although_the_topic_only_deletes_again(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """Messages 5 to 33 are gone; 4 and what follows are markers. The numbers of `LogOnly` show nothing of it."""
+    """Messages 5 to 33 are gone; offset 4 and the later gaps are markers. Numbers of `LogOnly` do not show the loss."""
     runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
     topic = feed.create("values", config=CLEANABLE)
     transactions(feed, topic, session(3))
     assert runs.run() is RunOutcome.ENDED
     feed.send(topic, [update(5 + n, a=1) for n in range(30)])
-    time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
+    time.sleep(0.2)  # older than segment.ms: the next message starts a new segment
     transactions(feed, topic, [update(35, b=1)], [update(36, b=1)])
     compact_for_a_while(feed, topic, gone=5)
     with pytest.raises(IntegrityLost) as lost:
@@ -96,7 +96,7 @@ def test_many_transactions_are_proven_by_one_read(feed: Feed) -> None:
 def test_brokers_that_leave_control_records_out_of_fetches_prove_no_marker(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, *, halts: bool
 ) -> None:
-    """As Redpanda does: what ends a transaction looks like a message that is gone."""
+    """Redpanda does so: the end of a transaction resembles a missing message."""
     look = reader._Prober.look  # noqa: SLF001  # the seam at which the fetches of a broker arrive
 
     def look_without_control_records(prober: reader._Prober, whole: reader.Range) -> object:
@@ -122,7 +122,7 @@ def test_brokers_that_leave_control_records_out_of_fetches_prove_no_marker(
 
 
 def test_what_compaction_removed_after_it_was_read_is_not_proven_and_no_violation(feed: Feed, runs: LocalRuns) -> None:
-    """A message that a later one of its key replaced, and one of an aborted transaction; classes that bear holes."""
+    """A message replaced by a later message of its key, and an aborted message, under a class that allows holes."""
     runs = runs.of(adding(feed.pattern, Ordered()))
     replaced, aborted = feed.create("replaced", config=CLEANABLE), feed.create("aborted", config=CLEANABLE)
     producer = feed.transactional()
@@ -133,7 +133,7 @@ def test_what_compaction_removed_after_it_was_read_is_not_proven_and_no_violatio
         for key in ("s", "t"):
             feed.send(topic, [snapshot(1, a=1)], key=key)
     runs.run()
-    time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
+    time.sleep(0.2)  # older than segment.ms: the next message starts a new segment
     feed.send(replaced, [update(2, a=1)], key="s")
     feed.send(aborted, [snapshot(1, a=1)], key="u")
     runs.run()
@@ -189,7 +189,7 @@ def compact_for_a_while(feed: Feed, topic: str, *, gone: int) -> None:
 
 
 def compact(feed: Feed, topic: str, *, gone: int) -> None:
-    """Let the broker compact a topic, and wait until a message is gone, be it committed or not."""
+    """Let the broker compact a topic, and wait until a message is gone, committed or not."""
     feed.configure(topic, "cleanup.policy", "compact")
     deadline = time.monotonic() + CLEANED_SECONDS_MAX
     while gone in offsets_of(feed, topic):
@@ -198,7 +198,7 @@ def compact(feed: Feed, topic: str, *, gone: int) -> None:
 
 
 def offsets_of(feed: Feed, topic: str) -> set[int]:
-    """The offsets that hold a message."""
+    """Return the offsets that hold a message."""
     reader = Consumer(
         {
             "bootstrap.servers": feed.bootstrap_servers,

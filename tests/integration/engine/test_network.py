@@ -1,4 +1,4 @@
-"""A link to Kafka that carries nothing for a minute, or little and late: the stream goes on and loses nothing."""
+"""A link to Kafka that is cut for a minute, or slow: the stream continues and loses nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Link
 
 
 def test_a_slow_link_makes_a_stream_slow_and_nothing_else(far: tuple[Broker, Link], tmp_path: Path) -> None:
-    """A tenth of a second each way, and 3 Mbit/s."""
+    """The link has a delay of 0.1 s each way and 3 Mbit/s."""
     broker, link = far
     feed, values = Feed(broker.bootstrap_servers, "slow"), session(UPDATES)
     sent = [(f"s{number}", value) for number in range(SESSIONS) for value in values]
@@ -77,7 +77,7 @@ def test_a_slow_link_makes_a_stream_slow_and_nothing_else(far: tuple[Broker, Lin
 def test_a_link_that_takes_long_for_a_message_explains_holes_all_the_same(
     far: tuple[Broker, Link], tmp_path: Path
 ) -> None:
-    """A second a message; a reader that was not waited for any longer would never pass the first marker."""
+    """Each message takes a second; a reader with less patience would never pass the first marker."""
     broker, link = far
     feed, large = Feed(broker.bootstrap_servers, "large"), {"x" * LARGE_BYTES: 1}
     topic, servers = feed.create("values"), f"127.0.0.1:{link.port}"
@@ -100,7 +100,7 @@ def test_a_link_that_takes_long_for_a_message_explains_holes_all_the_same(
 def test_offsets_that_no_broker_gives_are_asked_for_again(
     far: tuple[Broker, Link], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client calls that an answer, in which each offset is -1001: the stream began there, and halted at once."""
+    """The client reports a result whose offsets are -1001; the stream must not start there."""
     broker, link = far
     feed, values, silences = Feed(broker.bootstrap_servers, "unanswered"), session(4), list[threading.Timer]()
     topic, servers, ask = feed.create("values"), f"127.0.0.1:{link.port}", ClusterClient.request_offsets
@@ -122,7 +122,7 @@ def test_offsets_that_no_broker_gives_are_asked_for_again(
 
 
 def test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log(far: tuple[Broker, Link]) -> None:
-    """A stream that starts from a time would join the log at its end, and pass over all messages since that time."""
+    """A stream that starts from a time would start at the log's end and skip all messages since that time."""
     broker, link = far
     feed = Feed(broker.bootstrap_servers, "untimed")
     topic = feed.create("values")
@@ -138,7 +138,7 @@ def test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log(far: tuple[Bro
 
 
 def test_offsets_of_a_group_whose_coordinator_is_away_are_given_up_in_time(far: tuple[Broker, Link]) -> None:
-    """A commit waited for three quarters of a minute, and the end of a run for the commit."""
+    """Otherwise a commit waits for 45 s, and the end of a run waits for the commit."""
     broker, link = far
     topic = Feed(broker.bootstrap_servers, "uncoordinated").create("values")
     group = ConsumerGroup(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}", timeout_seconds=1.0), "far")
@@ -171,7 +171,7 @@ def test_a_link_that_carries_nothing_for_a_minute_is_waited_for(far: tuple[Broke
 def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_over(
     far: tuple[Broker, Link], tmp_path: Path
 ) -> None:
-    """The client says nothing meanwhile: each batch began again at its start, and none came past it."""
+    """The client reports nothing meanwhile; batches must not restart forever before the transaction."""
     broker, link = far
     feed, servers = Feed(broker.bootstrap_servers, "aborted"), f"127.0.0.1:{link.port}"
     topic, producer, first, last = feed.create("values"), feed.transactional(), session(2), update(4, a=1)
@@ -194,13 +194,13 @@ def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_ov
 
 
 def test_markers_that_take_longer_than_the_patience_are_explained(far: tuple[Broker, Link]) -> None:
-    """Between what compaction removed each is fetched by itself, two tenths of a second here, and none is a message."""
+    """Between compacted offsets each marker needs a fetch, 0.2 s here, and none has a message."""
     broker, link = far
     feed, servers = Feed(broker.bootstrap_servers, "markers"), f"127.0.0.1:{link.port}"
     topic = feed.create("values", config=CLEANABLE)
     transactions(feed, topic, *([update(number, a=1)] for number in range(MARKERS)))
     for number in range(2):
-        time.sleep(0.2)  # older than segment.ms: the next message begins a new segment
+        time.sleep(0.2)  # older than segment.ms: the next message starts a new segment
         feed.send(topic, [update(MARKERS + number, a=1)])
     compact(feed, topic, gone=2 * MARKERS - 2)
     configuration = make_reader_configuration(KafkaSettings(bootstrap_servers=servers))

@@ -1,4 +1,4 @@
-"""A run that no sensor restarts takes up topics while it goes on."""
+"""A continuous run without a sensor starts reading new topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_SECONDS_MAX = 60.0
 
 
 def begun(runs: LocalRuns, topic: str) -> int:
-    """Where the ledger stands in a topic; -1 while it does not know it."""
+    """Return the ledger's end offset of a topic; -1 if the topic is unknown."""
     rows = [row for row in read_table(runs.folders.ledger).to_pylist() if row["topic"] == topic]
     return max((row["until"] for row in rows), default=-1)
 
@@ -67,7 +67,7 @@ def test_a_topic_that_appears_is_read_by_the_run_that_goes_on(feed: Feed, runs: 
 def test_a_topic_that_flaps_is_read_once_it_stays(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, flaps: int
 ) -> None:
-    """Each look shows a topic of that name, and each time it is another one: none of them is read, and none missed."""
+    """Each poll lists the topic with a new id: deleted topics are not read, and the lasting topic is not missed."""
     runs = runs.tuned(appear_seconds=0.05)
     first, values, stop, begins = feed.create("first"), session(3), threading.Event(), iter(range(flaps))
     feed.send(first, session(3))

@@ -1,4 +1,4 @@
-"""One odd answer of a broker moves no position and leaves no topic out, whatever the class."""
+"""A single odd answer of a broker neither moves a position nor drops a topic, under any class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES = session(4)
 
 
 def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None:
-    """Change what the cluster says in some looks of a run; all others are as they are."""
+    """Change the cluster's answers in some polls of a run; other answers stay as they are."""
     asked, view = [0], ClusterAdmin.view
 
     def odd_view(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:
@@ -74,7 +74,7 @@ def another_life(found: ClusterView) -> ClusterView:
 def test_a_topic_that_is_unknown_once_is_read_all_the_same(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, look: int, *, known: bool
 ) -> None:
-    """The bounded run ended well, under Strict, with the topic unread and a lag of 0."""
+    """A bounded run under Strict must not succeed with the topic unread and a lag of 0."""
     topic = feed.create("values")
     if known:
         feed.send(topic, VALUES[:2])
@@ -90,7 +90,7 @@ def test_a_topic_that_is_unknown_once_is_read_all_the_same(
 def test_an_odd_log_start_or_topic_id_is_looked_at_again_before_a_position_moves(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, look: int, odd: Odd
 ) -> None:
-    """Two rows were lost under a class that may skip, and counted as expired."""
+    """A class that may skip must not lose rows and count them as expired."""
     topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Ordered()))
     feed.send(topic, VALUES[:2])
     runs.run()
@@ -114,7 +114,7 @@ def test_a_new_topic_begins_at_the_lowest_of_its_log_starts(
 def test_a_log_start_that_rises_from_look_to_look_halts_a_strict_stream(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention goes on while it is looked again: each look shows another log start, and all show a loss."""
+    """Retention continues during the repeated polls: each shows a different log start, and all show a loss."""
     topic = feed.create("values")
     feed.send(topic, VALUES[:2])
     runs.run()
@@ -135,7 +135,7 @@ def test_a_log_start_that_rises_from_look_to_look_halts_a_strict_stream(
 def test_a_start_asks_again_about_rights_and_settings_where_a_broker_is_silent(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, request_name: str
 ) -> None:
-    """The client waits for one broker, which may just have died; it learns of another one by asking anything else."""
+    """The client waits for one broker, which may just have died; any other request makes it use another broker."""
     topic, ask, seconds = feed.create("values"), getattr(ClusterClient, request_name), list[float]()
     feed.send(topic, VALUES)
 

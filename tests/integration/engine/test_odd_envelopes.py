@@ -1,4 +1,4 @@
-"""Envelopes that no table or class can hold: a verdict on their own messages, by name, and the proof says the same."""
+"""Envelopes that no table or class can store: a verdict on their messages, by name, and the proof agrees."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sent(odd: dict[str, object]) -> list[bytes]:
 def test_an_odd_envelope_is_kept_with_its_reason_and_the_stream_goes_on(
     feed: Feed, runs: LocalRuns, name: str, odd: str
 ) -> None:
-    """The first two ended every task with "the fold is not deterministic", the last two with UnicodeEncodeError."""
+    """No task ends with "the fold is not deterministic" or UnicodeEncodeError."""
     message, cause, reason = ODD[odd]
     runs, topic = runs.of(summing(feed.pattern, CLASSES[name])), feed.create("values")
     feed.send(topic, sent(message))

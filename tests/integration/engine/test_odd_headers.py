@@ -1,4 +1,4 @@
-"""Header names that are not UTF-8: Kafka takes them, and the client library fails at each look at such headers."""
+"""Header names that are not UTF-8: Kafka accepts them, and the client library fails at each read of the headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_a_message_with_such_a_header_is_read_or_kept_without_its_headers(
     feed: Feed, runs: LocalRuns, name: str
 ) -> None:
-    """It ended every task: no batch could be committed any more."""
+    """The message must not end its task, as no batch could be committed then."""
     runs, topic = runs.of(summing(feed.pattern, CLASSES[name])), feed.create("values")
     sent = [{"session": "a", "n": 1}, {"session": "a", "n": 1, "headed": True}, {"session": "a"}]
     send_with_header(feed.bootstrap_servers, topic, b"\xff", [json.dumps(value).encode() for value in sent])

@@ -1,4 +1,4 @@
-"""Messages at the edges of what Kafka takes: without a time, and larger than an answer may be."""
+"""Messages at the limits of Kafka: without a time, and larger than the client's default for answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWER_BYTES = 100_000_000
 
 
 def test_a_message_without_a_time_says_nothing_of_freshness(feed: Feed, runs: LocalRuns) -> None:
-    """It was 56 years."""
+    """A time of -1 would otherwise count as a freshness of 56 years."""
     topic = feed.create("values", config={"message.timestamp.before.max.ms": str(2**63 - 1)})
     feed.append(topic, [ProducerRecord("s", value, -1) for value in session(2)])
     assert runs.run() is RunOutcome.ENDED
@@ -47,7 +47,7 @@ def test_a_message_without_a_time_says_nothing_of_freshness(feed: Feed, runs: Lo
 def test_a_message_larger_than_the_answers_that_the_client_takes_by_default_is_read(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """It is larger than the stream takes, too, and the next ones are read."""
+    """The message also exceeds the stream's limit: it is quarantined, and the next messages are read."""
     runs, values = runs.of(adding(feed.pattern, Ordered())), session(2)
     topic = feed.create("values", config={"max.message.bytes": str(ANSWER_BYTES + 4_000_000)})
     producer = Producer({"bootstrap.servers": feed.bootstrap_servers, "message.max.bytes": ANSWER_BYTES + 2_000_000})

@@ -1,4 +1,4 @@
-"""Numbers that no column holds: a verdict on their own messages under every class, and never the end of a task."""
+"""Numbers that no column holds: a verdict on their messages under every class, never the end of a task."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HALT = {"sequence", "repeats", "checksum", "log"}
 @pytest.mark.parametrize("number", [2**63, 10**30, -(10**30)])
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_number_beyond_64_bits_is_a_verdict_on_its_message(name: str, number: int) -> None:
-    """Two of them in one batch ended the task with "the fold is not deterministic"."""
+    """Two of them in one batch must not end the task with "the fold is not deterministic"."""
     sent = [snapshot(1, a=1), update(number, a=1), update(number, a=2), update(2, b=1)]
     ran = run(adding("testing", CLASSES[name]), *sent, key="s", split=7)
     if name in HALT:
@@ -49,7 +49,7 @@ def test_a_number_beyond_64_bits_is_a_verdict_on_its_message(name: str, number: 
 @pytest.mark.parametrize("number", [2**63, 10**30])
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_session_may_begin_with_it(name: str, number: int) -> None:
-    """Its state is saved too: it may hold no such number."""
+    """The session's state is saved too: it must not hold the number."""
     ran = run(adding("testing", CLASSES[name]), snapshot(number, a=1), snapshot(2, b=1), key="s", split=1)
     assert ran.verdicts[0].judgement in {Judgement.ACCEPT, Judgement.QUARANTINE, Judgement.VIOLATION}
 

@@ -1,4 +1,4 @@
-"""Bad input under Strict: what precedes it is committed, the others go on, the halt names it, nobody reads on."""
+"""Bad input under Strict: earlier messages are committed, other partitions are read, the halt names the message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEFORE = session(3)
 
 @dataclass(frozen=True)
 class Bad:
-    """One bad message and what must be said of it."""
+    """A bad message and the expected finding."""
 
     value: bytes | None
     cause: str
@@ -105,7 +105,7 @@ def test_a_violation_in_a_later_batch_keeps_the_batches_before(feed: Feed, runs:
 
 
 def fed(feed: Feed, bad: Bad) -> str:
-    """A topic of two partitions: the first with the bad message and one after it, the second good."""
+    """Create a topic of two partitions: the first with the bad message and one message after it, the second valid."""
     topic = feed.create("values", partitions=2)
     feed.send(topic, BEFORE)
     feed.send(topic, [bad.value], key=bad.key)
@@ -115,13 +115,13 @@ def fed(feed: Feed, bad: Bad) -> str:
 
 
 def assert_said(lost: IntegrityLost, topic: str, bad: Bad) -> None:
-    """People read the place and the next command."""
+    """Assert that the error names the place and the next command."""
     assert f"at {topic}/0 offset 4, session " in str(lost)
     assert f"lockstep resume adding {bad.option.format(topic=topic, key=bad.key)} --why" in lost.next_step
 
 
 def assert_halted(runs: LocalRuns, topic: str, bad: Bad) -> None:
-    """What precedes the bad message and the other partition are committed, with the evidence."""
+    """Assert that earlier messages and the other partition are committed, and the head has the evidence."""
     head = heads(runs.folders.table)[-1]
     assert (head["desired"], head["findings"][0]["cause"]) == ("halted", bad.cause)
     assert folded([(offset, "s", value) for offset, value in enumerate(BEFORE)]) == runs.rows(topic, 0)
@@ -130,7 +130,7 @@ def assert_halted(runs: LocalRuns, topic: str, bad: Bad) -> None:
 
 
 def assert_refused(runs: LocalRuns, lost: IntegrityLost) -> None:
-    """A restart says the same again, and nothing is committed: not even a claim."""
+    """Assert that a restart repeats the findings and commits nothing, not even a claim."""
     log = entries(runs.folders.table)
     with pytest.raises(StreamHalted) as halted:
         runs.run()

@@ -1,4 +1,4 @@
-"""Kafka is killed and comes back: a never-ending run keeps its claim and goes on, a bounded one gives up."""
+"""Kafka is killed and restarted: a continuous run keeps its claim and continues, a bounded run gives up."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_run_keeps_its_claim_and_goes_on_within_two_batches(broker: Broker, tm
         going.wait_until(lambda: all(going.is_read(number) for number in going.sent))
         assert going.runs.handle.require_head().epoch == epoch
         with_messages = [each for each in going.runs.reports[batches:] if each.offsets]
-        assert len(with_messages) <= len(going.sent) + 2  # each send may be a batch of its own
+        assert len(with_messages) <= len(going.sent) + 2  # each send may be a separate batch
     going.assert_whole()
 
 
@@ -110,7 +110,7 @@ def test_a_bounded_run_gives_up_with_an_exit_code_of_its_own_and_the_next_one_go
 
 
 class Reached(Exception):
-    """The start came to Spark."""
+    """The start reached Spark."""
 
 
 def reach() -> Never:
@@ -119,7 +119,7 @@ def reach() -> Never:
 
 @pytest.mark.parametrize("has_run", [False, True])
 def test_a_restart_waits_for_kafka_and_a_first_start_gives_up(broker: Broker, tmp_path: Path, *, has_run: bool) -> None:
-    """An address that was mistyped is not waited for without end."""
+    """A first start must not wait forever for a mistyped address."""
     family = f"started-{has_run}"
     runs, feed = make_runs(broker, tmp_path, family), Feed(broker.bootstrap_servers, family)
     feed.send(feed.create("values"), session(2))

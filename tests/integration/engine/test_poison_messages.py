@@ -1,4 +1,4 @@
-"""A message that ends its worker each time: found by halving, left out, judged by class; nothing else is blamed."""
+"""A message that always kills its worker: found by halving, left out, judged by class; no other message is blamed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ UPDATES = [snapshot(1, a=1, b=2), *(update(1 + n, a=n, b=-n) for n in range(1, M
 
 
 class Died(Exception):
-    """A worker is gone; nobody knows of what."""
+    """A worker ended for an unknown reason."""
 
 
 class Deadly:
-    """Runs bins as they are, but fails whenever a job reads one of these offsets of a topic as a message.
+    """Runs bins unchanged, but fails each job that reads one of the given offsets of a topic as a message.
 
     Attributes:
         jobs: The ranges of each job so far, and whether it worked.
@@ -46,7 +46,7 @@ class Deadly:
         self.jobs: list[tuple[tuple[tuple[int, int], ...], bool]] = []
 
     def around(self, runner: Runner) -> Runner:
-        """To be given to a run."""
+        """Return the runner for a run."""
 
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
             ranges = [item for group in plan.bins for item in group]
@@ -81,7 +81,7 @@ def test_best_effort_keeps_it_in_quarantine_and_goes_on(feed: Feed, runs: LocalR
     assert read_until(runs.folders.ledger, topic) == MESSAGES
     assert kept(runs) == [(KILLER, "undecodable", "each worker that was given it died")]
     proof = verify_stream(adding(feed.pattern, NoIntegrity()), runs.folders, runs.settings.kafka, None)
-    assert proof.status is InvariantStatus.PROVEN  # it did not decode it
+    assert proof.status is InvariantStatus.PROVEN  # the proof did not decode it either
     assert sum(not worked for _, worked in deadly.jobs) <= 2 + 2 * MESSAGES.bit_length()
 
 
@@ -144,7 +144,7 @@ def test_partitions_without_it_commit_while_it_is_looked_for(feed: Feed, runs: L
 
 
 def test_what_fails_without_the_message_too_is_raised_and_blames_none(feed: Feed, runs: LocalRuns) -> None:
-    """A full disk, a Spark that is gone: nothing is quarantined for it."""
+    """A full disk or a lost Spark causes no quarantine."""
     feed.send(feed.create("values"), UPDATES)
     jobs: list[BatchPlan] = []
 
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_once_is_bad_luck_and_costs_one_more_try(feed: Feed, 
 def test_workers_that_fail_by_themselves_for_a_while_blame_no_message(
     feed: Feed, runs: LocalRuns, failures: int
 ) -> None:
-    """An import, memory, an outage: three starts in a row were taken for the doing of the first message."""
+    """Three failures in a row, by an import, memory or an outage, must not blame the first message."""
     topic = feed.create("values")
     feed.send(topic, UPDATES[:2])
     jobs: list[bool] = []
@@ -215,7 +215,7 @@ def test_a_message_is_blamed_only_after_jobs_with_it_and_without_it_alternate(fe
 
 
 def test_a_worker_that_dies_at_changing_places_is_nobodys_fault(feed: Feed, runs: LocalRuns) -> None:
-    """An out-of-memory killer that comes again and again, and goes: all is read, nothing is left out."""
+    """After repeated kills for lack of memory everything is read, and nothing is left out."""
     topic = feed.create("values")
     feed.send(topic, UPDATES)
     jobs: list[bool] = []

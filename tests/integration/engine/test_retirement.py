@@ -1,4 +1,4 @@
-"""Topics that come and go: an operator retires them, they are read again where they stopped, and may be deleted."""
+"""Topics that an operator retires: they are read again from their last offset, and may be deleted."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ WAIT_SECONDS_MAX = 60.0
 
 
 def send_old(feed: Feed, topic: str, values: list[bytes]) -> None:
-    """Messages that were sent long ago."""
+    """Send messages with an old timestamp."""
     feed.append(topic, [ProducerRecord("s", value, OLD_MS) for value in values])
 
 
 def changes(runs: LocalRuns, topic: str) -> list[str]:
-    """What the ledger says happened to a topic, in order."""
+    """Return the ledger's lifecycle events of a topic, in order."""
     rows = [row for row in read_ledger(runs.folders.ledger) if row.topic == topic]
     return [row.lifecycle for row in rows if row.lifecycle]
 
@@ -62,7 +62,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def running(runs: LocalRuns, feed: Feed) -> Iterator[LocalRuns]:
-    """A run that goes on, with one topic of its own, and looks at retired ones often."""
+    """A continuous run with one topic, which checks retired topics often."""
     runs, stop = runs.tuned(lifecycle_seconds=0.2), threading.Event()
     feed.send(feed.create("busy"), session(2))
     ended: list[RunOutcome] = []
@@ -93,7 +93,7 @@ def test_a_retired_topic_comes_back_where_it_stopped(feed: Feed, running: LocalR
 
 
 def test_a_time_beyond_the_calendar_says_nothing_of_the_age_of_a_topic(feed: Feed, runs: LocalRuns) -> None:
-    """A producer that sends microseconds as milliseconds, to a topic that takes any time."""
+    """A producer that sends microseconds as milliseconds, to a topic that accepts any time."""
     old, absurd = feed.create("old"), feed.create("absurd", config={"message.timestamp.after.max.ms": str(2**62)})
     send_old(feed, old, session(1))
     feed.append(absurd, [ProducerRecord("s", value, OLD_MS * 1_000) for value in session(1)])
@@ -122,7 +122,7 @@ def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed
 
 
 def planned(runs: LocalRuns) -> list[tuple[str, int, str, int]]:
-    """What the plan of a restart says of each partition."""
+    """Return the restart plan's action and start of each partition."""
     parts = plan_restart(runs.stream, runs.settings).partitions
     return [(part.topic.rpartition(".")[2], part.partition, part.action, part.start) for part in parts]
 
@@ -180,7 +180,7 @@ def test_a_retired_topic_that_the_pattern_leaves_out_is_not_read_again(feed: Fee
 
 
 def test_a_message_in_a_partition_that_a_retired_topic_got_brings_the_topic_back(feed: Feed, runs: LocalRuns) -> None:
-    """The partitions that were read stand still, so their ends say nothing."""
+    """The ends of the read partitions do not change, so only the new partition shows the message."""
     runs = runs.of(dataclasses.replace(runs.stream, integrity=Ordered()))
     topic = feed.create("grows")
     send_old(feed, topic, session(2))
@@ -188,7 +188,7 @@ def test_a_message_in_a_partition_that_a_retired_topic_got_brings_the_topic_back
     retire_topic(runs.handle, topic, who="ann", why="no longer sent")
     feed.grow(topic, 2)
     runs.run()
-    assert changes(runs, topic) == ["added", "retired"]  # nothing to read: a partition is not news
+    assert changes(runs, topic) == ["added", "retired"]  # a partition without messages changes nothing
     assert states(runs) == {topic: TopicLifecycle.RETIRED}
     feed.append(topic, [ProducerRecord("t", value) for value in session(1)], partition=1)
     runs.run()
@@ -225,7 +225,7 @@ def test_unread_messages_and_unknown_topics_refuse_a_retirement(feed: Feed, runs
 def test_a_retirement_that_a_writer_did_not_commit_is_refused_for_what_kept_it(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, why: str, lives: list[bool]
 ) -> None:
-    """A writer removes the requests to it at its end, too."""
+    """A writer also removes its requests at its end."""
     topic = feed.create("fed")
     feed.send(topic, session(2))
     runs.run()
@@ -261,17 +261,17 @@ def test_it_stands_in_the_ledger_under_a_class_that_goes_on(feed: Feed, runs: Lo
     tolerant.run()
     assert changes(tolerant, gone) == ["added", "deleted"]
     assert states(tolerant) == {left: TopicLifecycle.ACTIVE, gone: TopicLifecycle.DELETED}
-    tolerant.run()  # it is not told again
+    tolerant.run()  # it is not reported again
     assert changes(tolerant, gone) == ["added", "deleted"]
 
 
 def forgetting(runs: LocalRuns) -> LocalRuns:
-    """Runs that forget what is gone at their second look."""
+    """Return runs that forget missing topics at their second poll."""
     return runs.of(adding(runs.stream.topics.pattern, Ordered())).tuned(forget_seconds=0.0)
 
 
 def retire_and_delete(runs: LocalRuns, feed: Feed, topic: str) -> None:
-    """A topic ends; one run notes that it is gone, and the next one forgets it."""
+    """Retire and delete a topic; the first run notes its absence, the second run forgets it."""
     retire_topic(runs.handle, topic, who="ann", why="no longer sent")
     feed.delete(topic)
     runs.run()
@@ -319,7 +319,7 @@ def test_a_forgotten_topic_that_is_created_again_is_new(feed: Feed, runs: LocalR
 
 
 def test_with_all_topics_forgotten_a_new_topic_is_read_from_its_first_offset(feed: Feed, runs: LocalRuns) -> None:
-    """`Latest()` concerns the first run: a topic that comes later is read whole."""
+    """`Latest()` concerns the first run: a later topic is read from its start."""
     topics = Topics(pattern=feed.pattern, start=Latest())
     runs = forgetting(runs).of(dataclasses.replace(forgetting(runs).stream, topics=topics))
     old = feed.create("old")
@@ -368,7 +368,7 @@ def test_a_session_is_erased_from_the_rows_of_a_forgotten_topic(feed: Feed, runs
 
 
 def test_the_rows_before_a_re_creation_can_be_erased(feed: Feed, runs: LocalRuns) -> None:
-    """The topic of before keeps its position until it is forgotten: an erasure counts what it removes of it."""
+    """The earlier topic keeps its position until it is forgotten, and an erasure counts its removed rows."""
     runs = runs.of(adding(feed.pattern, Ordered()))
     topic, stop = feed.create("again"), threading.Event()
     feed.append(topic, [ProducerRecord(key, value) for key in ("s", "t") for value in session(1)])
@@ -399,7 +399,7 @@ def test_the_rows_before_a_re_creation_can_be_erased(feed: Feed, runs: LocalRuns
 def test_a_list_that_leaves_a_topic_out_makes_nothing_forget_it(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka's list has no topics that this user may not see, and a broker may be late: each is asked for by name."""
+    """A list omits topics that the user may not see, and a broker may be late: each topic is requested by name."""
     runs, listed = forgetting(runs), ClusterAdmin.topic_names
     topic = feed.create("kept")
     feed.send(topic, session(2))
@@ -418,7 +418,7 @@ def test_a_list_that_leaves_a_topic_out_makes_nothing_forget_it(
 
 
 def test_buffered_messages_keep_a_deleted_topic(feed: Feed, runs: LocalRuns) -> None:
-    """They are counted as buffered: without their state nobody could say what they were."""
+    """They are counted as buffered: without their state their content would be unknown."""
     waits = Strict(evidence=Sequence(), buffer_until_snapshot=True)
     runs = runs.of(adding(feed.pattern, waits)).tuned(forget_seconds=0.0)
     topic = feed.create("gone")

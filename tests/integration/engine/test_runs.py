@@ -43,7 +43,7 @@ WAIT_SECONDS_MAX = 120.0
 
 
 def sent(feed: Feed, topic: str, partition: int, updates: int) -> list[tuple[int, str, bytes]]:
-    """Two sessions, one after the other, in one partition; what the partition holds."""
+    """Send two sessions to a partition in sequence and return the partition's messages."""
     first, second = f"a{partition}", f"b{partition}"
     feed.send(topic, session(updates), key=first, partition=partition)
     feed.send(topic, session(updates, first=40), key=second, partition=partition)
@@ -166,7 +166,7 @@ def test_a_topic_created_again_between_runs_halts_the_stream_by_name(feed: Feed,
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds that runs mean to wait for their next batch."""
+    """The seconds that runs intend to wait for their next batch."""
     seconds = list[float]()
     wait = RequestWatch.wait
 
@@ -289,7 +289,7 @@ def test_a_lost_hot_copy_changes_nothing(feed: Feed, runs: LocalRuns, tmp_path: 
 
 
 def telling(worked: threading.Event) -> Around:
-    """Tells when the first batch was worked: its run lives and has claimed."""
+    """Set an event after the first batch is processed: the run is alive and has claimed the table."""
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -303,7 +303,7 @@ def telling(worked: threading.Event) -> Around:
 
 
 def holding(written: threading.Event, go_on: threading.Event) -> Around:
-    """Holds a run between the writing of its files and its commit."""
+    """Hold a run between the writing of its files and its commit."""
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -318,7 +318,7 @@ def holding(written: threading.Event, go_on: threading.Event) -> Around:
 
 
 def assert_one_copy(runs: LocalRuns, topic: str, values: Sequence[bytes]) -> None:
-    """The rows of the plain fold, once; the ledger holds what the commits name; epochs only rise."""
+    """Assert the plain fold's rows without copies, the ledger files of the commits, and rising epochs."""
     assert folded([(offset, "s", value) for offset, value in enumerate(values)]) == runs.rows(topic)
     assert read_until(runs.folders.ledger, topic) == len(values)
     assert named_ledger_files(runs.folders.table) == named_files(runs.folders.ledger)
@@ -327,7 +327,7 @@ def assert_one_copy(runs: LocalRuns, topic: str, values: Sequence[bytes]) -> Non
 
 
 def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stale metadata shows a log that begins past the position, once: nothing is skipped for it."""
+    """Stale metadata once shows a log start after the position: no message is skipped."""
     topic = feed.create("values")
     feed.send(topic, session(4))
     runs.run()

@@ -1,4 +1,4 @@
-"""Releases of a stream after one another: rows equal the plain fold, and a wrong change is refused before it harms."""
+"""Successive releases of a stream: rows equal the plain fold, and a wrong change is refused before any harm."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ Sent = list[tuple[str, bytes]]
 
 
 class Killed(BaseException):
-    """The run ends at once, as by kill -9: nothing after it is done."""
+    """Ends the run immediately, like kill -9, without cleanup."""
 
 
 def killed_after_the_fold(runner: Runner) -> Runner:
-    """State files are written and hot copies moved on, and nothing of it is ever committed."""
+    """Write state files and hot copies, then kill the run before its commit."""
 
     def run(plan: Any) -> Any:
         runner(plan)
@@ -60,7 +60,7 @@ def killed_after_the_fold(runner: Runner) -> Runner:
 
 
 class Told:
-    """What was sent to one topic."""
+    """A topic with its sent messages, and runs of releases over it."""
 
     def __init__(self, feed: Feed, runs: LocalRuns) -> None:
         self.feed, self.runs, self.sent = feed, runs, list[tuple[int, str, bytes]]()

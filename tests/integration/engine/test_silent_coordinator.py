@@ -1,4 +1,4 @@
-"""The coordinator of a group that never answers: publications, and the ends of runs, wait for as long as declared."""
+"""A group's coordinator that never answers: publications and the ends of runs wait for the set time at most."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_SECONDS = 2.0
 SLACK_SECONDS = 6.0
 """For a loaded machine; without a limit a commit waits for minutes."""
 REPEATED_SECONDS_MAX = 60.0
-"""A client that waits for an answer repeats its request this much later at the latest."""
+"""A waiting client repeats its request within this time."""
 Older = tuple["Broker", "CappingProxy", str]
 
 
@@ -46,7 +46,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Older]:
 
 @pytest.fixture(autouse=True)
 def answers(older: Older) -> Iterator[None]:
-    """All requests are answered after a test."""
+    """Answer all requests again after each test."""
     yield
     older[1].unanswered = frozenset()
 
@@ -93,7 +93,7 @@ def test_a_request_without_an_answer_ends(older: Older, asks: str, unanswered: i
     with pytest.raises(KafkaError, match="group g") as silent:
         ASKS[asks](group, place)
     assert time.monotonic() - began < TIMEOUT_SECONDS + SLACK_SECONDS
-    with pytest.raises(KafkaError) as again:  # at once, for a publication: the first request still waits
+    with pytest.raises(KafkaError) as again:  # immediately, for a publication: the first request still waits
         ASKS[asks](group, place)
     assert again.value.problem == silent.value.problem  # a warning is repeated when its text changes
     proxy.unanswered = frozenset()

@@ -1,4 +1,4 @@
-"""Where a stream begins in topics that were there before it: each start, its rows, its counts, and the proof."""
+"""Starting offsets of a stream in existing topics: each start with its rows, counts and proof."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ TIMES_MS = [1_700_000_000_000 + 1_000 * at for at in range(len(SENT))]
 def starting(
     runs: LocalRuns, feed: Feed, start: StartingOffsets, integrity: IntegrityClass | None = None, name: str = "adding"
 ) -> LocalRuns:
-    """The stream with this start; Strict by Sequence unless said otherwise."""
+    """Return runs of the stream with a start; the default class is Strict with Sequence."""
     topics = Topics(pattern=feed.pattern, start=start)
     return runs.of(dataclasses.replace(adding(feed.pattern, integrity), name=name, topics=topics))
 
 
 def sent_before(feed: Feed, name: str = "before") -> str:
-    """A topic with all of SENT."""
+    """Create a topic with the messages of SENT."""
     topic = feed.create(name)
     feed.append(topic, [ProducerRecord(key, value, at) for (key, value), at in zip(SENT, TIMES_MS, strict=True)])
     return topic
 
 
 def rows_from(start: int, sent: list[tuple[str, bytes]] = SENT) -> list[tuple[object, ...]]:
-    """The rows of the messages from an offset on, each session from its first snapshot."""
+    """Return the rows of the messages from an offset, each session from its first snapshot."""
     known, kept = set[str](), list[tuple[int, str, bytes]]()
     for offset, (key, value) in enumerate(sent):
         if offset >= start and (key in known or b"snapshot" in value):
@@ -74,7 +74,7 @@ def assert_proven(runs: LocalRuns) -> None:
 
 
 def commit_offset(feed: Feed, group: str, topic: str, offset: int) -> None:
-    """What the job that the stream replaces committed last."""
+    """Commit an offset as the job that the stream replaces."""
     old_job = Consumer({"bootstrap.servers": feed.bootstrap_servers, "group.id": group, "log_level": 2})
     old_job.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
     old_job.close()

@@ -1,4 +1,4 @@
-"""Sessions that are suspended, not streams that stop: quarantine holds what came, and a snapshot begins anew."""
+"""Violations suspend sessions, not streams: quarantine stores the messages, and a snapshot restarts a session."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ GAP, REPEAT, LATE = update(7, a=1), update(3, a=9), update(2, a=9)
 
 @dataclass(frozen=True)
 class Case:
-    """A bad message at offset 6, in session "s", and what becomes of it and of what follows.
+    """A bad message at offset 6, in session "s", with the expected result for it and the later messages.
 
     Attributes:
         integrity: The class.
         bad: The message.
         key: Its key.
-        kept: Quarantine after all, as offset and cause.
+        kept: The final quarantine, causes by offset.
         applied: Offsets of updates that are applied.
     """
 
@@ -75,7 +75,7 @@ CASES = {
 
 
 def messages(case: Case) -> list[tuple[str, bytes]]:
-    """Two sessions; after the bad message one more update of each, then "s" begins anew."""
+    """Return two sessions; after the bad message each has an update, then a snapshot restarts "s"."""
     after = 8 if case.bad is GAP and isinstance(case.integrity, Ordered) else 5 if case.bad in {POISONED, UNFIT} else 4
     return [
         ("s", snapshot(1, a=1)),
@@ -95,7 +95,7 @@ def messages(case: Case) -> list[tuple[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def read_by(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], LocalRuns]:
-    """What a class makes of the topics of all its cases, in one run, by the beginning of their names; each once."""
+    """Read the topics of a class's cases, selected by name prefix, in one cached run."""
     feed = Feed(broker.bootstrap_servers, f"suspending_{uuid.uuid4().hex[:8]}")
     for name, case in CASES.items():
         feed.append(feed.create(name), [ProducerRecord(key, value) for key, value in messages(case)])
@@ -120,7 +120,7 @@ def read_by(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on(
     read_by: Callable[[str, int], LocalRuns], name: str, batch_messages: int
 ) -> None:
-    """However the messages are split into batches."""
+    """The result does not depend on the split into batches."""
     case, sent, runs = CASES[name], messages(CASES[name]), read_by(name.partition("-")[0], batch_messages)
     (topic,) = {row.topic for row in read_ledger(runs.folders.ledger) if row.topic.endswith(f".{name}")}
     applied = [(at, *message) for at, message in enumerate(sent) if at in case.applied or b"snapshot" in message[1]]
@@ -136,7 +136,7 @@ def test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on(
 
 
 def test_several_messages_that_the_transform_refuses_are_each_named(feed: Feed, runs: LocalRuns) -> None:
-    """More than one fold of a range finds; the good ones between are applied, under a class that may skip."""
+    """A range has more bad messages than one fold finds; a class that may skip applies the messages between them."""
     topic = feed.create("values")
     updates = [update(number, a=1, b=POISON if number % 4 == 0 else 1) for number in range(2, 42)]
     values = [snapshot(1, a=1), *updates]
@@ -162,7 +162,7 @@ def test_a_burst_of_garbage_stops_the_stream_instead_of_filling_quarantine(feed:
 
 
 def test_growth_restarts_the_sessions_of_a_topic_where_that_is_declared(feed: Feed, runs: LocalRuns) -> None:
-    """A session may have moved to the new partition: what continues in the old one waits for its snapshot."""
+    """A session may have moved to the new partition, so its updates in the old partition wait for a snapshot."""
     topic = feed.create("values")
     feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
     runs = runs.of(adding(feed.pattern, replace(ORDERED, on_growth=OnGrowth.RESTART_SESSIONS)))
@@ -220,7 +220,7 @@ def test_best_effort_is_not_stopped_by_much_garbage(feed: Feed, runs: LocalRuns)
 
 
 def test_the_policy_may_change_between_two_runs_both_ways(feed: Feed, runs: LocalRuns) -> None:
-    """A session goes on under the other policy; one that was suspended is unknown to a stream that halts."""
+    """A session continues under the other policy; a suspended session is unknown to a halting stream."""
     topic, halting = feed.create("values"), Strict(evidence=Sequence())
     feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
     runs.of(adding(feed.pattern, halting)).run()

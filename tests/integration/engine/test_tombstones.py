@@ -1,4 +1,4 @@
-"""Records without a value: messages of a stream whose message type has None, as of a topic of database changes."""
+"""Records without a value are messages if the message type has None, as in a topic of database changes."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 
 
 class Change(msgspec.Struct):
-    """A changed row of a database: a snapshot of what the key holds."""
+    """A changed row of a database: the key's new content."""
 
     amount: int
     version: int | None = None
 
 
 class Account(msgspec.Struct):
-    """The row as it is."""
+    """The current row."""
 
     amount: int
 
 
 class Balance(msgspec.Struct):
-    """The row as it was changed; None where it was deleted."""
+    """The changed row; None after its deletion."""
 
     amount: int | None
 
 
 class Accounts(Transform[Change | None, Account, Balance]):
-    """A session a key; a tombstone ends it. Fails at amounts below zero."""
+    """Has a session per key, which a tombstone ends; raises at negative amounts."""
 
     def envelope(self, message: Change | None, record: Record) -> Envelope:
-        """The key."""
+        """Return the key as the session."""
         session = record.key_text
         if message is None:
             return Envelope(session, Kind.END)
@@ -72,12 +72,12 @@ class Accounts(Transform[Change | None, Account, Balance]):
     def on_snapshot(
         self, message: Change | None, record: Record, previous: Account | None
     ) -> InitialState[Account, Balance]:
-        """The first change of a key."""
+        """Start a session with the first change of a key."""
         account = Account(0)
         return InitialState(account, self.on_update(account, message, record))
 
     def on_update(self, state: Account, message: Change | None, record: Record) -> Iterable[Balance]:
-        """A row a change."""
+        """Return a row per change."""
         assert message is not None
         state.amount = message.amount
         if message.amount < 0:
@@ -85,31 +85,31 @@ class Accounts(Transform[Change | None, Account, Balance]):
         yield Balance(message.amount)
 
     def on_end(self, state: Account) -> Iterable[Balance]:
-        """A row for the deletion."""
+        """Return a row for the deletion."""
         yield Balance(None)
 
 
 class Failing(Accounts):
-    """Fails at each tombstone."""
+    """Raises at each tombstone."""
 
     def on_end(self, state: Account) -> Iterable[Balance]:
-        """No row."""
+        """Raise instead of returning a row."""
         raise ValueError("not deleted")
 
 
 class Sizes(Transform[bytes | None, int, Balance]):
-    """Raw values, of which a tombstone is passed over."""
+    """Sizes of raw values; a tombstone is skipped."""
 
     def envelope(self, message: bytes | None, record: Record) -> Envelope:
-        """The key."""
+        """Return the key as the session."""
         return Envelope(record.key_text, Kind.SKIP if message is None else Kind.UPDATE)
 
     def on_snapshot(self, message: bytes | None, record: Record, previous: int | None) -> InitialState[int, Balance]:
-        """The size."""
+        """Return the size."""
         return InitialState(0, self.on_update(0, message, record))
 
     def on_update(self, state: int, message: bytes | None, record: Record) -> Iterable[Balance]:
-        """The size."""
+        """Return the size."""
         yield Balance(len(message or b""))
 
 
@@ -126,7 +126,7 @@ def change(amount: int, version: int | None = None) -> bytes:
 
 
 def log(*, numbered: bool) -> list[tuple[str, bytes | None]]:
-    """Two keys; one is deleted twice and comes again, the other goes on."""
+    """Return two keys: the first is deleted twice and created again, the second continues."""
     numbers = [1, 1, 2, 1, 2] if numbered else [None] * 5
     first, other, second, again, last = numbers
     return [

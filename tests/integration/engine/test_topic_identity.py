@@ -34,7 +34,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Addresses of a broker, and of the same one as if it knew no topic ids."""
+    """Two addresses of a broker: direct, and through a proxy that hides topic ids."""
     with open_older_broker(tmp_path_factory.mktemp("older")) as (broker, _, address):
         yield broker.bootstrap_servers, address
 
@@ -46,7 +46,7 @@ def make_runs(
     identity: TopicIdentity,
     integrity: IntegrityClass | None = None,
 ) -> tuple[LocalRuns, list[str]]:
-    """Runs over two topics of 10 and 30 updates."""
+    """Return runs over two topics of 10 and 30 updates, and the topics."""
     plain, address = older
     feed = Feed(plain, family)
     topics = [feed.create("first"), feed.create("second")]
@@ -58,7 +58,7 @@ def make_runs(
 
 
 def test_topics_without_ids_refuse_the_start_by_name(older: tuple[str, str], tmp_path: Path) -> None:
-    """Two topics shared one position: each batch read what the one before had read, without end."""
+    """Two topics must not share a position: each batch would repeat the previous batch forever."""
     runs, topics = make_runs(older, tmp_path, "noid", TopicIdentity.ID)
     said = re.escape(f"{topics[0]} (one of 2 topics): they know Metadata up to version 9")
     for look in (runs.run, lambda: read_topics(runs.handle), lambda: plan_restart(runs.stream, runs.settings)):
@@ -99,7 +99,7 @@ CLASSES = [
 def test_no_class_lets_a_position_go_back(
     older: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, integrity: IntegrityClass
 ) -> None:
-    """The commit does not trust that each topic has an id of its own."""
+    """The commit does not trust that topic ids are distinct."""
     monkeypatch.setattr(kafka_admin, "find_identities", lambda ids, _: dict.fromkeys(ids, "shared"))
     family = f"shared{type(integrity).__name__}"
     runs, _ = make_runs(older, tmp_path, family, TopicIdentity.ID, integrity)
@@ -136,7 +136,7 @@ def test_the_proof_refuses_topics_without_ids(older: tuple[str, str], tmp_path: 
 
 
 def test_another_identity_is_another_topic(older: tuple[str, str], tmp_path: Path) -> None:
-    """Brokers that were upgraded: under `Ordered`, topics that count as re-created were read again as a whole."""
+    """After an upgrade of the brokers, `Ordered` must not treat the topics as re-created and read them again."""
     runs, topics = make_runs(older, tmp_path, "upgraded", TopicIdentity.NAME, Ordered())
     runs.run()
     upgraded = LocalRuns(runs.stream, older[0], tmp_path)
@@ -149,7 +149,7 @@ def test_another_identity_is_another_topic(older: tuple[str, str], tmp_path: Pat
 def test_a_topic_made_again_goes_on_from_the_old_position(
     older: tuple[str, str], tmp_path: Path, integrity: IntegrityClass
 ) -> None:
-    """As docs/brokers.md warns: what it has before that position is not read."""
+    """As docs/brokers.md warns, messages before that position are not read."""
     family = f"again{type(integrity).__name__}"
     runs, (first, _) = make_runs(older, tmp_path, family, TopicIdentity.NAME, integrity)
     runs.run()

@@ -1,4 +1,4 @@
-"""A release that cannot run on the topics of its stream is refused before it takes over, and the plan says so."""
+"""A release that cannot run on its stream's topics is refused before the handover, and the plan states it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NARROW = Limits(topics=1)
 
 
 def check_refused(newer: LocalRuns, said: str) -> None:
-    """By a run, which leaves the tables and the writer as they are, and by both plans, in the same words."""
+    """Assert that a run is refused and changes nothing, and that both plans are refused with the same words."""
     before = entries(newer.folders.table)
     with pytest.raises(LockstepError, match=said) as refused:
         newer.run()

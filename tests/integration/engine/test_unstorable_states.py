@@ -37,7 +37,7 @@ def measured(seq: int, **values: object) -> bytes:
 
 
 def sent(key: str) -> list[ProducerRecord]:
-    """Messages of one session; the third and the fifth cannot be stored."""
+    """Return messages of one session; the third and the fifth cannot be stored."""
     values = [
         *(measured(1, value=1), measured(2, value=2), msgspec.json.encode({"seq": 3, "value": "x"})),
         *(measured(4), measured(5, at=BEFORE_YEAR_1), measured(6, value=6)),

@@ -1,4 +1,4 @@
-"""What a run asks Kafka before a plan and before a commit."""
+"""Requests of a run to Kafka before a plan and before a commit."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ VALUES = session(4)
 
 
 class Reports(list["BatchReport"]):
-    """The reports of a run; after each commit something happens, before the next plan."""
+    """The reports of a run; a function is called after each commit, before the next plan."""
 
     def __init__(self, happen: Callable[[], None]) -> None:
         super().__init__()
         self._happen = happen
 
     def append(self, report: BatchReport) -> None:
-        """Take a report."""
+        """Append a report and call the function."""
         super().append(report)
         self._happen()
 
 
 def test_a_topic_re_created_after_its_description_is_found_before_the_commit(feed: Feed, runs: LocalRuns) -> None:
-    """The plan uses a description of before, and its task reads the new log at the old offset."""
+    """The plan uses an earlier description, and its task reads the new log at the old offset."""
     topic, runs = feed.create("values"), runs.tuned(described_seconds=60.0)
     feed.send(topic, VALUES)
     read: list[tuple[int, int]] = []
@@ -76,7 +76,7 @@ def test_a_topic_re_created_after_its_description_is_found_before_the_commit(fee
 
 
 def test_messages_that_come_during_a_commit_are_in_the_next_plan(feed: Feed, runs: LocalRuns) -> None:
-    """The look before that commit does not serve for a plan."""
+    """The poll before that commit is not used for a plan."""
     topic, stop = feed.create("values"), threading.Event()
     feed.send(topic, VALUES)
 
@@ -128,7 +128,7 @@ def test_changed_retention_is_seen_after_a_while(feed: Feed, runs: LocalRuns, mo
 def test_what_one_look_has_found_is_its_own_while_another_one_asks_again(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks of several threads share a client."""
+    """Polls of several threads share a client."""
     first, second = feed.create("first"), feed.create("second")
     client = make_admin_client(runs.settings.kafka)
     cluster_admin, describe = ClusterAdmin(client, 15.0), client.describe_configs
@@ -172,12 +172,12 @@ def test_retention_stays_known_while_kafka_does_not_answer_about_it(
 
 
 def test_descriptions_leave_nothing_in_memory(feed: Feed, runs: LocalRuns) -> None:
-    """A run asks for one per batch and topic: what each left would fill the memory of a machine within days."""
+    """A run requests a description per batch and topic; a leak in each would fill a machine's memory within days."""
     topics, client = [feed.create("values"), feed.create("more")], make_admin_client(runs.settings.kafka)
     described = ClusterAdmin(client, 15.0).topics(topics)
     ids = _count_topic_ids()
     for cluster_admin in (*[ClusterAdmin(client, 15.0)] * 20, *(ClusterAdmin(client, 15.0) for _ in range(20))):
-        assert cluster_admin.topics(topics) == described  # a new one asks for the rights to the topics as well
+        assert cluster_admin.topics(topics) == described  # a new admin requests the rights to the topics as well
     assert _count_topic_ids() <= ids
 
 
