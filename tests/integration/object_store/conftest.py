@@ -1,4 +1,4 @@
-"""A real object store for the tests of this folder, which the environment names."""
+"""A real object store for this folder's tests, set by environment variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """One for all modules; a test that stops it starts it again."""
+    """One store for all modules; a test that stops it restarts it."""
     store = ObjectStore.start(tmp_path_factory.mktemp("object-store"))
     yield store
     store.stop()
@@ -36,7 +36,7 @@ def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSt
 
 @pytest.fixture(scope="module")
 def object_store(running_store: ObjectStore) -> Iterator[ObjectStore]:
-    """A store that the environment of this process names, while the tests of a module run."""
+    """The store, set in this process's environment during a module's tests."""
     open_object_storage.cache_clear()
     with pytest.MonkeyPatch.context() as patched:
         for name, value in running_store.environment.items():
@@ -73,7 +73,7 @@ def made(broker: Broker, tmp_path: Path, prefix: Path) -> Platform:
 
 
 def rows(runs: LocalRuns, topic: str) -> list[tuple[object, ...]]:
-    """The rows as delta-rs reads them."""
+    """Return the rows as delta-rs reads them."""
     table = DeltaTable(find_storage(runs.folders.table).uri(runs.folders.table)).to_pyarrow_table()
     return sorted(rows_of(table, topic, COLUMNS), key=repr)
 

@@ -1,4 +1,4 @@
-"""An export into an object store, where no folder can be renamed: an hour is whole when it has its manifest."""
+"""An export into an object store, which cannot rename folders: an hour is complete once its manifest exists."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STREAM = make_stream(Export(partition_by=("_topic_id",)))
 
 @pytest.fixture
 def filled(prefix: Path) -> StreamTable:
-    """Four hours, the last one open; three of them can be exported."""
+    """A stream of four hours: three can be exported, the last is open."""
     table = StreamTable(prefix)
     for hour in HOURS:
         table.batch({("a", 0): 9}, {("b", 0): 5}, hour=hour)
@@ -53,13 +53,13 @@ def filled(prefix: Path) -> StreamTable:
 
 
 def sort(rows: pa.Table) -> list[dict[str, Any]]:
-    """Rows in the order of their identity, without columns that are folders."""
+    """Return rows in the order of their identity, without columns that are folders."""
     columns = sorted(set(rows.column_names) - {"_topic_id", "topic_id", "commit_hour"})
     return sorted(rows.select(columns).to_pylist(), key=lambda row: (row["_topic"], row["_offset"], row["_row"]))
 
 
 def assert_exported(table: StreamTable) -> None:
-    """Readers of plain Parquet see the rows of the table, each once."""
+    """Assert that readers of plain Parquet see each row of the table once."""
     folders, path = table.folders, "/".join(table.folders.export.parts[1:])
     seen = ds.dataset(path, filesystem=open_arrow_client(), format="parquet", partitioning="hive").to_table()
     held = DeltaTable(find_storage(folders.table).uri(folders.table)).to_pyarrow_table()
@@ -95,7 +95,7 @@ def test_of_two_exports_one_publishes(filled: StreamTable, monkeypatch: pytest.M
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process ends without cleanup."""
 
 
 @pytest.mark.parametrize("copied", first_usual(1, [2, 1, 0]))
@@ -158,7 +158,7 @@ def test_an_hour_that_was_overtaken_is_withdrawn(filled: StreamTable, monkeypatc
 def test_an_hour_whose_withdrawal_was_killed_is_written_again_by_the_next_export(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:
-    """After its manifest was deleted, its files, or its claim: it stayed claimed for ever, and was never exported."""
+    """A kill after the deletion of its manifest, files or claim must not leave the hour claimed forever."""
     export_stream(STREAM, filled.folders)
     with monkeypatch.context() as patch:
         die_after(patch, deletions + 1)
@@ -173,7 +173,7 @@ def test_an_hour_whose_withdrawal_was_killed_is_written_again_by_the_next_export
 
 
 def die_after(patch: pytest.MonkeyPatch, deletions: int) -> None:
-    """End before the next deletion."""
+    """Kill the process after a number of deletions, before the next."""
     left = [None] * deletions
 
     def limit(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,7 +193,7 @@ def die_after(patch: pytest.MonkeyPatch, deletions: int) -> None:
 def test_an_hour_that_was_deleted_in_part_has_its_claim_and_is_deleted_later(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, deletions: int
 ) -> None:
-    """Without it all later exports failed."""
+    """Without the claim all later exports would fail."""
     copy = ObjectStorage.copy
 
     def fail_late(self: ObjectStorage, path: Path, target: Path) -> None:

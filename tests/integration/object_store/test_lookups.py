@@ -44,7 +44,7 @@ def test_a_table_that_is_overwritten_and_compacted_changes_later_rows_only(made:
 
 
 def test_a_store_that_refuses_is_no_other_error(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a worker any other one sent the run in search of a message that kills it."""
+    """In a worker, any other error would start the search for a message that kills the worker."""
     write_weights(prefix / "weights", LIGHT)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     open_object_storage.cache_clear()

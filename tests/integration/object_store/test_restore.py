@@ -1,4 +1,4 @@
-"""A backup and a savepoint come back into an object store, where no folder can be renamed: whole, or not at all."""
+"""A backup and a savepoint in an object store, which cannot rename folders: restored completely or not at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUES = session(9)
 
 @pytest.fixture
 def topic(made: Platform) -> str:
-    """Eight of ten messages are read in four batches."""
+    """A topic whose first eight of ten messages are read in four batches."""
     topic = made.feed.create("values")
     read_in_batches(made.feed, made.runs, topic, VALUES[:8])
     return topic
@@ -66,7 +66,7 @@ def fold(values: list[bytes]) -> list[tuple[object, ...]]:
 
 
 def assert_goes_on(made: Platform, topic: str, runs: LocalRuns, since: int = 0) -> None:
-    """The rest of the messages is read, and all rows are there once."""
+    """Assert that the remaining messages are read, and that each row exists once."""
     made.feed.send(topic, VALUES[8:])
     runs.run()
     assert rows(runs, topic) == sorted((row for row in fold(VALUES) if int(str(row[0])) >= since), key=repr)
@@ -102,7 +102,7 @@ def test_an_imported_savepoint_goes_on(made: Platform, topic: str, elsewhere: Lo
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process ends without cleanup."""
 
 
 def is_first(target: Path) -> bool:
@@ -118,7 +118,7 @@ def is_first_entry_of_the_table(target: Path) -> bool:
 
 
 def die_at(patch: pytest.MonkeyPatch, below: Path, at: Callable[[Path], bool]) -> None:
-    """End before an object below a folder is written, without the deletions that an error has."""
+    """Kill the process before it writes an object below a folder; its cleanup fails too."""
     copy, create = ObjectStorage.copy, ObjectStorage.create_whole
 
     def die(path: Path) -> None:
@@ -180,7 +180,7 @@ def test_nothing_is_seen_of_a_restore_that_was_killed_and_no_run_starts(
 def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_with_the_other(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The start has looked for a restore just before it, and creates its tables just after the restore has looked."""
+    """The start checks for a restore just before it, and creates its tables just after the restore's check."""
     walk, refuse, looks = ObjectStorage.walk_files, vars(create)["refuse_incoming"], list[StreamFolders]()
 
     def refuse_the_second_time(folders: StreamFolders) -> None:
@@ -209,7 +209,7 @@ def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_wi
 def test_a_stream_that_started_just_before_a_restore_is_left_as_it_is(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The restore has found nothing there, and says that it comes after the run has claimed."""
+    """The restore finds no stream, and announces itself only after the run has claimed the table."""
     create_whole = ObjectStorage.create_whole
 
     def create_late(self: ObjectStorage, path: Path, content: bytes) -> None:
@@ -236,7 +236,7 @@ def test_a_restore_knows_what_it_has_created_itself(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
-    """The client repeats a request whose answer is lost: `incoming` was taken for another one's, and stayed."""
+    """The client repeats a request without an answer; `incoming` must not count as another restore's and stay."""
     create_whole, lost = ObjectStorage.create_whole, list[Path]()
 
     def create_and_lose_the_answer(self: ObjectStorage, path: Path, content: bytes) -> None:
@@ -256,7 +256,7 @@ def test_a_restore_knows_what_it_has_created_itself(
 def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_from_starting(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed right after it had created `incoming`, it advised to delete the objects of a live stream."""
+    """The restore must not create `incoming`: killed then, it would advise deleting a live stream's objects."""
     create_whole, open_logs, created = ObjectStorage.create_whole, vars(backup_module)["_open_logs"], list[Path]()
 
     def record(self: ObjectStorage, path: Path, content: bytes) -> None:
@@ -280,7 +280,7 @@ def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_fro
 def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_damaged(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The faster one deletes its draft, as that of a killed one."""
+    """The faster restore deletes the other draft, as after a kill."""
     open_logs = vars(backup_module)["_open_logs"]
 
     def restore_meanwhile(drafted: StreamFolders, source: Path) -> object:
@@ -299,7 +299,7 @@ def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_
 def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_began_since(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was slow, and was taken for dead."""
+    """The slow restore was considered dead."""
     walk, starts = ObjectStorage.walk_files, list[Path]()
 
     def start_meanwhile(self: ObjectStorage, folder: Path) -> Iterator[tuple[str, FileStatus]]:
@@ -321,7 +321,7 @@ def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_
 def test_a_first_start_notices_that_a_restore_has_deleted_its_tables(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The restore had said that it comes after the start looked, and was gone when it looked again."""
+    """The restore announces itself after the start's first check, and has ended at its second check."""
     make: Callable[..., None] = create.create_table
     walk = ObjectStorage.walk_files
     made_tables = list[Path]()

@@ -1,4 +1,4 @@
-"""The door to stored files, on an object store."""
+"""Access to stored files in an object store."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_file_too_large_to_be_read_whole_is_read_by_parts(prefix: Path, monkey
 
 
 def test_a_request_is_repeated_whose_answer_breaks_off(prefix: Path, link: Link) -> None:
-    """Whichever it is: each answer breaks off, until none does."""
+    """Answers to each kind of request break off for 0.3 s."""
     storage, large = find_storage(prefix), bytes(9_000_000)
 
     asked: tuple[tuple[Callable[[], object], object], ...] = (
@@ -131,16 +131,16 @@ def test_a_request_is_repeated_whose_answer_breaks_off(prefix: Path, link: Link)
 
 
 def test_an_upload_is_complete_where_the_answer_to_its_end_breaks_off(prefix: Path, link: Link) -> None:
-    """It then has no parts any more, and its end cannot be repeated."""
+    """The upload then has no more parts, so the request for its end cannot be repeated."""
     content = bytes(20_000_000)
-    link.breaks_each = 6  # after the begin, and four parts
+    link.breaks_each = 6  # after the start and four parts
     assert upload(prefix / "large", content) == len(content)
     link.breaks_each = 0
     assert find_storage(prefix).read(prefix / "large") == content
 
 
 def test_a_refusal_is_an_answer_although_the_request_was_repeated_before_it(caplog: pytest.LogCaptureFixture) -> None:
-    """The client says in its error how often it has repeated the request; each was asked once more, with a warning."""
+    """The client's error states the number of its retries; the refused request must not be repeated for it."""
     asked = list[str]()
     for answer in (FileExistsError, StoreRefused):
 
@@ -156,7 +156,7 @@ def test_a_refusal_is_an_answer_although_the_request_was_repeated_before_it(capl
 
 
 def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> None:
-    """Their answers come in the order of the files, and an error in the place of its file."""
+    """Answers arrive in the order of the files, with an error in the place of its file."""
     storage = find_storage(prefix)
     first = threading.Barrier(8)
     last = threading.Barrier(8)
@@ -178,7 +178,7 @@ def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> N
 
 
 def test_files_are_deleted_by_one_request_for_a_thousand(prefix: Path, object_store: ObjectStore, link: Link) -> None:
-    """One by one they took two requests each: an hour of a stream leaves three thousand of them."""
+    """Single deletions take two requests each, and an hour of a stream leaves three thousand files."""
     storage, folder = find_storage(prefix), object_store.find_file(prefix / "log")
     folder.mkdir(parents=True)
     paths = [prefix / "log" / f"{number}.json" for number in range(2_100)]
@@ -207,7 +207,7 @@ def test_a_file_is_copied_by_a_look_and_a_request_for_each_piece(prefix: Path, t
 
 
 def test_arrows_client_keeps_its_connections(prefix: Path, link: Link) -> None:
-    """Each new one would begin with a handshake of TLS."""
+    """Each new connection would need a TLS handshake."""
     find_storage(prefix).create(prefix / "a", b"abc")
     link.connections = 0
     assert [find_size(prefix / "a") for _ in range(10)] == [3] * 10

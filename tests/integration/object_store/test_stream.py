@@ -57,7 +57,7 @@ def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_sto
     made.feed.send(topic, values[4:6])
 
     class Killed(BaseException):
-        """The process is gone after its tasks have written."""
+        """The process ends after its tasks have written."""
 
     def kill(runner: object) -> object:
         def run(plan: object) -> object:
@@ -77,7 +77,7 @@ def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_sto
 
 
 def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
-    """Whatever it was about to read or to write when the store went."""
+    """The run waits at any read or write."""
     values, topic, stop = session(59), made.feed.create("values"), threading.Event()
     with ThreadPoolExecutor(1) as thread:
         run = thread.submit(made.runs.run, trigger=Every(seconds=0.1), stop=stop)
@@ -98,7 +98,7 @@ def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: Obje
 
 @pytest.mark.slow
 def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
-    """Ours, delta-rs, and those of the proof; each by itself gives up after one or two seconds."""
+    """Our client, delta-rs and the proof's clients; each alone gives up after one or two seconds."""
     made.feed.send(made.feed.create("values"), session(5))
     made.runs.run()
     table = made.runs.folders.table
@@ -119,7 +119,7 @@ def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_stor
 
 
 def test_rows_are_there_once_where_answers_break_off(made: Platform, link: Link) -> None:
-    """Also those to a commit, which is then there without its writer knowing."""
+    """This includes the answer to a commit, which then exists without its writer's knowledge."""
     values, topic = session(7), made.feed.create("values")
     link.breaks_each = 7
     read_in_batches(made.feed, made.runs, topic, values)
@@ -220,7 +220,7 @@ def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
 def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its_name_begins(
     made: Platform, left: str
 ) -> None:
-    """It took the side tables of the old one for its own, whose positions are those of another batch."""
+    """The new shadow must not use the old shadow's side tables, whose positions are those of another batch."""
     folders, topic = made.runs.folders, made.feed.create("values")
     storage, other = find_storage(folders.root), StreamFolders("other", folders.root)
     read_in_batches(made.feed, made.runs, topic, session(9))
@@ -242,7 +242,7 @@ def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its
 
 @pytest.mark.slow
 def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, link: Link) -> None:
-    """Column by column a ledger file of a batch took 136 requests: the proof of an hour of batches took an hour."""
+    """Reads by column take 136 requests per ledger file of a batch: the proof of an hour of batches took an hour."""
     topic = made.feed.create("values")
     read_in_batches(made.feed, made.runs, topic, session(11))
     link.asked.clear()
@@ -262,7 +262,7 @@ def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, li
 
 @pytest.mark.slow
 def test_the_state_of_several_partitions_is_asked_for_at_the_same_time(made: Platform, link: Link) -> None:
-    """A start reads the header of each by one request, a rebuilt local store its whole chain."""
+    """A start reads each state's header in one request; a rebuilt local store reads its whole chain."""
     partitions = range(6)
     topic = made.feed.create("values", partitions=len(partitions))
     for offset in range(0, 6, 2):
@@ -283,7 +283,7 @@ def test_the_state_of_several_partitions_is_asked_for_at_the_same_time(made: Pla
 def test_a_command_names_the_next_step_where_the_store_refuses_or_is_gone(
     made: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shows no traceback, and the doctor does not wait for the store."""
+    """The command prints no traceback, and the doctor does not wait for the store."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     open_object_storage.cache_clear()
     refused = made.call("status", "adding")
