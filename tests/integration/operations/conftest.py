@@ -1,4 +1,4 @@
-"""One stream that many tests only read."""
+"""A stream for read-only tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def read(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> tuple[Feed, LocalRuns]:
-    """A stream that has read six messages of two partitions, and has two more to read. For tests that only look."""
+    """A stream that has read six messages of two partitions and has two unread messages. For read-only tests."""
     feed = Feed(broker.bootstrap_servers, f"read_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("read"))
     topic = feed.create("values", partitions=2)

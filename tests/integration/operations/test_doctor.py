@@ -1,4 +1,4 @@
-"""What `lockstep doctor` finds: of a good installation nothing bad, of each fault the fault and what to do."""
+"""`lockstep doctor` finds no fault in a good installation, and names each fault with its remedy."""
 
 from __future__ import annotations
 

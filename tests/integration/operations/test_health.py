@@ -77,7 +77,7 @@ def test_commits_of_a_clock_that_was_ahead_raise_an_alarm(
 
 
 def desire(runs: LocalRuns, desired: Desired) -> Health:
-    """The health once an operator has set another desired state."""
+    """Set a desired state and return the health."""
     output = OutputLog(runs.folders.table)
     output.commit(commit_claim(output.base().head.epoch, output.table_id, lambda _: None, desired=desired))
     return read_health(runs.handle)
@@ -86,7 +86,7 @@ def desire(runs: LocalRuns, desired: Desired) -> Health:
 def test_headroom_that_shrinks_is_a_warning_then_an_error_in_whatever_state_the_stream_is(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """Kafka deletes whole segments, every five minutes: until then messages past their retention are still there."""
+    """Kafka deletes whole segments every five minutes; until then, messages past their retention still exist."""
     topics = [feed.create(name, config={"retention.ms": str(HOUR * 1000)}) for name in "abc"]
     feed.send(topics[0], session(2))
     runs.run()
@@ -148,7 +148,7 @@ def test_a_transaction_is_as_old_as_its_first_message(feed: Feed, runs: LocalRun
 def test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The disk with its only replica is gone: a broker of two log folders goes on with the other one."""
+    """The disk of the only replica is lost; the broker continues with its other log folder."""
     folders = [tmp_path / "kafka" / name for name in ("data", "more")]
     with Broker.start(tmp_path / "kafka", settings={"log.dirs": ",".join(map(str, folders))}) as broker:
         feed = Feed(broker.bootstrap_servers, "family")
@@ -173,7 +173,7 @@ def test_a_partition_without_a_leader_is_named_and_the_log_of_a_run_warns_of_it(
 
 
 def lose_leader(feed: Feed, topic: str, partition: int) -> None:
-    """Write until the broker begins a segment in the folder that is gone, and gives the partition up."""
+    """Write until the broker starts a segment in the missing folder and drops the partition."""
     settings = {"message.max.bytes": 2_000_000, "message.timeout.ms": 1_000, "log_level": 0}
     producer = Producer({"bootstrap.servers": feed.bootstrap_servers, **settings})
     deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -192,7 +192,7 @@ def test_a_stream_that_is_to_be_running_and_has_no_writer_is_an_error_after_a_wh
 ) -> None:
     feed.send(feed.create("values"), session(2))
     runs.run()
-    assert raised(desire(runs, Desired.RUNNING)) == {}  # its run is on its way
+    assert raised(desire(runs, Desired.RUNNING)) == {}  # its run may be starting
     with monkeypatch.context() as patch:
         later = time.time() + HOUR
         patch.setattr(time, "time", lambda: later)
@@ -200,7 +200,7 @@ def test_a_stream_that_is_to_be_running_and_has_no_writer_is_an_error_after_a_wh
     heartbeat = runs.folders.control / "liveness-2.json"
     with Heartbeat(runs.folders.control, 2, never_ending=True):
         assert read_health(runs.handle).alarms == ()
-    assert read_health(runs.handle).alarms == ()  # it may be on its way back
+    assert read_health(runs.handle).alarms == ()  # its writer may be restarting
     os.utime(heartbeat, (time.time() - HOUR,) * 2)
     expected = "the stream is to be running, and epoch 2 has had no live writer for 60 min"
     assert problem(read_health(runs.handle), AlarmKind.NO_WRITER) == expected

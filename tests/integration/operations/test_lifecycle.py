@@ -1,4 +1,4 @@
-"""What is wanted of a stream: a stop that stays, committed by the writer or by a claim, and a start again."""
+"""Desired states of a stream: a lasting stop, committed by the writer or by a claim, and a new start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ AUTOMATIC = Launch(cause="a sensor", automatic=True)
 
 @contextmanager
 def living(runs: LocalRuns, around: Callable[[Runner], Runner]) -> Iterator[Future[RunOutcome]]:
-    """A run that goes on until it is stopped, on a thread."""
+    """Start a continuous run on a thread and stop it at the end."""
     ending = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         try:
@@ -67,7 +67,7 @@ def desired(runs: LocalRuns) -> Desired:
 
 
 def then(event: threading.Event) -> Callable[[Runner], Runner]:
-    """A runner that tells when it has worked a batch."""
+    """Return a wrapper of runners that sets an event after a batch."""
 
     def around(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -288,7 +288,7 @@ HOLD = StopRequest("a new disk", "ann", Desired.HELD)
 
 @pytest.fixture
 def written(tmp_path: Path) -> Offline:
-    """A stream without a broker that was started by hand and has a batch; epoch 2 holds it."""
+    """A stream without a broker, with one batch, started by hand under epoch 2."""
     stream = Offline(keeping(), tmp_path)
     stream.run({"kept.a": [("s", message(Kind.SNAPSHOT, 1, x=1))]})
     set_running(stream.folders, check_startable(stream.folders), "started by a test")
@@ -296,7 +296,7 @@ def written(tmp_path: Path) -> Offline:
 
 
 def on_its_way(stream: Offline, *, never_ending: bool, launch: Launch = BY_HAND) -> WriterStartup:
-    """A run that has looked at the table, and whose Spark starts."""
+    """Return a run that has read the table and whose Spark is starting."""
     return WriterStartup(stream.stream, stream.folders, CLUSTER, launch=launch, never_ending=never_ending)
 
 
@@ -316,7 +316,7 @@ def test_a_stop_that_the_writer_commits_while_its_successor_warms_up_is_kept_by_
     asked: StopRequest,
     never_ending: bool,  # noqa: FBT001
 ) -> None:
-    """The stop leaves the epoch as it is: only what the head says of the wish can tell the successor."""
+    """The stop keeps the epoch: only the head's desired state shows it to the successor."""
     successor = on_its_way(written, never_ending=never_ending)
     write_stop(OutputLog(written.folders.table), Writer(epoch=2, generation=1), asked)
     with pytest.raises((NotWanted, StreamHeld), match=asked.reason):

@@ -1,4 +1,4 @@
-"""What is in quarantine can be listed, read and taken out whole; nothing in it reaches a terminal as a command."""
+"""Messages in quarantine can be listed, read and exported unchanged; none reaches a terminal as a command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
 
 EVIL = "\x1b[2J\x07name\nerror: all is well\u202e"
-"""Clears a terminal, rings, begins a line of its own, and turns the direction of writing."""
+"""Clears a terminal, rings, starts a new line and reverses the text direction."""
 GARBAGE = EVIL.encode() + b"\x00\xff" + b"x" * 2_000
 
 Read = tuple[LocalRuns, str, str]
@@ -48,7 +48,7 @@ Read = tuple[LocalRuns, str, str]
 
 @pytest.fixture(scope="module")
 def read(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """Two topics: a message on which the fold fails and two after it; in a later batch, garbage of strangers."""
+    """Two topics: a message that fails the fold with two messages after it; in a later batch, garbage."""
     feed = Feed(broker.bootstrap_servers, f"quarantine_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path_factory.mktemp("quarantine"))
     runs = runs.with_limits(Limits(message_bytes=10_000))
@@ -147,7 +147,7 @@ except ExportRefused:
     ],
 )
 def test_a_refused_export_ends_its_process_at_once(read: Read, tmp_path: Path, ending: str, limit: list[str]) -> None:
-    """An abandoned scan hung or crashed when the process ended, 12 times of 12."""
+    """An abandoned scan would hang or crash the process at its end (12 of 12 times)."""
     target = tmp_path / f"kept.{ending}"
     if not limit:
         target.touch()
@@ -185,7 +185,7 @@ def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path:
 
 
 def test_nothing_of_strangers_reaches_a_terminal_raw(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the list, not in a message, nor as a line of its own."""
+    """Neither in the list, nor in a message, nor as a separate line."""
     runs, _, evil = read
     monkeypatch.setattr("lockstep.cli.messages.find_folders", lambda _: runs.folders)
     shown = CliRunner().invoke(app, ["quarantine", "show", "adding", f"{evil}/0@0"])

@@ -1,4 +1,4 @@
-"""Two operators at once: each command has its effect, or an error that names the other one and the next step."""
+"""Two operators at the same time: each command succeeds, or its error names the other command and the next step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def begin(runs: LocalRuns, start: str, who: str = "ann") -> ShadowShown:
 
 @pytest.fixture
 def running(feed: Feed, runs: LocalRuns) -> Iterator[LocalRuns]:
-    """A run that goes on, with three topics that are read."""
+    """A continuous run with three read topics."""
     for name in ("a", "b", "c"):
         feed.send(feed.create(name), session(2))
     stop = threading.Event()
@@ -66,7 +66,7 @@ def running(feed: Feed, runs: LocalRuns) -> Iterator[LocalRuns]:
 
 
 def test_a_live_writer_retires_what_several_operators_ask_for_at_once(feed: Feed, running: LocalRuns) -> None:
-    """A request took the place of the other one, whose operator was told that messages had arrived."""
+    """A request must not replace another operator's request."""
     topics, refused = [f"{feed.family}.{name}" for name in "abc"], list[BaseException]()
 
     def retire(topic: str) -> None:
@@ -91,7 +91,7 @@ def test_a_retirement_beside_another_one_without_a_writer_says_so(feed: Feed, ru
         feed.send(topic, session(2))
     runs.run()
     late = runs.handle
-    assert {row.topic for row in late.subscribed} == {one, other}  # it has looked before the other one commits
+    assert {row.topic for row in late.subscribed} == {one, other}  # read before the other retirement commits
     retire_topic(runs.handle, one, who="ann", why="done")
     with pytest.raises(Overtaken, match=r"retirement of .*other.* of stream adding: .* claimed the table") as lost:
         retire_topic(late, other, who="bob", why="done")
@@ -158,7 +158,7 @@ def test_a_promotion_of_a_shadow_that_is_dropped_meanwhile_changes_nothing(
 def test_of_two_shadows_of_one_name_one_begins_and_its_batch_is_kept(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that lost had taken the savepoint for its own batch: the promotion of the other one would be refused."""
+    """The losing start must not move the savepoint to its batch, as the winner's promotion would be refused."""
     read_in_batches(feed, runs, feed.create("values"), session(5))
     keep = operation._keep_batch  # noqa: SLF001  # between the savepoint and the tables
 

@@ -1,4 +1,4 @@
-"""What operations read of a stream that has run: status, topics, plans, positions, state, rows."""
+"""Reads of a stream that has run: status, topics, plans, positions, state, rows."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_message_from_the_future_is_named_where_freshness_would_be(
 def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_that_did_it(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """A message of an unknown session was lost: rows alone would not tell why its partition has gaps."""
+    """A message of an unknown session was lost; rows alone do not explain the partition's gaps."""
     topic, runs = feed.create("values", partitions=2), runs.of(adding(feed.pattern, Ordered()))
     feed.send(topic, session(2), partition=1)
     runs.run()

@@ -1,4 +1,4 @@
-"""What a start would refuse with: found, mended where that undoes nothing, and else said with what to do."""
+"""Damage that a start would refuse: found, repaired if nothing is undone, or reported with the next step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Made(msgspec.Struct, frozen=True):
 
 @pytest.fixture(scope="module")
 def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Made once; no test touches it."""
+    """The stream, made once; tests only copy it."""
     feed = Feed(broker.bootstrap_servers, f"repaired_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("original"))
     topic = feed.create("values")
@@ -57,7 +57,7 @@ def original(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.fixture
 def made(original: Made, tmp_path: Path) -> Made:
-    """A copy of it to harm."""
+    """A copy of the stream that a test may damage."""
     shutil.copytree(original.runs.root / "tables", tmp_path / "tables")
     return Made(dataclasses.replace(original.runs, root=tmp_path), original.topic)
 
@@ -73,7 +73,7 @@ def newest(table: Path) -> Path:
 
 
 def drop_entries(table: Path, count: int) -> None:
-    """What a copy of an older day, or a loss of power, leaves."""
+    """Delete the newest log entries, like an old copy or a power loss."""
     for _ in range(count):
         newest(table).unlink()
 
@@ -84,7 +84,7 @@ def test_a_whole_stream_has_nothing_to_mend(made: Made) -> None:
 
 
 def cuts(entry: bytes) -> list[int]:
-    """Nothing, parts of lines, and whole lines without those that follow."""
+    """Return lengths of cut entries: empty, within a line, and after each line."""
     lines = [n + 1 for n, byte in enumerate(entry) if byte == ord("\n")]
     return [0, 1, len(entry) // 3, len(entry) - 2, *lines]
 
@@ -100,7 +100,7 @@ def test_every_cut_of_the_newest_entry_is_seen_and_a_whole_one_is_not(made: Made
 
 
 def test_a_cut_entry_that_nobody_built_on_is_set_aside_and_the_stream_goes_on_exactly(made: Made) -> None:
-    drop_entries(made.runs.folders.ledger, 1)  # its commit would have come after
+    drop_entries(made.runs.folders.ledger, 1)  # its commit would have followed
     newest(made.runs.folders.table).write_bytes(b'{"commitInfo":{"time')
     assert conditions(repair_stream(made.runs.folders, apply=False)) == {
         "newest entry of table/_delta_log": "repairable"

@@ -1,4 +1,4 @@
-"""A halted stream goes on by what an operator names: from the halt, over the command that it prints, to right rows."""
+"""A halted stream continues by the options of its printed command, with correct rows."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_message_on_which_the_fold_fails_is_kept_whole_when_its_session_is_ski
 def test_a_row_that_violates_a_rule_halts_the_stream_and_a_skipped_session_or_another_rule_goes_on(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    """`OnViolation.FAIL`, from the halt over both ways to resume it to the proof of the table."""
+    """`OnViolation.FAIL`: the halt, both ways to resume, and the proof of the table."""
     topic, plain = feed.create("values"), runs.stream
     rule = InRange("total", at_most=100, on_violation=OnViolation.FAIL)
     runs = runs.of(dataclasses.replace(plain, rules=[rule]))
@@ -113,9 +113,9 @@ def test_a_row_that_violates_a_rule_halts_the_stream_and_a_skipped_session_or_an
 
 
 def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed: Feed, runs: LocalRuns) -> None:
-    """Whose message it was is not known; the garbage itself is kept too, and unknown sessions wait like the others.
+    """The garbage's session is unknown; the garbage is kept too, and unknown sessions wait like the others.
 
-    The proof knows a session that was silent since: "t" is not marked as suspended yet.
+    The proof handles a session that was silent since then: "t" is not marked as suspended yet.
     """
     topic = feed.create("values")
     late = [("new", update(1, c=1)), ("s", update(3, a=1)), ("s", snapshot(9, a=5)), ("s", update(10, a=1))]
@@ -140,7 +140,7 @@ def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed
 
 @pytest.mark.parametrize("batch_messages", [200_000, 60])
 def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
-    """More of it than makes a burst, with messages of the stream in between, and over more than one batch."""
+    """The garbage exceeds a burst, has messages of the stream in between, and spans more than one batch."""
     topic, runs = feed.create("values"), runs.with_limits(Limits(batch_messages=batch_messages))
     garbage: list[tuple[str, bytes]] = [("s", b"\x00garbage")] * 50
     sent = [*TWO, *garbage, ("s", update(3, a=1)), ("s", snapshot(4, a=2)), *garbage, *garbage[:25]]
@@ -154,7 +154,7 @@ def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: Local
         assert (finding.offset, finding.until) == (4, 60)
         assert "54 of 56 messages cannot be decoded; scanned up to offset 59" in finding.detail
     assert suggest_option(finding) == AcceptLoss(topic, 0, finding.offset, finding.until)
-    # The operator has seen how far it goes.
+    # The operator knows the end of the garbage.
     (row,) = resumed(runs, FromSnapshot.parse(f"{topic}/0@4-131"))
     assert (row.until, row.suspended_from) == (4, 131)
     assert noted([row]) == [("from-snapshot", "undecodable", 4, 131, None)]
@@ -195,7 +195,7 @@ def test_a_repeated_message_is_passed_over_alone(feed: Feed, runs: LocalRuns) ->
 def test_a_session_that_is_unknown_or_cannot_be_written_is_not_proposed_to_be_skipped(
     feed: Feed, runs: LocalRuns, errors: str
 ) -> None:
-    """A key that is not UTF-8: the command that the halt printed was taken, and the next run halted as before."""
+    """For a key that is not UTF-8, a command to skip the session would be accepted without effect."""
     topic, runs = feed.create("values"), runs.of(adding(feed.pattern, transform=KeyReading(errors)))
     sent: list[tuple[str, bytes]] = [*TWO, ("", update(3, a=1)), ("s", snapshot(3, a=1)), ("s", update(4, a=1))]
     for at, (key, value) in enumerate(sent):
@@ -210,7 +210,7 @@ def test_a_session_that_is_unknown_or_cannot_be_written_is_not_proposed_to_be_sk
 
 @dataclasses.dataclass(frozen=True)
 class KeyReading(Adding):
-    """Makes a text of the key in its own way."""
+    """Decodes the key with a given error handler."""
 
     errors: str
 
@@ -228,7 +228,7 @@ class Linking(Adding):
 
 
 def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
-    """It was called a broken link, and its session was given up until a snapshot that many feeds never send."""
+    """It is not a broken link, which would suspend the session until a snapshot that many feeds never send."""
     runs = runs.of(adding(feed.pattern, Strict(evidence=Linked()), Linking()))
     topic, sent = feed.create("values"), [*TWO, ("s", update(2, a=1)), ("s", update(3, a=1)), ("s", update(6, a=1))]
     send(feed, topic, *sent)
@@ -242,7 +242,7 @@ def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: L
 
 
 def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRuns) -> None:
-    """Under Once: one id with two contents is passed over; of what expired the rest goes on."""
+    """Under Once, other content of a known id is skipped, and messages after expired offsets are read."""
     topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
     send(feed, topic, *sent)
@@ -263,7 +263,7 @@ def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRu
 
 
 def test_what_is_given_up_under_once_goes_to_quarantine(feed: Feed, runs: LocalRuns) -> None:
-    """Its sessions wait for no snapshot: `--from-snapshot` gives up what lies before, and all go on."""
+    """Sessions under Once need no snapshot: `--from-snapshot` gives up earlier messages, and all sessions continue."""
     topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1)), ("t", update(4, b=1))]
     send(feed, topic, *sent)
@@ -275,7 +275,7 @@ def test_what_is_given_up_under_once_goes_to_quarantine(feed: Feed, runs: LocalR
 
 
 def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(feed: Feed, runs: LocalRuns) -> None:
-    """Nothing is committed by it, not even a claim."""
+    """A refused resumption commits nothing, not even a claim."""
     topic = feed.create("values", partitions=2)
     send(feed, topic, *TWO, ("s", update(9, a=1)))
     feed.send(topic, [*session(1), b"garbage"], key="it's", partition=1)
@@ -291,7 +291,7 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
         resume_stream(
             runs.folders, why="it's known", who=WHO, accepted=[suggest_option(second), FromSnapshot("unknown", 0)]
         )
-    assert refused.value.next_step.startswith(command)  # what is about no partition of the stream is no part of it
+    assert refused.value.next_step.startswith(command)  # options of unknown partitions are left out
     with pytest.raises(UnansweredFindings):
         resume_stream(runs.folders, why=WHY, who=WHO, accepted=[])
     with pytest.raises(UnansweredFindings):
@@ -303,7 +303,7 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
 
 
 def test_a_halt_of_many_partitions_has_one_answer_which_can_be_planned(feed: Feed, runs: LocalRuns) -> None:
-    """Retention was faster in all partitions of one topic, and one session of another lost a message."""
+    """Retention was faster than the stream in all partitions of one topic; the other topic has no fault."""
     wide, other, partitions = feed.create("wide", partitions=12), feed.create("other"), range(12)
     for partition in partitions:
         feed.send(wide, session(1), partition=partition)
@@ -347,7 +347,7 @@ def test_what_is_not_where_the_stream_stands_is_refused_and_the_stream_stays_hal
 
 
 def test_options_are_read_as_they_are_written() -> None:
-    """Sessions come from strangers: a shell takes them as they are, or they are not proposed."""
+    """Session names are untrusted: a shell reads them unchanged, or they are not proposed."""
     odd = SkipSession("books.eth", 12, "a/b c'd")
     _, argument = shlex.split(resume_options.list_options([odd]))
     assert SkipSession.parse(argument) == odd

@@ -1,4 +1,4 @@
-"""The plan of a resumption counts what each option gives up: as many messages as the resumed run then leaves out."""
+"""The plan of a resumption counts each option's lost messages: as many as the resumed run leaves out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SESSIONS = "abcd"
 
 
 def make_log(rng: random.Random, length: int) -> list[tuple[str, bytes]]:
-    """Messages of some sessions that begin with a snapshot, and have further ones."""
+    """Return messages of sessions that start with a snapshot and may have further snapshots."""
     newest = dict.fromkeys(SESSIONS, 0)
     log: list[tuple[str, bytes]] = []
     for _ in range(length):
@@ -93,5 +93,5 @@ def test_a_gap_costs_its_session_or_all_sessions(feed: Feed, runs: LocalRuns, se
 
 
 def next_of(log: list[tuple[str, bytes]], at: int) -> bytes:
-    """The next message of the session of a message; empty without one."""
+    """Return the next message of a message's session; empty without a next message."""
     return next((value for session, value in log[at + 1 :] if session == log[at][0]), b"")

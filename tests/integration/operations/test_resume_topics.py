@@ -1,4 +1,4 @@
-"""What happened to a whole topic, accepted by an operator: expired, cut, created anew, gone, grown, a burst."""
+"""Faults of whole topics, accepted by an operator: expired, truncated, re-created, deleted, grown, or a burst."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_new_partitions_are_read_from_their_start_once_their_growth_is_accepted(
 
 
 MOVED = [("a", update(3, a=1)), ("b", update(3, b=1)), ("a", snapshot(9, a=5)), ("a", update(10, a=1))]
-"""Sessions that a new partition takes over, without the snapshots that began them."""
+"""Sessions that move to a new partition, without their first snapshots."""
 
 
 def test_all_sessions_that_moved_to_a_new_partition_are_answered_at_the_first_halt_of_one(
@@ -161,7 +161,7 @@ def test_a_burst_is_accepted_once_until_it_is_over(feed: Feed, runs: LocalRuns) 
 def test_a_log_that_was_cut_is_caught_up_with_and_sessions_begin_anew(
     harmed_broker: Broker, topic_family: str, tmp_path: Path
 ) -> None:
-    """A broker that lost a partition's folder gives out offsets again that were read already: they are passed over."""
+    """A broker that lost a partition's folder reuses offsets that were already read; the reused offsets are skipped."""
     broker, feed = harmed_broker, Feed(harmed_broker.bootstrap_servers, topic_family)
     topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
     send(feed, topic, *TWO)

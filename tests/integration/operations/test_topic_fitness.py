@@ -1,4 +1,4 @@
-"""What the doctor says of a topic follows from its settings and from the class that reads it."""
+"""The doctor's verdict on a topic follows from the topic's settings and the class that reads it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class LevelRow(msgspec.Struct, frozen=True):
 
 
 class TextBook(TableFold[Levels, str, str, LevelRow]):
-    """Its keys are texts."""
+    """A book whose keys are texts."""
 
     key = ("price",)
     removed = "quantity"
@@ -69,7 +69,7 @@ class TextBook(TableFold[Levels, str, str, LevelRow]):
 
 
 class EndingBook(TextBook):
-    """A hook of it sees the table, which is saved whole for that."""
+    """A book whose hook reads the table, which is therefore saved whole."""
 
     def on_end(self, state: dict[str, str]) -> Iterable[LevelRow]:
         return [LevelRow(price, quantity) for price, quantity in state.items()]
@@ -112,7 +112,7 @@ def test_a_gap_names_the_class_that_holds(feed: Feed, runs: LocalRuns) -> None:
 @pytest.mark.parametrize("first", [1, 3, 4, 5, 7])
 @pytest.mark.parametrize("kind", ["snapshot", "update"])
 def test_a_stream_that_would_halt_does_not_hold(feed: Feed, runs: LocalRuns, kind: str, first: int) -> None:
-    """Also at a snapshot whose number goes back: under Suspend() it would start the session again."""
+    """This includes a snapshot with a lower number: under Suspend() it would restart the session."""
     feed.send(feed.create("again"), [*session(3), snapshot(first, a=1) if kind == "snapshot" else update(first, a=1)])
     tried = try_stream(runs.stream, runs.settings, messages_max=100)
     would_halt = any(each.finding is not None for each in tried.partitions)
@@ -137,7 +137,7 @@ def test_a_log_that_retention_has_cut_is_advised_to_start_at_the_first_snapshot(
     tried = try_stream(runs.stream, runs.settings, messages_max=100)
     assert tried.partitions[0].finding is not None
     assert any("Topics(start=FirstSnapshot())" in line for line in tried.advice)
-    for start in (FirstSnapshot(), Latest()):  # of the newest messages none is there to be tried
+    for start in (FirstSnapshot(), Latest()):  # after Latest() there is no message to try
         topics = Topics(pattern=feed.pattern, start=start)
         joined = try_stream(dataclasses.replace(runs.stream, topics=topics), runs.settings, messages_max=100)
         assert (joined.counts.before_snapshot, joined.rows, joined.declared.broken) == (2, 1, 0)
