@@ -1,4 +1,4 @@
-"""A whole installation for each module of tests."""
+"""A complete installation per test module."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def installation(
     tmp_path_factory: pytest.TempPathFactory, kafka: Broker, request: pytest.FixtureRequest
 ) -> Iterator[Installation]:
-    """An installation of its own for a module: the code location reads all topics `order_books.*`.
+    """A separate installation per module: the code location reads all topics `order_books.*`.
 
-    A module names another code location by CODE_LOCATION.
+    A module sets a different code location by CODE_LOCATION.
     """
     code = getattr(request.module, "CODE_LOCATION", "")
     made = Installation(tmp_path_factory.mktemp("installation"), kafka.bootstrap_servers, code=code)
@@ -38,7 +38,7 @@ def installation(
 
 @pytest.fixture
 def site(installation: Installation) -> Iterator[Site]:
-    """The installation with a home of Dagster of its own."""
+    """The installation with a separate Dagster home."""
     from tests.integration.orchestration.test_comeback import Site
 
     yield Site(installation, f"home-{len(list(installation.folder.glob('home-*')))}")

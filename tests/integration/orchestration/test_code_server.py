@@ -58,15 +58,15 @@ class CodeServer:
     process: subprocess.Popen[bytes]
 
     def write(self, code: str) -> None:
-        """Change the module of the user."""
+        """Change the user's module."""
         (self.folder / "code_of_a_user.py").write_text(code)
 
     def list_repositories(self) -> str:
-        """The names of the repositories, or the error of the code."""
+        """Return the names of the repositories, or the error of the code."""
         return DagsterGrpcClient(port=self.port, host="127.0.0.1").list_repositories()
 
     def reload(self) -> str:
-        """Reload as Dagster's web server does; what there is then."""
+        """Reload as Dagster's web server does, and return the repositories."""
         DagsterGrpcClient(port=self.port, host="127.0.0.1").reload_code(timeout=120)
         return self.list_repositories()
 
@@ -77,7 +77,7 @@ class CodeServer:
         return [process for process in self.list_below() if is_inner_server(process)]
 
     def launch(self) -> psutil.Process:
-        """Launch a run; its process."""
+        """Launch a run and return its process."""
         server = {"host": "127.0.0.1", "port": self.port, "location_name": "code"}
         workspace = self.folder / "workspace.yaml"
         workspace.write_bytes(msgspec.yaml.encode({"load_from": [{"grpc_server": server}]}))
@@ -133,7 +133,7 @@ def test_reload_loads_the_code_again_and_runs_of_the_earlier_code_go_on(server: 
     server.process.terminate()
 
     assert server.process.wait(90) is not None
-    assert (server.folder / "ended").exists()  # in order, and before its server
+    assert (server.folder / "ended").exists()  # cleanly, and before its server
     wait_until(lambda: is_free(server.port), "the port is free")
     wait_until(lambda: not run.is_running(), "no run is left")
 

@@ -1,6 +1,6 @@
-"""A stream that is to be running comes back without a person, through a real daemon, whatever was killed.
+"""A stream in the desired state RUNNING restarts through a real daemon after any kill, without an operator.
 
-The tests share one table and one Kafka, in this order; each makes the state that it begins with.
+The tests share one table and one Kafka, in this order; each makes its initial state.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LOG = logging.getLogger(__name__)
 pytestmark = pytest.mark.timeout(900)
 
 PLANNED_SECONDS = 15.0
-"""Three triggers: messages that came before are planned in a batch by then."""
+"""Three triggers: earlier messages are planned in a batch by then."""
 SUPERVISOR, POLLS_ENOUGH = "stream_supervisor", 2 * POLLS
-"""What was not started after so many looks is not started at all."""
+"""A run that is not started after so many polls is not started at all."""
 
 
 class Site:
-    """The table and Kafka that all tests share, with a home of Dagster for each test, so that no back-off is left."""
+    """The shared table and Kafka with a Dagster home for each test, so that no back-off remains."""
 
     def __init__(self, installation: Installation, home: str) -> None:
         self.installation, self.home, self.folders = installation, home, installation.folders
@@ -51,7 +51,7 @@ class Site:
         return self.installation.daemon(self.home, served=served)
 
     def runs(self) -> list[DagsterRun]:
-        """The stream's runs of the home, the newest first."""
+        """Return the home's runs of the stream, newest first."""
         return self.installation.stream_runs(self.home)
 
     def run(self, run_id: str) -> DagsterRun:
@@ -61,7 +61,7 @@ class Site:
         return [run for run in self.runs() if run.tags.get(AUTOMATIC_TAG) == sensor]
 
     def ticks(self, sensor: str) -> list[InstigatorTick]:
-        """What a sensor has looked at, the newest first."""
+        """Return a sensor's ticks, newest first."""
         with self.installation.dagster(self.home) as instance:
             states = [state for state in instance.all_instigator_state() if state.instigator_name == sensor]
             return [
@@ -69,11 +69,11 @@ class Site:
             ]
 
     def looks(self) -> int:
-        """How often the supervisor has looked."""
+        """Return the number of the supervisor's ticks."""
         return len(self.ticks(SUPERVISOR))
 
     def wait_for_looks(self) -> None:
-        """Wait until the supervisor has looked often enough to start whatever it would start."""
+        """Wait for enough ticks of the supervisor to start any run that it would start."""
         before = self.looks()
         wait_until(lambda: self.looks() >= before + POLLS_ENOUGH, "the supervisor looks")
 
@@ -90,13 +90,13 @@ class Site:
         return self.installation.head().desired
 
     def writer(self) -> HeartbeatRecord:
-        """The last sign of life of the writer."""
+        """Return the writer's last heartbeat."""
         last = read_heartbeat(self.folders.control, self.epoch())
         assert last is not None
         return last
 
     def started_by_hand(self) -> Run:
-        """A never-ending run of the command line, which writes."""
+        """Start a never-ending run of the command line and wait until it writes."""
         if self.installation.position("first") < 0:
             self.installation.produce("first", 0, 50)
         epoch, run = self.epoch(), self.installation.materialize(available_now=False, home=self.home)
@@ -108,7 +108,7 @@ class Site:
         return run
 
     def supervised(self, daemon: Daemon) -> psutil.Process:
-        """The process of a run that the daemon launched and that writes; the table was there before."""
+        """Let the daemon launch a run over the existing table; return the process of the writing run."""
         set_running(self.folders, check_startable(self.folders), "a test")
         wait_until(lambda: self.installation.writes(self.epoch()), "the supervisor starts a run")
         self.read_on("the run of the supervisor reads")
@@ -123,7 +123,7 @@ class Site:
 
 
 def say_seconds(what: str, began: float) -> None:
-    """Figures for people: nothing is asserted of time (`pytest -rP` shows them)."""
+    """Log a figure; times are not asserted (`pytest -rP` shows them)."""
     LOG.warning("%s: %.1f s to the next commit", what, time.monotonic() - began)
 
 
@@ -144,7 +144,7 @@ def test_a_stream_of_bounded_runs_stays_bounded_and_new_topics_get_bounded_runs(
 
 
 def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site: Site) -> None:
-    """It was a run of the command line: Dagster itself would show it as started for ever."""
+    """Dagster alone would show this run of the command line as started forever."""
     run = site.started_by_hand()
     killed, epoch = site.writer().run_id, site.epoch()
     with site.daemon(served=True) as daemon:
@@ -162,7 +162,7 @@ def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site
 
 
 def ends_its_runs_before_itself(site: Site, daemon: Daemon) -> None:
-    """The code server as a container stops it: Dagster's own would wait for its runs until it is killed."""
+    """Stop the code server like a container; Dagster's original would wait for its runs until it is killed."""
     assert daemon.server is not None
     began, epoch = time.monotonic(), site.epoch()
     daemon.server.terminate()
@@ -261,19 +261,19 @@ def test_a_run_of_the_command_line_that_is_terminated_in_dagster_stops_the_strea
 
 @pytest.mark.slow
 def test_a_terminate_whose_last_batch_is_abandoned_is_a_stop(site: Site) -> None:
-    """The Python workers of Spark are suspended in the middle of a batch: it never ends."""
+    """The Python workers of Spark are suspended during a batch, so it never ends."""
     run = site.started_by_hand()
     site.read_on("the run reads")
     at, run_id = site.installation.position("first"), site.writer().run_id
     suspended = run.suspend("lockstep.spark.worker_daemon")
     assert suspended
     site.installation.produce("first", at, at + 50)
-    time.sleep(PLANNED_SECONDS)  # no sign of a task can be relied on: Spark shows that of the one before for a while
+    time.sleep(PLANNED_SECONDS)  # Spark shows the previous task for a while, so no sign of a task is reliable
     site.terminate(run_id)
     assert run.wait() != 0
     assert "was abandoned" in run.said()
     assert (site.desired(), site.installation.position("first")) == (Desired.STOPPED, at)
-    for each in suspended:  # they hear of the end of their parent once they go on
+    for each in suspended:  # they notice the end of their parent after they resume
         with suppress(psutil.NoSuchProcess):
             each.resume()
     wait_until(run.all_gone, "no process is left", seconds=60)

@@ -29,7 +29,7 @@ directory_type = "project"
 root_module = "{name}"
 """
 OWN_WARNINGS = pytest.mark.filterwarnings("ignore")
-"""Dagster 1.13 warns of its own ways to load folders."""
+"""Dagster 1.13 warns about Dagster's ways to load folders."""
 TYPE = "lockstep.dg.Stream"
 COMPONENT = f"type: {TYPE}\n\nattributes:\n  stream: {{stream}}\n"
 
@@ -54,14 +54,14 @@ def test_components_define_what_definitions_py_defines(hosts: str, monkeypatch: 
 
 @pytest.fixture(scope="module", autouse=True)
 def shipped_again() -> Iterator[None]:
-    """Other tests of this process see the definitions without hosts."""
+    """Restore the definitions without hosts for other tests of this process."""
     yield
     importlib.reload(shipped)
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An own package for each test: this process keeps the modules of other tests."""
+    """A separate package per test, as this process keeps the modules of other tests."""
     name = f"plants_{abs(hash(request.node.name))}"
     (tmp_path / "pyproject.toml").write_text(PROJECT.format(name=name))
     folder = tmp_path / "src" / name

@@ -1,4 +1,4 @@
-"""Parts of Dagster die, hang, are locked or do not reach Kafka while a stream writes: it goes on, and misses nothing.
+"""Parts of Dagster die, hang, are locked or do not reach Kafka: the writing stream continues and misses nothing.
 
 The tests share one table and one Kafka, in this order.
 """
@@ -46,12 +46,12 @@ LOCKED_SECONDS = 60.0
 FULL_SECONDS, DISK_MEGABYTES = 75.0, 32
 """The run reports to Dagster once a minute."""
 HANDOVER_SECONDS = 600.0
-"""Two of Dagster's daemons and the start of a run come before it: four minutes at a load of 30."""
+"""Two of Dagster's daemons and the start of a run precede a handover: four minutes at a load of 30."""
 TOPICS_SENSOR = "stream_topics"
 
 
 def is_silent(tick: InstigatorTick) -> bool:
-    """Whether a tick got no answer of Kafka; Dagster itself ends one that waits for too long."""
+    """Return whether Kafka did not answer in a tick; Dagster ends ticks that wait too long."""
     return "Kafka did not answer" in (tick.skip_reason or "") or tick.is_failure
 
 
@@ -73,7 +73,7 @@ def webserver(site: Site, port: int | None = None) -> Iterator[subprocess.Popen[
 
 @contextmanager
 def locked(storage: Path) -> Iterator[int]:
-    """All databases of an instance of Dagster, locked as by a backup tool that hangs."""
+    """Lock all databases of a Dagster instance, like a hanging backup tool, and yield their number."""
     with ExitStack() as stack:
         files = sorted(storage.rglob("*.db"))
         for file in files:
@@ -85,7 +85,7 @@ def locked(storage: Path) -> Iterator[int]:
 
 @contextmanager
 def fed(site: Site) -> Iterator[list[int]]:
-    """A producer of some messages a second while the block lasts; the end offsets that it has sent so far."""
+    """Produce messages during the block and yield the list of sent end offsets."""
     sent, over = [site.installation.position("first")], threading.Event()
 
     def send() -> None:
@@ -103,7 +103,7 @@ def fed(site: Site) -> Iterator[list[int]]:
 
 
 def find_gaps(site: Site, epochs: range) -> list[float]:
-    """Seconds from the last commit of each epoch to the first one of the next."""
+    """Return the seconds from the last commit of each epoch to the first commit of the next."""
     commits = {epoch: list[float]() for epoch in epochs}
     for row in read_ledger(site.folders.ledger):
         if row.epoch in commits:
@@ -145,7 +145,7 @@ def test_a_stream_writes_on_while_the_databases_of_dagster_are_locked(site: Site
 
 @pytest.fixture
 def small_home(site: Site) -> Iterator[MountedDisk]:
-    """A disk of its own for the home of Dagster."""
+    """A separate disk for the Dagster home."""
     home = site.installation.folder / site.home
     home.mkdir()
     with MountedDisk(home / "dagster", home / "disk.log", DISK_MEGABYTES) as disk:
@@ -156,7 +156,7 @@ def small_home(site: Site) -> Iterator[MountedDisk]:
 
 
 def test_a_stream_writes_on_while_the_disk_of_dagster_is_full(site: Site, small_home: MountedDisk) -> None:
-    """A new topic comes meanwhile: the handover for it is asked for once there is room."""
+    """A new topic appears meanwhile; its handover is requested once there is room."""
     with site.daemon(served=True) as daemon, webserver(site):
         worker, epoch = site.supervised(daemon), site.epoch()
         small_home.fill()
@@ -235,7 +235,7 @@ def test_sensors_that_get_no_answer_of_kafka_keep_their_cursor_and_look_again(si
 
 @pytest.mark.timeout(3_600)
 def test_many_handovers_in_a_row_lose_nothing_and_repeat_nothing(site: Site) -> None:
-    """Under load, each launched in the web UI: by its queue, its daemon and its code server."""
+    """Each run is launched in the web UI under load, through queue, daemon and code server."""
     (port,) = find_free_ports(1)
     site.started_by_hand()
     began = site.epoch()

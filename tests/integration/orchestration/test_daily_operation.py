@@ -1,8 +1,8 @@
-"""A day of a stream through a real daemon and web server, and what they say of it while it lives.
+"""A day of a stream through a real daemon and web server, with the results that they show.
 
-The tests are steps: they share one table, one home and one Kafka, in this order: first run, scheduled jobs, the check,
-a new topic, what is shown, "materialize all", Terminate, halt. What each job may meet besides is in the other modules,
-most of them slow.
+The tests are steps that share one table, one home and one Kafka, in this order: first run, scheduled jobs, the check,
+a new topic, the display, "materialize all", Terminate, halt. Faults of the jobs are in the other modules, most of them
+slow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ENDED = {DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CA
 
 
 class WebServer:
-    """Dagster's web server beside the daemon of an installation."""
+    """Dagster's web server next to the daemon of an installation."""
 
     def __init__(self, installation: Installation, port: int) -> None:
         self._installation = installation
@@ -54,36 +54,36 @@ class WebServer:
         self._queries = Client(transport=RequestsHTTPTransport(f"http://127.0.0.1:{port}/graphql"))
 
     def asset(self, name: str) -> dict[str, Any]:
-        """What it says of an asset of the stream."""
+        """Return the web server's data of an asset of the stream."""
         question = gql(NODE)
         question.variable_values = {"key": {"path": ["order_books", name]}}
         answer = self._queries.execute(question)
         return dict(answer["assetNodeOrError"])
 
     def check(self, name: str = "completeness") -> dict[str, Any] | None:
-        """The result of a check that is shown with the table; None when none is."""
+        """Return the result of a check that is shown with the table, or None."""
         checks = {check["name"]: check for check in self.asset("table")["assetChecksOrError"]["checks"]}
         shown = checks[name]["executionForLatestMaterialization"]
         return None if shown is None else dict(shown)
 
     def shows_a_result(self) -> bool:
-        """Whether the check of the contents has a result that is shown."""
+        """Return whether the completeness check has a visible result."""
         shown = self.check()
         return shown is not None and shown["status"] == "SUCCEEDED"
 
     def launch(self, job: str) -> str:
-        """Launch a job as a person does, through queue and daemon; the id of its run."""
+        """Launch a job through queue and daemon, as a user does, and return its run id."""
         return str(self.console.submit_job_execution(job, LOCATION))
 
     def run_job(self, job: str) -> None:
-        """Launch a job, which succeeds."""
+        """Launch a job and assert that it succeeds."""
         run = ended(self._installation, self.launch(job))
         assert run.status is DagsterRunStatus.SUCCESS
 
 
 def ended(installation: Installation, run_id: str) -> DagsterRun:
-    """A run once it is over; one that does not end in time fails with what Dagster knows of it."""
-    with installation.dagster() as instance:  # once: to open it costs as much as many looks
+    """Wait for a run's end and return it; a late run fails with Dagster's events of it."""
+    with installation.dagster() as instance:  # opened once, as this costs as much as many polls
 
         def run() -> DagsterRun:
             found = instance.get_run_by_id(run_id)
@@ -100,12 +100,12 @@ def ended(installation: Installation, run_id: str) -> DagsterRun:
 
 
 def count_windows(instance: DagsterInstance) -> int:
-    """How many windows of batches were written down so far."""
+    """Return the number of observed windows of batches."""
     return len(instance.fetch_observations(TABLE, limit=1000).records)
 
 
 def newest_metadata(installation: Installation, asset: str) -> Mapping[str, object]:
-    """What the newest materialization of an asset says."""
+    """Return the metadata of an asset's newest materialization."""
     with installation.dagster() as instance:
         event = instance.get_latest_materialization_event(AssetKey(["order_books", asset]))
     assert event is not None
@@ -114,7 +114,7 @@ def newest_metadata(installation: Installation, asset: str) -> Mapping[str, obje
 
 
 def writing_run(installation: Installation) -> str:
-    """Dagster's id of the run that writes."""
+    """Wait for a writing run and return its id in Dagster."""
     wait_until(lambda: installation.writes(installation.epoch()), "a run writes")
     last = read_heartbeat(installation.folders.control, installation.epoch())
     assert last is not None
@@ -123,7 +123,7 @@ def writing_run(installation: Installation) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def web(installation: Installation) -> Iterator[WebServer]:
-    """A web server, and a daemon that looks at freshness every other second."""
+    """A web server, and a daemon that evaluates freshness every two seconds."""
     (port,) = find_free_ports(1)
     with installation.daemon(more={"FRESHNESS_DAEMON_INTERVAL_SECONDS": "2"}, served=True):
         workspace = str(installation.workspace)
@@ -148,7 +148,7 @@ def web(installation: Installation) -> Iterator[WebServer]:
 
 
 def test_a_bounded_run_of_the_command_line_commits_all_and_ends(installation: Installation, web: WebServer) -> None:
-    """It adds no green tick: the job of the stream, unlike its asset, has no checks."""
+    """It adds no check result: the stream's job, unlike its asset, has no checks."""
     installation.produce("first", 0, 500)
     config = installation.folder / "bounded.yaml"
     config.write_text("ops: {order_books__table: {config: {available_now: true}}}")
@@ -181,10 +181,10 @@ def test_a_result_stays_visible_while_windows_go_by(installation: Installation, 
     assert installation.head().desired is Desired.RUNNING
 
     web.run_job("order_books_checks")
-    # The health sensor may have requested the first checks as well: theirs is the newest result then.
+    # The health sensor may have requested the first checks as well: its result is the newest then.
     wait_until(web.shows_a_result, "the checks have run")
 
-    with installation.dagster() as instance:  # once: to open it costs as much as many looks
+    with installation.dagster() as instance:  # opened once, as this costs as much as many polls
         seen = count_windows(instance)
         for until in (600, 700):
             installation.produce("first", until - 100, until)
@@ -209,7 +209,7 @@ def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(
 
 
 def test_the_health_of_a_live_stream_is_shown_and_stays_so_after_a_checked_version(web: WebServer) -> None:
-    """Its sensor evaluates it again when the check of the contents has materialized the version that it checked."""
+    """The sensor evaluates health again after the completeness check has materialized its checked version."""
     healthy = {"status": "SUCCEEDED", "runId": "", "evaluation": {"success": True, "severity": "WARN"}}
     wait_until(lambda: web.check("health") == healthy, "the health sensor has looked")
 
@@ -224,7 +224,7 @@ def test_freshness_is_evaluated_by_the_daemon(web: WebServer) -> None:
 
 
 def test_the_figures_of_the_table_begin_with_lag_freshness_and_completeness(installation: Installation) -> None:
-    """Those of a window; the end of a run has an observation of its own."""
+    """The figures are those of a window; the end of a run has a separate observation."""
     with installation.dagster() as instance:
         materialization = instance.get_latest_materialization_event(TABLE)
         recent = [each.asset_observation for each in instance.fetch_observations(TABLE, limit=20).records]

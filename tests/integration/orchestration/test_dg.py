@@ -22,7 +22,7 @@ DG = str(Path(sys.executable).parent / "dg")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of a user who has a Dagster home and no Kafka."""
+    """Return the environment of a user with a Dagster home and without Kafka."""
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     places = {"DAGSTER_HOME": str(home), "HOME": str(home), "LOCKSTEP_TABLE_ROOT": str(home / "tables")}
     return {**os.environ, **places, "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}

@@ -1,4 +1,4 @@
-"""A topic is deleted and re-created again and again under a real daemon: a few runs are requested, not one each time.
+"""A topic is repeatedly deleted and re-created under a real daemon: only a few runs are requested.
 
 The stream is `Ordered` (tests/support/ordered_books.py): a strict one halts once a topic that it reads is deleted.
 """
@@ -28,7 +28,7 @@ CODE_LOCATION = "tests.support.ordered_books"
 """For the fixture `installation`."""
 TOPIC, FLAPS, FLAPS_ONCE_READ, MESSAGES = "order_books.flapping", 40, 10, 5
 THERE_SECONDS, GONE_SECONDS = 1.2, 0.6
-"""All of it takes two minutes on an idle machine, and the start of the runs one or two more."""
+"""The test takes two minutes on an idle machine, plus one or two for the start of the runs."""
 
 
 def send(feed: Feed, first: int, until: int) -> None:
@@ -36,7 +36,7 @@ def send(feed: Feed, first: int, until: int) -> None:
 
 
 def create_again(feed: Feed, times: int) -> None:
-    """Create the topic with its first messages so many times; each life but the last ends soon."""
+    """Create the topic with its first messages `times` times, and delete all but the last topic soon."""
     for number in range(times):
         if number:
             time.sleep(THERE_SECONDS)
@@ -52,7 +52,7 @@ def open_handle(installation: Installation) -> StreamHandle:
 
 
 def wait_until_read(installation: Installation, until: int) -> None:
-    """Wait for a position in the topic that Kafka has now, whatever was read of earlier ones."""
+    """Wait for a position in Kafka's current topic of this name."""
     topic_id = open_handle(installation).cluster.topics([TOPIC])[TOPIC].topic_id
 
     def is_read() -> bool:
@@ -63,7 +63,7 @@ def wait_until_read(installation: Installation, until: int) -> None:
 
 
 def compute_requests_max(seconds: float) -> int:
-    """How often runs are requested for one topic within this time: after 0, 1, 3, 7, ... pauses."""
+    """Return how many runs are requested for a topic within a time: after 0, 1, 3, 7, ... pauses."""
     return 1 + int(math.log2(1 + seconds / PAUSE_SECONDS))
 
 

@@ -1,4 +1,4 @@
-"""Work beside the main thread: it always can be ended, and nothing of it stays."""
+"""Work off the main thread: it can always be ended, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def nothing() -> None:
-    """No tick, nothing to abandon."""
+    """Do nothing, as a tick or an abandonment."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""Hundreds of topics appear within seconds: the sensor asks for a restart or two, and each is read from its start."""
+"""Hundreds of topics appear within seconds: at most two restarts are requested, and each topic is read whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICS, WITHIN_SECONDS, MESSAGES, RESTARTS_MAX = 200, 10, 5, 2
 
 
 def create_topics(installation: Installation) -> list[str]:
-    """All topics over some seconds, each with its first messages."""
+    """Create all topics within some seconds, each with its first messages."""
     admin = AdminClient({"bootstrap.servers": installation.bootstrap_servers, "log_level": 2})
     names = [f"order_books.many{number:03d}" for number in range(TOPICS)]
     sent = [ProducerRecord(each.book, each.value) for each in messages()[:MESSAGES]]
@@ -56,7 +56,7 @@ def test_they_cost_two_restarts_at_most_and_nothing_of_them_is_missed(installati
         )
         assert 1 <= installation.epoch() - epoch <= RESTARTS_MAX
         writing_run(installation)
-        time.sleep(90)  # longer than the sensor's pause: it asks for no other run
+        time.sleep(90)  # longer than the sensor's pause: it requests no further run
         assert installation.epoch() - epoch <= RESTARTS_MAX
         installation.run_command("lockstep.cli", "stop", "order_books")
         installation.run_command("lockstep.cli", "verify", "order_books")
