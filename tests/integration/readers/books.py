@@ -64,7 +64,7 @@ def books() -> Stream[Book, dict[Key, Decimal], LevelChange]:
 
 
 def make_messages(rng: random.Random, count: int) -> list[tuple[str, bytes]]:
-    """Snapshots that change, add and remove levels, updates, and ends of sessions, by chance."""
+    """Return random snapshots that change, add and remove levels, updates, and ends of sessions."""
     return [(rng.choice("ab"), msgspec.json.encode(_make_message(rng))) for _ in range(count)]
 
 
@@ -81,7 +81,7 @@ def _make_level(rng: random.Random) -> Level:
 
 
 def fold_plainly(messages: Iterable[tuple[str, bytes]]) -> dict[tuple[str, str, Decimal], Decimal]:
-    """The quantities by session, side and price, by no code of the product."""
+    """Compute the quantities by session, side and price, without code of the product."""
     sessions: dict[str, dict[Key, Decimal]] = {}
     for session, value in messages:
         message: dict[str, Any] = msgspec.json.decode(value)

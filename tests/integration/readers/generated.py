@@ -1,6 +1,6 @@
-"""A stream's four tables with generated values: of each column type, inside of its bounds and beyond them.
+"""A stream's four tables with generated values of each column type, within its bounds and beyond them.
 
-What is beyond is refused when it is written; what the tables then hold, each reader must return.
+The writer refuses values beyond the bounds; each reader must return all stored values.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ DAYS = st.one_of(st.dates(), st.sampled_from([date.min, date.max, date(1582, 10,
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
-    """Numbers that a column of this type holds, its bounds included."""
+    """Generate numbers that a column of this type holds, including its bounds."""
     largest = 10**precision - 1
     digits = st.one_of(st.integers(-largest, largest), st.sampled_from([largest, -largest, 1, -1, 0]))
     return digits.map(lambda number: Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)))
@@ -202,12 +202,12 @@ ANY_INT64 = st.one_of(
 
 @dataclass
 class Generated:
-    """The tables, and what is in them.
+    """The tables and their content.
 
     Attributes:
         folders: Their folders.
         rows: Rows of the output table, with their provenance.
-        refused: How many rows were refused, by the field with an odd value; "" for rows without one.
+        refused: Refused rows, counted by the field with an odd value; "" for rows without odd values.
         quarantine: Rows of the quarantine; those of the late table are the same.
         ledger: Rows of the ledger.
     """
@@ -273,7 +273,7 @@ def _chunk(made: Generated, first: int) -> tuple[list[Value], Provenance]:
 
 
 def make_proof(proofs: list[Proof], first: int = 0) -> Provenance:
-    """The provenance of rows, one a message."""
+    """Return the provenance of rows, one per message."""
     epoch, unit = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
     return Provenance(
         runs=[PartitionRun("sensors.1", "tQx3bEr0Qm6Rz8aXo1XvWw", 3, len(proofs))],
@@ -290,7 +290,7 @@ STAMP = LedgerStamp(generation=1, batch=1, epoch=1, committed_at=START, batch_se
 
 
 def _generate_side_rows(made: Generated) -> None:
-    """Messages with every text, byte and time that a producer can send, through the code that keeps them."""
+    """Generate messages with any text, byte and time that a producer can send, through the product's code."""
     aside = QuarantineBuffer()
 
     @settings(max_examples=SIDE_ROWS)
@@ -321,7 +321,7 @@ def _generate_side_rows(made: Generated) -> None:
 
 
 def _make_result(partition: int, times: list[int]) -> RangeResult:
-    """The result of a range, as the driver gets it from an executor."""
+    """Return the result of a range, as the driver receives it from an executor."""
     position = msgspec.structs.replace(POSITION, partition=partition, watermark_us=times[1], gone_since_us=times[2])
     result = RangeResult(
         range=PlannedRange(position, 9),

@@ -28,7 +28,7 @@ class Venue(msgspec.Struct):
 
 
 class Order(msgspec.Struct):
-    """A message, and the row of it."""
+    """A message and its row."""
 
     number: int
     price: Annotated[Decimal, DecimalType(20, 4)]
@@ -60,7 +60,7 @@ class Orders(Transform[Order, int, Order]):
 
 
 def order(number: int) -> Order:
-    """The order of a number: another for each, with nulls, empty and repeated values."""
+    """Return the order of a number; orders differ, with nulls, empty and repeated values."""
     venues = [Venue(f"v{n}", n if n % 2 else None, date(2020, 1, 1 + n)) for n in range(3)]
     return Order(
         number=number,

@@ -1,4 +1,4 @@
-"""Readers of a table that others change: each cell of the table of docs/reading.md, and what people do by Spark SQL."""
+"""Readers of a changing table: each cell of the table of docs/reading.md, and changes by Spark SQL."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ READERS = ("plain", "ignoreDeletes", "skipChangeCommits")
 STEPS = {"compaction": "compact", "retention": "retain", "erasure": "erase", "rewind": "rewind"}
 STEPS |= {"promotion": "promote"}
 USUAL = set(zip(STEPS, itertools.cycle(READERS), strict=False))
-"""A cell of each commit, and each reader, in the usual tests: a cell takes 9 s of CPU time."""
+"""Cells tested by default: each commit and each reader; a cell takes 9 s of CPU time."""
 CELLS = [
     pytest.param(*cell, marks=() if cell in USUAL else pytest.mark.slow) for cell in itertools.product(STEPS, READERS)
 ]
 
 
 def read_page() -> dict[str, dict[str, str]]:
-    """The table of the page: what happens to each reader, by the first word that names a commit."""
+    """Return the page's table: the effect on each reader, by commit."""
     cell = r"\| (stops|continues) "
     rows = re.findall(rf"^\| ([^|]*) {cell * 3}\|$", PAGE.read_text(), re.MULTILINE)
     found = {what: dict(zip(READERS, cells, strict=True)) for what, *cells in rows}
@@ -43,7 +43,7 @@ def read_page() -> dict[str, dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three hours with rows, the newest one open; a batch to which a rewind may go back is in the middle."""
+    """Three hours with rows; the newest is open, and a batch in the middle is a possible target of a rewind."""
     root = tmp_path_factory.mktemp("changes")
     made = EveryCommit(root)
     for step in ("batch", "batch", "hour", "hour", "batch"):
@@ -52,7 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def follow(spark: SparkSession, table: Path, work: Path, reader: str) -> list[int]:
-    """Run the query of a reader once; gives all offsets in its sink."""
+    """Run the query of a reader once; return all offsets in its sink."""
     rows = spark.readStream.format("delta")
     if reader != "plain":
         rows = rows.option(reader, "true")

@@ -1,4 +1,4 @@
-"""The one query of docs/reading.md returns, in each reader of the page, the rows of the states."""
+"""The query of docs/reading.md returns the rows of the states in each reader of the page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Current = dict[tuple[str, str, str, Decimal], Decimal]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Offline, Current]:
-    """A table of two topics with the same sessions, in many batches; and what is current."""
-    rng = random.Random(7)  # noqa: S311  # chance that can be had again
+    """A table of two topics with the same sessions, in many batches, and its current rows."""
+    rng = random.Random(7)  # noqa: S311  # reproducible
     offline = Offline(books(), tmp_path_factory.mktemp("books"))
     batches = [{topic: make_messages(rng, rng.randrange(1, 25)) for topic in TOPICS} for _ in range(8)]
     offline.run(*batches)
@@ -57,7 +57,7 @@ def test_the_query_of_the_page_returns_the_rows_of_the_states(
 @pytest.fixture(scope="module")
 def refreshed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Offline, Current]:
     """A table with a current table that was refreshed in the middle, and its current rows."""
-    rng = random.Random(11)  # noqa: S311  # chance that can be had again
+    rng = random.Random(11)  # noqa: S311  # reproducible
     stream = dataclasses.replace(books(), current=True)
     offline = Offline(stream, tmp_path_factory.mktemp("refreshed"))
     sent = list[tuple[str, bytes]]()

@@ -1,4 +1,4 @@
-"""Every committed value can be read: generated ones of each column type, by each reader of docs/reading.md."""
+"""Every committed value can be read: generated values of each column type, by each reader of docs/reading.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_only_values_that_do_not_fit_their_columns_are_refused(generated: Genera
 
 @pytest.fixture(scope="module", autouse=True)
 def utc() -> Iterator[None]:
-    """Spark and duckdb convert times to the zone of their process."""
+    """Set UTC, as Spark and duckdb convert times to the zone of their process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
@@ -48,7 +48,7 @@ def utc() -> Iterator[None]:
 
 
 def of_spark(frame: Any) -> Rows:
-    """As Python's objects."""
+    """Return the rows as Python objects."""
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
@@ -81,7 +81,7 @@ FRAMES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "pandas by polars": ("polars", lambda frame: frame.to_pandas()),
     "pandas by duckdb": ("duckdb", lambda frame: frame.df()),
 }
-"""Of pandas, which has no integers with nulls and no decimals by duckdb."""
+"""Readers into pandas, which has no integers with nulls and, by duckdb, no decimals."""
 TABLES = ("table", "quarantine", "late", "ledger")
 
 
@@ -98,7 +98,7 @@ def read(snippet: str, folder: Path, request: pytest.FixtureRequest) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as all readers give it, so that equal values are equal: NaN, -0.0, numbers of other scales, maps."""
+    """Convert a reader's value so that equal values compare equal: NaN, -0.0, numbers of different scales, maps."""
     if isinstance(value, msgspec.Struct):
         return plain(msgspec.structs.asdict(value))
     if isinstance(value, dict):
@@ -120,7 +120,7 @@ SCALARS: Mapping[type, Callable[[Any], object]] = {
 
 
 def as_map(row: dict[str, Any]) -> dict[str, Any]:
-    """Arrow gives an empty map as an empty list."""
+    """Convert maps to dicts, as Arrow returns an empty map as an empty list."""
     maps = {"named", "named_times", "named_inners"}
     found = {name: dict(value) if name in maps else value for name, value in row.items()}
     inners = [found["inner"], found["maybe_inner"], *found["inners"], *found["named_inners"].values()]

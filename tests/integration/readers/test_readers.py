@@ -1,4 +1,4 @@
-"""Each reader of docs/reading.md gives the rows that were sent: before a compaction, after it, and of before."""
+"""Each reader of docs/reading.md returns the sent rows: before and after a compaction, and of earlier versions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def once(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 @pytest.fixture
 def written(once: Written, tmp_path: Path) -> Written:
-    """A copy of it for one test."""
+    """A copy of the table for one test."""
     shutil.copytree(once.runs.root, tmp_path / "copy")
     runs = dataclasses.replace(once.runs, root=tmp_path / "copy")
     return dataclasses.replace(once, runs=runs, seen=list(once.seen))
@@ -146,9 +146,9 @@ def test_a_filter_on_the_hour_reads_the_rows_of_the_hour(reader: str, written: W
 def test_structured_streaming_sees_each_row_once_across_compactions_and_restarts(
     written: Written, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A query that starts anew, and goes on after a compaction and after more batches; another one starts after all.
+    """A query starts, and continues after a compaction and after more batches; a second query starts last.
 
-    That it takes batches between compactions is in features/compaction/test_spark.py.
+    Batches between compactions are tested in features/compaction/test_spark.py.
     """
     table, target = str(written.runs.folders.table), str(tmp_path / "target")
 

@@ -1,4 +1,4 @@
-"""A table as the engine writes it, what must be in it, and what each reader's answer comes to in plain Python."""
+"""A table as the engine writes it, its expected rows, and each reader's rows as plain Python."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ Rows = list[dict[str, Any]]
 
 
 def snippet(reader: str) -> str:
-    """The code of the page for one reader."""
+    """Return the page's code for a reader."""
     return read_block(f"python {reader}")
 
 
 def read_block(name: str) -> str:
-    """A block of the page, by its language and name."""
+    """Return a block of the page by its language and name."""
     found = re.findall(r"^```(\w+ .+?)$\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return cast("dict[str, str]", dict(found))[name]
 
 
 def run_snippet(reader: str, **given: object) -> Any:
-    """What the code of the page leaves as `frame`."""
+    """Run the page's code and return its `frame`."""
     scope = dict(given)
     exec(compile(snippet(reader), str(PAGE), "exec"), scope)  # noqa: S102  # our own page
     return scope.get("frame")
@@ -48,13 +48,13 @@ def run_snippet(reader: str, **given: object) -> Any:
 
 @dataclass(frozen=True)
 class Written:
-    """A stream's table under way.
+    """A stream's growing table.
 
     Attributes:
         runs: Runs of the stream into it.
         feed: Feeds its topic.
         topic: The topic, of two partitions.
-        sent: Messages sent to each partition so far, by all that share the topic.
+        sent: Messages sent to each partition, by all tables that share the topic.
         seen: Messages of each partition that are in this table.
     """
 
@@ -66,13 +66,13 @@ class Written:
 
     @classmethod
     def begin(cls, bootstrap_servers: str, root: Path) -> Written:
-        """An empty stream over a topic of its own."""
+        """Create an empty stream over a new topic."""
         feed = Feed(bootstrap_servers, f"readers_{uuid.uuid4().hex[:8]}")
         runs = LocalRuns(orders(feed.pattern), bootstrap_servers, root)
         return cls(runs, feed, feed.create("orders", partitions=PARTITIONS), [0], [0])
 
     def more(self, messages: int) -> None:
-        """Send so many messages to each partition and run the stream to their end."""
+        """Send a number of messages to each partition and run the stream to their end."""
         numbers = range(self.sent[0], self.sent[0] + messages)
         for partition in range(PARTITIONS):
             values = [msgspec.json.encode(order(number)) for number in numbers]
@@ -91,7 +91,7 @@ class Written:
         assert compact_stream(self.runs.folders).bins > 0
 
     def expected(self) -> Rows:
-        """All rows: the user's columns and those of the proof that do not depend on the clock."""
+        """Return all rows: the user's columns and the proof's columns that do not depend on the clock."""
         return [
             {
                 **cast("dict[str, Any]", plain(order(number))),
@@ -121,13 +121,13 @@ def plain(value: Any) -> Any:
 
 
 def sorted_rows(rows: Rows) -> Rows:
-    """Rows in their order, without the columns that depend on the clock and the broker."""
+    """Sort rows, without the columns that depend on the clock and the broker."""
     kept = [{name: row[name] for name in row if name not in {"_topic_id", "commit_hour"}} for row in rows]
     return sorted(kept, key=lambda row: [row[name] for name in IDENTITY])
 
 
 def of_spark(frame: Any) -> Rows:
-    """Spark gives bytes as bytearray, and times without a zone in the zone of this process."""
+    """Return rows of Spark, which has bytes as bytearray and times without a zone in the process's zone."""
     return [_of_spark_row(row) for row in frame.collect()]
 
 
@@ -143,17 +143,17 @@ def _of_spark_value(value: Any) -> Any:
 
 
 def of_arrow(frame: Any) -> Rows:
-    """Arrow gives a map as pairs."""
+    """Return rows of Arrow, which has maps as pairs."""
     return [row | ({"counts": dict(row["counts"])} if "counts" in row else {}) for row in frame.to_pylist()]
 
 
 def of_polars(frame: Any) -> Rows:
-    """Polars gives plain values."""
+    """Return rows of Polars, whose values are plain."""
     return list(frame.iter_rows(named=True))
 
 
 def of_duckdb(frame: Any) -> Rows:
-    """Duckdb gives times in the zone of its session."""
+    """Return rows of duckdb, which has times in the zone of its session."""
     rows = [dict(zip(frame.columns, values, strict=True)) for values in frame.fetchall()]
     return [row | ({"at": row["at"].astimezone(UTC)} if "at" in row else {}) for row in rows]
 

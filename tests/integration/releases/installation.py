@@ -2,8 +2,8 @@
 
     python -m tests.integration.releases.installation
 
-Makes the archive of the version of this checkout, when that is released, and never again: a test opens the archives of
-all releases with the code of today.
+Makes the archive of this checkout's version once, at its release: a test opens the archives of all releases with the
+current code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Installation:
     broker: Broker
 
     def call(self, *arguments: str) -> str:
-        """Call lockstep to its end; its output."""
+        """Call lockstep and return its output; it must succeed."""
         command = [sys.executable, "-m", "lockstep.cli", *arguments]
         environment = {**os.environ, **self._environment()}
         done = subprocess.run(
@@ -59,11 +59,11 @@ class Installation:
         return done.stdout
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """Call lockstep for its document."""
+        """Call lockstep and return its JSON document."""
         return json.loads(self.call(*arguments, "--json"))  # type: ignore[no-any-return]  # a document
 
     def send(self, first: int, count: int) -> None:
-        """Send messages of two sessions to each stream, from a number on."""
+        """Send messages of two sessions to each stream, starting at a number."""
         for number in range(first, first + count):
             levels = [["bid", f"{100 + number % 7}.50", number % 5], ["ask", f"{200 + number % 3}.00", number]]
             change = {"number": number, "is_snapshot": number % 30 == 1, "levels": levels}
@@ -85,7 +85,7 @@ class Installation:
         self.call("current", "levels")
 
     def describe(self) -> dict[str, Any]:
-        """The rows of each stream, and the proof of each."""
+        """Return the rows and the proof of each stream, and the status of each follower."""
         proofs = {stream: self.ask("verify", stream) for stream in STREAMS}
         counts = {stream: self.ask("query", f"SELECT count(*) FROM {stream}")["rows"][0][0] for stream in STREAMS}  # noqa: S608
         return {
@@ -127,7 +127,7 @@ def make_history(installation: Installation) -> None:
 
 
 def leave_out(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """The entry of an archive; None for files that belong to the machine that made it."""
+    """Return the entry of an archive, or None for files of the machine that made it."""
     is_local = "__pycache__" in entry.name or entry.name in {"kafka/broker.log", "kafka/server.properties"}
     return None if is_local else entry
 

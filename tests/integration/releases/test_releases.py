@@ -1,4 +1,4 @@
-"""Tables of each release open with the code of today: read, proven, continued, and rewound to a savepoint."""
+"""Tables of each release open with the current code: read, proven, continued, and rewound to a savepoint."""
 
 from __future__ import annotations
 
