@@ -54,7 +54,7 @@ NEW_CURSOR = RestartCursor()
 
 
 class Installed:
-    """A stream with a table of its own, on an instance of its own."""
+    """A stream with a separate table on a separate Dagster instance."""
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
         self.stream, self.settings, self.instance = stream, settings, instance
@@ -102,7 +102,7 @@ class Installed:
 
     @retry(retry=retry_if_result(lambda view: view.unavailable), wait=wait_fixed(0.1), stop=stop_after_delay(15))
     def _view(self, topic: str) -> ClusterView:
-        """Offsets of all partitions: those of a new topic may have no leader yet."""
+        """Return the offsets of all partitions; new partitions may have no leader yet."""
         return self.admin.view([topic])
 
     def _stamp(self, number: int) -> LedgerStamp:
@@ -117,7 +117,7 @@ class Installed:
         return StreamHandle(self.stream, self.settings)
 
     def look(self, cursor: RestartCursor = NEW_CURSOR) -> Observed:
-        """A look of the sensor, whose events the daemon hands to the instance."""
+        """Observe the assets like a tick of the sensor, and report the events to the instance."""
         seen = observe_assets(self.handle, self.instance, cursor)
         for request in seen.partitions:
             self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
@@ -126,7 +126,7 @@ class Installed:
         return seen
 
     def ledger(self, lag_messages: int) -> AssetMaterialization | AssetObservation | None:
-        """What a look at the ledger gives the instance."""
+        """Observe the ledger, report the events to the instance, and return the last event."""
         events = observe_ledger(self.handle, self.instance, lag_messages=lag_messages)
         for event in events:
             self.instance.report_runless_asset_event(event)
@@ -138,14 +138,14 @@ def told(event: AssetObservation | AssetMaterialization) -> dict[str, Any]:
 
 
 def table_of(event: AssetObservation | AssetMaterialization) -> list[dict[str, Any]]:
-    """The table of all topics that an event holds."""
+    """Return an event's table of all topics."""
     shown = event.metadata["all_topics"]
     assert isinstance(shown, TableMetadataValue)
     return [dict(record.data) for record in shown.records]
 
 
 def of_all(seen: Observed) -> AssetObservation | AssetMaterialization:
-    """The event of all topics: the last of them, which Dagster shows with the asset."""
+    """Return the last event of all topics, which Dagster shows with the asset."""
     return [event for event in seen.events if event.asset_key == names.make_topics_key(order_books)][-1]
 
 
@@ -275,7 +275,7 @@ def test_the_ledger_is_materialized_by_a_new_batch_or_while_nothing_waits(
     assert (figures["lag_messages"], figures["batches"], figures["partitions"], figures["epoch"]) == (5, 1, 3, 1)
     assert figures["path"].endswith("order_books/ledger")
     assert 0 <= figures["newest_batch_age_seconds"] < 3600
-    assert isinstance(installed.ledger(lag_messages=5), AssetObservation)  # it stands still
+    assert isinstance(installed.ledger(lag_messages=5), AssetObservation)  # no new batch
     assert isinstance(installed.ledger(lag_messages=0), AssetMaterialization)
 
 

@@ -1,4 +1,4 @@
-"""Dagster on Postgres, as an installation of several machines has it: a stream goes on while the server is away.
+"""Dagster on Postgres, as in an installation of several machines: a stream continues while the server is away.
 
 The tests share one table and one Kafka, in this order.
 """

@@ -32,7 +32,7 @@ def read(installation: Installation) -> Installation:
 
 
 def runs_of(installation: Installation, home: str) -> list[DagsterRun]:
-    """The runs that a Dagster home knows, the newest first."""
+    """Return the runs that a Dagster home knows, newest first."""
     with DagsterInstance.from_config(str(installation.folder / home / "dagster")) as instance:
         return list(instance.get_runs())
 
@@ -53,7 +53,7 @@ def test_a_run_of_what_is_there_commits_it_all_and_tells_dagster(read: Installat
 
 
 def test_materialize_reads_what_is_there_runs_the_checks_and_ends(read: Installation) -> None:
-    """As the button on the page of the asset does: without configuration, and with the checks."""
+    """The button on the asset's page does the same: without configuration, and with the checks."""
     read.produce("clicked", 0, 100)
     desired = read.head().desired
     run = read.start("asset", "materialize", "--select", "order_books/table")
@@ -67,7 +67,7 @@ def test_materialize_reads_what_is_there_runs_the_checks_and_ends(read: Installa
 
 @pytest.fixture
 def never_ending(read: Installation) -> Iterator[Installation]:
-    """A never-ending run writes."""
+    """An installation with a writing never-ending run."""
     epoch = read.epoch() + 1
     run = read.materialize(available_now=False)
     wait_until(lambda: read.writes(epoch) or run.process.poll() is not None, "the first run writes")
@@ -89,7 +89,7 @@ def test_a_second_run_of_another_home_takes_over_and_a_signal_ends_it_without_a_
     assert runs_of(never_ending, "home")[0].tags[OUTCOME_TAG] == "handed over"
     wait_until(lambda: never_ending.writes(epoch + 1), "the second run writes")
 
-    # A run that would end by itself leaves the table to it, succeeds, and says how to hand over.
+    # A bounded run leaves the table to the second run, succeeds, and states how to hand over.
     third = never_ending.materialize(available_now=True, home="third")
     assert third.wait() == 0, third.said()
     assert "launch the job order_books_stream" in third.said()

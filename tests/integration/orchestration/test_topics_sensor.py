@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A stream with its sensor, on an instance of its own."""
+    """A stream with its sensor, on a separate instance."""
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance, *others: AnyStream) -> None:
         self.stream, self.settings, self.instance = stream, settings, instance
@@ -57,13 +57,13 @@ class Watched:
         )
 
     def tick(self, cursor: str | None = None) -> SensorExecutionData:
-        """One look, as the daemon takes it."""
+        """Evaluate one tick, as the daemon does."""
         repository = self.definitions.get_repository_def()
         context = build_sensor_context(instance=self.instance, cursor=cursor, repository_def=repository)
         return self.sensor.evaluate_tick(context)
 
     def claim(self, desired: Desired | None = None, stream: AnyStream | None = None) -> OutputLog:
-        """Make the tables and claim them, as a first run does; a bounded one, unless said otherwise."""
+        """Make the tables and claim them, like a first run; the run is bounded by default."""
         cluster = ClusterAdmin(make_admin_client(self.settings.kafka), 15.0).cluster_id()
         folders = StreamFolders((stream or self.stream).name, self.settings.table_root)
         output = open_tables(folders, make_table_schema(self.stream.types.row), cluster)
@@ -73,7 +73,7 @@ class Watched:
 
 @pytest.fixture
 def watched(broker: Broker, topic_family: str, tmp_path: Path) -> Iterator[Watched]:
-    """A stream that reads the topics of this test alone."""
+    """A stream that reads only the topics of this test."""
     stream = dataclasses.replace(order_books, topics=Topics(pattern=rf"{topic_family}\..+"))
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:

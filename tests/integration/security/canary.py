@@ -1,4 +1,4 @@
-"""Looks for secrets in every place where one could have been left."""
+"""Search for secrets in files and command lines."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CHUNK_BYTES = 1 << 20
 
 
 def forms(secret: str) -> tuple[bytes, ...]:
-    """The secret as it may lie in a file: as text, wide, in hexadecimal, in base64 at any place of a longer text."""
+    """Return a secret's forms in files: text, UTF-16, hexadecimal, and base64 at any position in a longer text."""
     plain = secret.encode()
     shifted = [base64.b64encode(b"\0" * shift + plain) for shift in range(3)]
-    # The first and last digits of base64 depend on what stands beside.
+    # The first and last digits of base64 depend on the neighbouring bytes.
     inner = [digits[4 if shift else 0 : -4] for shift, digits in enumerate(shifted)]
     return (plain, secret.encode("utf-16-le"), plain.hex().encode(), *inner)
 
 
 def holds(content: bytes, secrets: Iterable[str]) -> bool:
-    """Whether any form of any secret stands in these bytes."""
+    """Return whether the bytes contain any form of any secret."""
     return any(form in content for secret in secrets for form in forms(secret))
 
 
 def files_with(folders: Iterable[Path], secrets: Iterable[str], but: Iterable[Path] = ()) -> list[Path]:
-    """Files below the folders that hold a secret, or are named after one."""
+    """Return files below the folders that contain a secret or are named after it."""
     wanted, known = tuple(secrets), set(but)
     return [
         path
@@ -39,7 +39,7 @@ def files_with(folders: Iterable[Path], secrets: Iterable[str], but: Iterable[Pa
 
 
 def command_lines() -> dict[int, bytes]:
-    """The command line of every process of this machine."""
+    """Return the command line of every process of this machine."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -68,5 +68,5 @@ def _file_holds(path: Path, secrets: tuple[str, ...]) -> bool:
                     return True
                 kept = chunk[-longest:]
     except OSError:
-        return False  # gone while we looked: temporary
+        return False  # deleted meanwhile: temporary
     return False

@@ -44,7 +44,7 @@ LISTENERS = {
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "TOKEN": "SASL_SSL",
 }
-"""ELSEWHERE holds a certificate of `localhost` alone, and sends its clients on to 127.0.0.1."""
+"""ELSEWHERE has a certificate for `localhost` only, and redirects its clients to 127.0.0.1."""
 
 _PLAIN = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{READER}="{PHRASE}";'
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -54,7 +54,7 @@ _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 
 @dataclass(frozen=True)
 class Secured:
-    """The broker and what a client needs.
+    """The broker and its clients' credentials.
 
     Attributes:
         broker: The broker; its plain listener lets anyone do anything.
@@ -71,30 +71,30 @@ class Secured:
         return str(self.folder / name)
 
     def create_user(self, user: str, phrase: str) -> None:
-        """Make a user who logs in by SCRAM, or give one another password."""
+        """Create a user who logs in by SCRAM, or change a user's password."""
         admin = self.admin()
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             wanted = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), phrase.encode())
             admin.alter_user_scram_credentials([wanted])[user].result(ANSWER_SECONDS)
 
     def write_key(self, name: str, phrase: str) -> None:
-        """The client's private key under another passphrase, as another file."""
+        """Write the client's private key with another passphrase to another file."""
         held = (self.folder / "client.key").read_bytes()
         (self.folder / name).write_bytes(_locked(held, KEY_PHRASE.encode(), phrase))
 
     def requests(self) -> str:
-        """Every request that the broker has answered and logged by now."""
+        """Return the broker's log of requests that it has answered by now."""
         return self.broker.log.read_text(errors="replace")
 
     def secret(self, name: str, value: str) -> str:
-        """A reference to a file that holds this secret."""
+        """Write a secret to a file and return a reference to the file."""
         path = self.folder / name
         path.touch(mode=0o600)
         path.write_text(value + "\n")
         return f"file:{path}"
 
     def sasl(self, mechanism: str = "PLAIN", user: str = READER, listener: str = "SASL_SSL") -> KafkaSettings:
-        """Settings of a user with a password, over TLS, as they should be."""
+        """Return correct settings of a user with a password, over TLS."""
         passphrase = ODD_PHRASE if user == ODD_READER else PHRASE
         return KafkaSettings(
             bootstrap_servers=self.broker.address(listener),
@@ -139,7 +139,7 @@ class Secured:
             },
             timeout_seconds=ANSWER_SECONDS,
         )
-        # The address of the real service is that of the client library.
+        # The client library has the address of the real service.
         here = {"sasl.oauthbearer.token.endpoint.url": self.tokens.url, "https.ca.location": self.file("ca.pem")}
         return settings.model_copy(update={"options": {**settings.options, **here}})
 
@@ -180,27 +180,27 @@ class Secured:
         return AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 2})
 
     def allow_only(self, user: str, topic: str, *operations: AclOperation) -> None:
-        """Let this user do this with a topic, and everybody else nothing."""
+        """Allow a user some operations on a topic, and other users none."""
         self._create_acls([_acl(topic, user, each, AclPermissionType.ALLOW) for each in operations])
 
     def allow_group(self, user: str, group: str) -> None:
-        """Let this user, and nobody else, read and set the offsets of a group."""
+        """Allow only this user to read and set the offsets of a group."""
         self._create_acls([_acl(group, user, AclOperation.READ, AclPermissionType.ALLOW, ResourceType.GROUP)])
 
     def forbid_the_cluster(self, user: str) -> None:
-        """Take from this user every right that is not about a topic or a group."""
+        """Deny this user every right that is not about a topic or a group."""
         every = _acl("kafka-cluster", user, AclOperation.ALL, AclPermissionType.DENY, ResourceType.BROKER)
         self._create_acls([every])
 
     @contextlib.contextmanager
     def seeing_nothing(self, user: str) -> Iterator[None]:
-        """Hide every topic from this user for the length of the block."""
+        """Hide every topic from this user during the block."""
         with self.denied(user, AclOperation.DESCRIBE):
             yield
 
     @contextlib.contextmanager
     def denied(self, user: str, operation: AclOperation, topic: str = "*") -> Iterator[None]:
-        """Forbid this user one operation for the length of the block."""
+        """Forbid this user one operation during the block."""
         acl = _acl(topic, user, operation, AclPermissionType.DENY)
         self._create_acls([acl])
         yield
@@ -231,10 +231,10 @@ def _filter_of(acl: AclBinding) -> AclBindingFilter:
 
 @contextlib.contextmanager
 def secured_kafka(folder: Path) -> Iterator[Secured]:
-    """Start it; ends with the block."""
+    """Start the secured Kafka and stop it after the block."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_identities(folder)
-    levels = {"kafka.request.logger": "DEBUG"}  # what clients ask, with the rack that they name
+    levels = {"kafka.request.logger": "DEBUG"}  # requests of clients with their rack
     settings = _broker_settings(folder)
     keys = f"file:{folder / KEYS}"
     java = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}",)
@@ -267,7 +267,7 @@ def _key(issued: trustme.LeafCert) -> bytes:
 
 
 def _locked(key_pem: bytes, old: bytes | None, phrase: str) -> bytes:
-    """A private key as PKCS 8, the one form that Java reads, under another passphrase."""
+    """Return a private key as PKCS 8, the only form that Java reads, with another passphrase."""
     key = pem.load_pem_private_key(key_pem, password=old)
     locked = pem.BestAvailableEncryption(phrase.encode()) if phrase else pem.NoEncryption()
     return key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, locked)

@@ -1,4 +1,4 @@
-"""A stream runs with secrets that stand nowhere else: they are searched for wherever a run leaves anything."""
+"""A stream runs with unique secrets, which are searched for in all traces of the run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Watched(Installation):
         return files_with([self.folder], CANARIES, but=[self.folder / "canary"])
 
     def command(self, *arguments: str) -> str:
-        """What a command of lockstep prints."""
+        """Return the output of a command of lockstep."""
         said = subprocess.run(
             [sys.executable, "-m", "lockstep.cli", *arguments],
             env=self.environment("home"),
@@ -100,7 +100,7 @@ class Watched(Installation):
 
 @pytest.fixture
 def watched(secured: Secured, tmp_path: Path) -> Iterator[Watched]:
-    """An installation of its own, with a user of its own."""
+    """A separate installation with a separate user."""
     secured.create_user(USER, IN_FILE)
     secured.write_key("canary.key", IN_VARIABLE)
     (tmp_path / "canary").write_text(IN_FILE + "\n")
@@ -130,7 +130,7 @@ def test_a_secret_stands_nowhere_but_where_it_was_put(watched: Watched) -> None:
     run.process.send_signal(signal.SIGINT)
     run.wait()
 
-    # The search saw what it claims to have searched.
+    # The search covered all expected places.
     assert {"environment", "api/v1/applications"} <= shown.keys()
     assert b"spark.eventLog.dir" in shown["environment"]
     assert len(run.family) >= 2, "a JVM and its Python workers"
@@ -162,7 +162,7 @@ def test_a_secret_stands_in_no_error_either(watched: Watched) -> None:
 
 
 def pages_of(watched: Watched) -> dict[str, bytes]:
-    """Every page of Spark's UI that tells how it was set up or what it does, by its path."""
+    """Return the pages of Spark's UI about its configuration and work, by path."""
     shown = {page: watched.page(f"{page}/") for page in PAGES}
     applications = watched.page("api/v1/applications")
     (application,) = json.loads(applications)
@@ -172,7 +172,7 @@ def pages_of(watched: Watched) -> dict[str, bytes]:
 
 
 def all_said(watched: Watched, run: Run) -> list[str]:
-    """Outputs that hold a canary."""
+    """Return outputs that contain a canary."""
     status = watched.command("status", "order_books")
     return [text for text in (run.said(), status) if holds(text.encode(), CANARIES)]
 

@@ -1,4 +1,4 @@
-"""Each way to secure a connection works against a real broker; each way to get it wrong is named, with the remedy."""
+"""Each way to secure a connection works against a real broker; each error in it is named with the remedy."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ WAYS: dict[str, Callable[[Secured], KafkaSettings]] = {
     "SCRAM without TLS": lambda kafka: without_tls(kafka.sasl("SCRAM-SHA-256", listener="SASL_PLAINTEXT")),
 }
 WAIT_SECONDS = 3.0
-"""How long a client waits whose trouble might pass; a right one has its answer in a tenth of that."""
+"""Wait for a client whose error may be temporary; a correct client has its answer in a tenth of it."""
 
 
 def changed(settings: KafkaSettings, server: str = "", **options: str | None) -> KafkaSettings:
-    """The settings with other options; None takes one away. They need not be such as the settings let through."""
+    """Return the settings with changed options, not validated; None removes an option."""
     wanted = {**settings.options, **{name.replace("_", "."): value for name, value in options.items()}}
     kept = {name: value for name, value in wanted.items() if value is not None}
     servers = server or settings.bootstrap_servers
@@ -209,7 +209,7 @@ def test_a_task_that_hears_nothing_says_why(secured: Secured) -> None:
 
 
 def changed_tokens(settings: KafkaSettings, **options: str) -> KafkaSettings:
-    """The settings with other options of the token: `client_id` is `sasl.oauthbearer.client.id`."""
+    """Return the settings with changed token options: `client_id` is `sasl.oauthbearer.client.id`."""
     named = {f"sasl.oauthbearer.{name.replace('_', '.')}": value for name, value in options.items()}
     return settings.model_copy(update={"options": {**settings.options, **named}})
 
@@ -245,7 +245,7 @@ def test_a_token_that_is_not_issued_or_not_accepted_is_named(
 
 
 def test_a_redirect_to_another_issuer_is_not_followed(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other issuer would be given the secret of the client, and is not in the list of hosts."""
+    """The other issuer would receive the client's secret, and is not in the list of hosts."""
     monkeypatch.setattr(secured.tokens, "redirect", f"{secured.tokens.url}/of-another-host")
     before = secured.tokens.issued
     refusal(secured.oidc().model_copy(update={"timeout_seconds": WAIT_SECONDS}))
@@ -255,7 +255,7 @@ def test_a_redirect_to_another_issuer_is_not_followed(secured: Secured, monkeypa
 def test_a_reader_continues_over_the_ends_of_its_tokens(
     secured: Secured, topic_family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer of a task and a client of the driver, for three lives of a token, with an issuer that is away once."""
+    """A task's consumer and the driver's client continue over three token lifetimes and one outage of the issuer."""
     made(secured, topic_family)
     wait_until(lambda: topic_family in ask(secured.oidc()), "the topic in the list", ANSWER_SECONDS)
     producer = Producer({"bootstrap.servers": secured.broker.bootstrap_servers})
@@ -279,7 +279,7 @@ def test_a_reader_continues_over_the_ends_of_its_tokens(
     monkeypatch.setattr(secured.tokens, "refusal", 0)  # restored at the end
     outage = [Timer(8, setattr, (secured.tokens, "refusal", 503)), Timer(9, setattr, (secured.tokens, "refusal", 0))]
     for change in outage:
-        change.start()  # on threads of their own: a client may wait for a token
+        change.start()  # on separate threads: a client may wait for a token
     end = time.monotonic() + 15
     while time.monotonic() < end:
         wait_until(can_read, "an answer", ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""What the documents say can be typed in: settings load, the producer produces, the doctor's looks are explained."""
+"""Examples of the documents work: settings load, the producer produces, and the doctor's checks are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No process of lockstep listens where another machine reaches it, with the settings that users get.
+"""With users' default settings, no process of lockstep listens on an address that other machines reach.
 
 A live platform, a game day and a load test: `features/localdev/test_live.py` and `features/rehearsal`; the ports
 of the compose file: `house/deploy/test_compose.py`.
@@ -43,7 +43,7 @@ SUBMISSION_PORT = 6066
     [
         (socket.AF_INET, "127.0.0.1", False),
         (socket.AF_INET, "127.9.8.7", False),
-        (socket.AF_INET, "0.0.0.0", True),  # noqa: S104  # what the search is for
+        (socket.AF_INET, "0.0.0.0", True),  # noqa: S104  # the address to find
         (socket.AF_INET6, "::1", False),
         (socket.AF_INET6, "::ffff:127.0.0.1", False),
         (socket.AF_INET6, "::", True),
@@ -64,7 +64,7 @@ def test_the_search_finds_each_kind_of_listener(
 
 
 def list_family_listeners() -> set[Listener]:
-    """The listeners of this process and of all that it started."""
+    """Return the listeners of this process and of its descendants."""
     return list_listeners([os.getpid(), *list_descendants(os.getpid())])
 
 
@@ -79,7 +79,7 @@ def test_spark_and_the_local_kafka_listen_on_loopback_only(shared_spark: SparkSe
 
 @pytest.mark.slow
 def test_another_process_of_the_machine_is_no_client_of_sparks_ports(shared_spark: SparkSession) -> None:
-    """Without authentication it is told that this master has no such endpoint: its objects were read."""
+    """Without authentication, Spark would read the process's objects and report a missing endpoint."""
     port = shared_spark.sparkContext.getConf().get("spark.driver.port")
     backend = ["-cp", f"{fetch_ivy_jar().parent}/*", "org.apache.spark.executor.CoarseGrainedExecutorBackend"]
     driver = ["--driver-url", f"spark://CoarseGrainedScheduler@127.0.0.1:{port}", "--app-id", "app"]
@@ -117,7 +117,7 @@ def test_the_pages_of_spark_that_a_setting_asks_for_are_on_loopback_and_cancel_n
             reachable = find_reachable(list_listeners([driver.pid, *list_descendants(driver.pid)]))
             for link in ("jobs/job/kill/?id=0", "stages/stage/kill/?id=0"):
                 with urlopen(f"http://127.0.0.1:{port}/{link}", timeout=60) as answer:
-                    assert answer.status == HTTPStatus.OK  # the list of jobs, to which a kill link leads back
+                    assert answer.status == HTTPStatus.OK  # the list of jobs, to which a kill link redirects
             collected = driver.stdout.readline()
         finally:
             driver.kill()

@@ -1,4 +1,4 @@
-"""A whole stream over a secured cluster: producing, discovery, audit, tasks; and which brokers it prefers."""
+"""A whole stream over a secured cluster: producing, discovery, audit, tasks, and the preferred brokers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
 LOGGED_SECONDS_MAX = 30.0
 LEAST, MOMENT, NOVEL = "least-rights", "rights-for-a-moment", "rights-to-some"
 REFUSED = 4
-"""Reads that are refused before the right is given back: one more than were tried within a second."""
+"""Refused reads before the right is restored: more than the tries within a second."""
 PATIENCE_SECONDS = {True: 60.0, False: 1.0}
 
 
@@ -94,7 +94,7 @@ def test_a_stream_needs_no_other_rights_than_the_document_says(
 def test_a_topic_that_may_not_be_read_for_a_moment_is_read_soon_again_and_no_run_waits_for_ever(
     secured: Secured, topic_family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, given_back: bool
 ) -> None:
-    """After three refusals within a second the topic was left alone for five minutes, and nothing was logged."""
+    """Three refusals within a second must not exclude the topic for five minutes without a log."""
     topic, values = f"{topic_family}.a", session(5)
     produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
     secured.create_user(MOMENT, PHRASE)
@@ -129,7 +129,7 @@ def test_a_topic_that_may_not_be_read_for_a_moment_is_read_soon_again_and_no_run
 def test_a_new_topic_that_may_not_be_read_is_named_and_holds_up_no_other(
     secured: Secured, topic_family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run took up no new topic at all then, and nothing was logged."""
+    """Otherwise the run would add no new topic at all, without a log."""
     names, values, seen = [f"{topic_family}.{name}" for name in "abc"], session(5), (AclOperation.DESCRIBE_CONFIGS,)
     first, unreadable, other = names
     secured.create_user(NOVEL, PHRASE)

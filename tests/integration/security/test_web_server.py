@@ -1,4 +1,4 @@
-"""Dagster's web server with real requests: what pages of other sites make a browser send changes nothing."""
+"""Dagster's web server with real requests: requests from pages of other sites change nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(600)
 DECLARED = "https://console.example"
 ANSWER_SECONDS = 60
 SAMPLE = 400
-"""Requests of the whole list that are sent: some two milliseconds each."""
+"""Number of requests sent from the whole list, about two milliseconds each."""
 ATTACKER = "http://attacker.example"
 
 
@@ -62,7 +62,7 @@ class WebServer:
         return f"http://127.0.0.1:{self.port}"
 
     def ask(self, method: str, path: str, host: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
-        """Send a request as it is; status and content of the answer."""
+        """Send a request unchanged and return status and content of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -82,19 +82,19 @@ class WebServer:
         return self.ask(method, path, host or f"127.0.0.1:{self.port}", headers, body.encode())
 
     def list_forged(self) -> list[AssetKey]:
-        """Assets that somebody reported."""
+        """Return the forged asset if a request has reported it."""
         with DagsterInstance.from_config(str(self.home)) as instance:
             return [key for key in instance.all_asset_keys() if key == AssetKey("forged")]
 
 
 def make_deletion(run: str) -> str:
-    """A mutation that deletes a run."""
+    """Return a mutation that deletes a run."""
     return f'mutation {{ deletePipelineRun(runId: "{run}") {{ __typename }} }}'
 
 
 @contextmanager
 def serve(folder: Path, *arguments: str) -> Iterator[WebServer]:
-    """Dagster's web server with a home of its own and no code location."""
+    """Start Dagster's web server with a separate home and without code locations."""
     home = folder / "dagster"
     home.mkdir(parents=True)
     (home / "dagster.yaml").write_text((ROOT / "deploy" / "dagster.yaml").read_text())
@@ -122,7 +122,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
 
 
 def list_foreign(server: WebServer) -> list[BrowserRequest]:
-    """A part of all requests of pages of other sites that are no links to follow, the same in each run."""
+    """Return a reproducible sample of the requests of other sites' pages, without followed links."""
     pages = (
         "https://attacker.example",
         f"http://127.0.0.1:{server.port + 1}",
@@ -137,7 +137,7 @@ def list_foreign(server: WebServer) -> list[BrowserRequest]:
 
 
 def send(server: WebServer, request: BrowserRequest) -> bytes:
-    """Send what a browser sends, with a mutation or a report in address and body; the content of the answer."""
+    """Send a browser's request with a mutation or report in address and body; return the answer's content."""
     mutation = make_deletion("0" * 32)
     path = f"{request.path}?query={quote(mutation)}&check_name=forged&passed=true"
     body = json.dumps({"query": mutation}) if request.method == "POST" else ""
@@ -145,7 +145,7 @@ def send(server: WebServer, request: BrowserRequest) -> bytes:
 
 
 def find_executed(server: WebServer) -> list[BrowserRequest]:
-    """The foreign requests whose mutation Dagster executed."""
+    """Return the foreign requests whose mutation Dagster executed."""
     return [request for request in list_foreign(server) if b'"deletePipelineRun"' in send(server, request)]
 
 
@@ -156,7 +156,7 @@ def test_no_request_of_another_site_is_executed(guarded: WebServer) -> None:
 
 @pytest.mark.slow
 def test_the_same_requests_are_executed_by_dagster_itself(tmp_path: Path) -> None:
-    """The guard is needed, and the attacks are none only on paper."""
+    """The guard is necessary, as Dagster alone executes the attacks."""
     with serve(tmp_path, "dagster_webserver") as server:
         kinds = {request.kind for request in find_executed(server)}
         forged = server.list_forged()

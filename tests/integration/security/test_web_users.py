@@ -1,4 +1,4 @@
-"""Dagster's own web server behind a proxy's header: who launched a run, and who terminated it, stands in its tags."""
+"""Dagster's web server behind a proxy's header: a run's tags name the users who launched and terminated it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ANSWER_SECONDS = 120
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
-    """The port of a web server, and its Dagster home; runs wait in the queue, as no daemon takes them."""
+    """The port of a web server and its Dagster home; without a daemon, runs wait in the queue."""
     folder = tmp_path_factory.mktemp("users")
     home, (port,) = folder / "dagster", find_free_ports(1)
     home.mkdir()
@@ -71,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path
 
 
 def ask(port: int, query: str, variables: dict[str, object], user: str | None) -> Any:
-    """The data of an answer to a request of a user; of one without a proxy for None."""
+    """Send a request of a user, or without a proxy's header for None; return the answer's data."""
     headers = {"Content-Type": "application/json", **({} if user is None else {HEADER: user})}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
     try:

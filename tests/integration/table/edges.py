@@ -1,4 +1,4 @@
-"""Rows at the edges of every type, where a statistic that is a little off loses rows."""
+"""Rows at the limits of every type, for which slightly wrong statistics lose rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows become Arrow with their proof, come back equal through Delta, and are refused where they do not fit."""
+"""Rows become Arrow with their proof, are read back equal through Delta, and are refused if they do not fit."""
 
 from __future__ import annotations
 
@@ -272,11 +272,11 @@ def test_a_refusal_survives_pickling() -> None:
 
 
 class Whole(int):
-    """An integer of a class of its own, as numeric libraries have them."""
+    """An integer subclass, as in numeric libraries."""
 
 
 class Moment(datetime):
-    """A datetime of a class of its own."""
+    """A datetime subclass."""
 
 
 def test_values_that_need_a_closer_look_are_written_when_they_fit() -> None:

@@ -1,4 +1,4 @@
-"""Statistics are exact, rounded outwards or left out, so that no reader skips a row that it was asked for."""
+"""Statistics are exact, rounded outwards or left out, so that no reader skips a requested row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def distinct(path: str) -> list[Any]:
 
 
 def matching(path: str, compare: Callable[[Any, Any], bool], wanted: Any, *, nan_is_highest: bool) -> list[int]:
-    """Plain Python's answer; Spark takes NaN for equal to itself and above all else."""
+    """Return plain Python's result; for Spark, NaN equals itself and exceeds all other values."""
 
     def rank(value: Any) -> Any:
         if not (nan_is_highest and isinstance(value, float)):
@@ -68,8 +68,8 @@ def read_by_spark(table: RowTable, spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("path", keep_usual(("value", "at", "text"), COMPARED))
 def test_spark_finds_every_row_by_every_edge(read_by_spark: DataFrame, path: str) -> None:
-    # Equality with every value shows that each lies within its file's bounds, so the first value
-    # is enough for the other signs; NaN takes them all.
+    # Equality with every value shows that each is within its file's bounds, so the first value
+    # is enough for the other signs; NaN is compared by all signs.
     filters = {
         f"{path} {sign} {sql(wanted)}": matching(path, compare, wanted, nan_is_highest=True)
         for i, wanted in enumerate(distinct(path))
@@ -88,7 +88,7 @@ def test_spark_finds_nulls_and_what_is_not_null(read_by_spark: DataFrame) -> Non
 
 
 def found_by_spark(frame: DataFrame, filters: Iterable[str]) -> dict[str, list[int]]:
-    """The ids that each filter finds. Each branch of the union plans for itself which files to skip."""
+    """Return the ids that each filter finds. Each branch of the union plans its file skipping separately."""
     branches = [frame.where(wanted).selectExpr("id", f"{i} as branch") for i, wanted in enumerate(filters)]
     found = functools.reduce(lambda one, other: one.unionAll(other), branches).collect()
     return {wanted: sorted(row.id for row in found if row.branch == i) for i, wanted in enumerate(filters)}
@@ -112,7 +112,7 @@ def test_deltalake_finds_every_row_by_every_edge(table: RowTable, path: str) -> 
             literal = pa.scalar(wanted, pa.decimal128(38, 10)) if isinstance(wanted, Decimal) else wanted
             found = ids(dataset, compare(field, literal))
             expected = matching(path, compare, wanted, nan_is_highest=False)
-            unsure = IN_FILES_WITH_NAN if path == "value" else set()  # the one reader that NaN misleads
+            unsure = IN_FILES_WITH_NAN if path == "value" else set()  # NaN misleads this reader only
             assert set(expected) - unsure == set(found) - unsure, f"{path} {sign} {wanted!r}"
 
 
