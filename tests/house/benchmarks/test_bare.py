@@ -1,4 +1,4 @@
-"""The bare loop gives the rows of the plain fold: its speed is no shortcut."""
+"""The bare loop writes the rows of the plain fold, so its speed is not a shortcut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files of the compaction benchmark are what the engine writes, over laps of the recordings."""
+"""Small files of the compaction benchmark equal the engine's files, over laps of the recordings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROWS = 706_795
-"""Of all three books, by the plain fold (tests/streams/order_books)."""
+"""Rows of all three books, by the plain fold (tests/streams/order_books)."""
 
 
 def test_each_update_of_a_sensor_is_a_row_in_files_of_fifty_kilobytes(tmp_path: Path) -> None:
     stream = sensors(r"sensors\..+")
     files = list(fold_batches(stream, make_sensor_batches(4, 1_000), tmp_path, hour=HOUR))
-    assert [file.rows for file in files] == [800, 1_000, 1_000, 1_000]  # each of 200 sessions begins with a snapshot
+    assert [file.rows for file in files] == [800, 1_000, 1_000, 1_000]  # each of 200 sessions starts with a snapshot
     assert all(30_000 < file.size < 90_000 for file in files[1:])
 
 

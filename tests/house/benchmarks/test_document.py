@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the page of all figures are those of the kept results."""
+"""docs/benchmarks.md and the page of all figures match the stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of growth is continued where an earlier run ended."""
+"""The measurement of growth continues at the end of an earlier run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of many streams in one process: goals count for the settings for which they were promised."""
+"""Figures of many streams in one process: goals apply only to the settings for which they were promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live benchmarks, tiny: every part runs, every message is accounted for. What time it takes is no matter here."""
+"""The live benchmarks in small: every part runs, every message is accounted for, and times are not judged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUIET = Console(quiet=True)
 
 
 def kept(record: Record, folder: Path) -> dict[str, float]:
-    """Save, load and draw a record; its figures by name."""
+    """Save, load and draw a record; return its figures by name."""
     assert msgspec.json.encode(load(save(record, folder))) == msgspec.json.encode(record)
     assert draw(record, folder).stat().st_size < 100_000
     return {figure.name: figure.value for figure in record.figures}

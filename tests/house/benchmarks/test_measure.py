@@ -1,4 +1,4 @@
-"""What a command used is counted whole, whoever of its descendants used it."""
+"""The usage of a command includes the usage of all its descendants."""
 
 import os
 import sys
@@ -78,18 +78,18 @@ def measured(script: str) -> Usage:
 def test_the_cpu_time_of_every_descendant_is_counted_once(script: str) -> None:
     start_up = measured("").cpu_seconds
     found = measured(script).cpu_seconds
-    # The script burns until its own clock says 1 s: less would be lost, 2 s would be counted twice.
+    # The script burns until its clock shows 1 s: less would be lost, 2 s would be counted twice.
     assert 1.0 <= found < 1.9 + start_up
 
 
 def test_the_cpu_time_of_children_that_nobody_waits_for_is_counted_to_a_quarter_second() -> None:
-    """Spark's daemon of Python workers ignores their ends; the kernel then adds their time to nobody's."""
+    """Spark's daemon of Python workers ignores their ends; the kernel then adds their time to no process."""
     start_up = measured("").cpu_seconds
     assert 0.5 <= measured(IGNORED).cpu_seconds < 1.9 + start_up
 
 
 def test_the_cpu_time_of_a_child_whose_ignoring_parent_ends_first_is_counted_once() -> None:
-    """Spark's daemon does as well, with the JVM: its workers are adopted, and counted when they are waited for."""
+    """Spark's daemon also ends first, with the JVM: its workers are adopted, and counted when they are waited for."""
     start_up = measured("").cpu_seconds
     with pytest.raises(CommandFailedError) as raised:
         measured(IGNORED_AND_LEFT)

@@ -1,4 +1,4 @@
-"""What is computed from the pairs of slices, and how the work is split between the sides."""
+"""Figures of the pairs of slices, and the split of the work between the sides."""
 
 from __future__ import annotations
 

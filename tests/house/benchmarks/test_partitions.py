@@ -1,4 +1,4 @@
-"""The driver over a simulated cluster: the costs of a partition, from busy batches and from quiet ones."""
+"""The driver over a simulated cluster: the costs of a partition, from busy and quiet batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is computed from the runs of the peers: ratios, verdicts, rows of a topic; slow: the rows of those in Python.
+"""Figures of the runs of the peers: ratios, verdicts, rows of a topic; slow tests: the rows of peers in Python.
 
-Those in Java are not built here, as that needs Maven: only the benchmark proves their rows.
+Peers in Java are not built here, as that needs Maven: only the benchmark proves their rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The benchmark of checks, tiny: both suites pass the same sound table, and increments are measured."""
+"""The benchmark of checks in small: both suites pass the same sound table, and increments are measured."""
 
 from __future__ import annotations
 

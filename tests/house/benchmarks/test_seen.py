@@ -1,4 +1,4 @@
-"""Delays are those of each message to the version that shows it; CPU time is that of the whole tree."""
+"""A delay is from a message to the version that shows it; CPU time covers the whole process tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TREE = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}]
 
 
 def add(table: Path, version: int, offsets: list[int], *, data_change: bool = True) -> None:
-    """A version that adds one file with rows of the topic `t`."""
+    """Write a version that adds one file with rows of the topic `t`."""
     name = f"{version} part.parquet"
     pq.write_table(pa.table({"_topic": ["t"] * len(offsets), "_offset": offsets}), table / name)
     entry = {"add": {"path": quote(name), "dataChange": data_change}}

@@ -1,4 +1,4 @@
-"""The share of the checks: of the same rows, folded in turns."""
+"""The checks' share of the time, for the same rows folded in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of the rows: the same for any order and any files, another for any other value."""
+"""The proof of the rows: independent of order and files, different for any changed value."""
 
 from collections.abc import Sequence
 from pathlib import Path

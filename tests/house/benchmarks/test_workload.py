@@ -1,4 +1,4 @@
-"""The workload is the same bytes for ever, and says what the benchmark's description says."""
+"""The workload's bytes never change, and match the benchmark's description."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""docker-compose.yml and what it mounts: read by a real compose client, and by Dagster where it is Dagster's."""
+"""docker-compose.yml and its mounted files, read by a real compose client and, for its configuration, by Dagster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own, for one call
+import yaml  # type: ignore[import-untyped]  # its stubs need a separate package, for one call
 from dagster._core.instance.ref import InstanceRef
 from sqlalchemy import make_url
 
@@ -29,7 +29,7 @@ SECONDS = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def client() -> list[str]:
-    """The compose client of this machine; without one there is nothing to check with."""
+    """Return the compose client of this machine; skip the test without a client."""
     if shutil.which("docker") is not None:
         new = ["docker", "compose"]
         if subprocess.run([*new, "version"], capture_output=True, check=False).returncode == 0:
@@ -40,7 +40,7 @@ def client() -> list[str]:
 
 
 def resolved(environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What the client makes of the file, with these variables and none of this machine's own .env."""
+    """Return the client's configuration of the file, with these variables and without this machine's .env."""
     (folder / "env").touch()
     clean = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [*client(), "--file", str(ROOT / "docker-compose.yml"), "--env-file", str(folder / "env"), "config"]
@@ -93,7 +93,7 @@ def test_only_the_proxy_is_reached_from_outside_and_only_on_loopback(compose: di
 
 
 def read_services() -> dict[str, Any]:
-    """The services as the file has them, where no client is needed to read them."""
+    """Return the file's services, read without a compose client."""
     services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     return services
 

@@ -18,7 +18,7 @@ from tests.house.rules.test_imports import LIBRARY, ROOT, imports_of, module_of
 
 FEATURES = {feature.name: feature for feature in list_features()}
 TODAY = INSTALLED[datetime.now(UTC).toordinal() % len(INSTALLED)]
-"""The feature whose removal the usual tier tries, without running the tests that are left; the slow tier runs all."""
+"""The feature that the usual tier removes without running the remaining tests; the slow tier runs them for all."""
 CORE_TESTS = ("integrity", "table", "folds", "settings")
 WHOLE_SECONDS = 1_200
 """These tests take 120 s of CPU time, and each worker of the suite has less than half a core."""
@@ -27,7 +27,7 @@ from hypothesis import settings
 
 settings.register_profile("few", deadline=None, derandomize=True, max_examples=3)
 """
-"""The tests must import and run without the feature; the suite itself tries their many examples."""
+"""The tests must import and run without the feature; the suite itself runs their many examples."""
 COPIED = (
     *("assets", "benchmarks", "definitions.py", "docs", "jobs", "native", "platform", "pyproject.toml", "sensors"),
     *("tests", "tools", "workspace.yaml", "README.md"),
@@ -48,13 +48,13 @@ WIRING = {
 
 @cache
 def find_owner(module: str) -> str:
-    """The feature to which a module belongs; empty for the core."""
+    """Return the feature of a module; empty for the core."""
     parts = module.split(".")
     return parts[2] if parts[:2] == ["lockstep", "features"] and len(parts) > 2 else ""  # its place
 
 
 def list_needs(name: str) -> set[str]:
-    """A feature and all that it needs."""
+    """Return a feature with all features that it needs."""
     needs = {name}
     for other in FEATURES[name].needs:
         needs |= list_needs(other)
@@ -62,7 +62,7 @@ def list_needs(name: str) -> set[str]:
 
 
 def list_dependents(name: str) -> set[str]:
-    """A feature and all that need it."""
+    """Return a feature with all features that need it."""
     return {other for other in INSTALLED if name in list_needs(other)}
 
 
@@ -94,7 +94,7 @@ def test_no_feature_is_named_outside_of_its_folder_by_text() -> None:
 
 @pytest.mark.timeout(WHOLE_SECONDS)
 def test_without_the_feature_of_today_the_rest_works(tmp_path: Path) -> None:
-    """The name of the test leaves it out: workers collect on both sides of midnight."""
+    """The test's name omits the feature, as workers may collect before and after midnight."""
     check_without(TODAY, tmp_path, "--collect-only")
 
 
@@ -137,7 +137,7 @@ def check_without(name: str, folder: Path, *options: str) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file or folder without what Python and Rust make."""
+    """Copy a file or folder without artifacts of Python and Rust."""
     if source.is_file():
         shutil.copy(source, target)
     else:
@@ -157,7 +157,7 @@ def remove(name: str, root: Path) -> None:
 
 
 def remove_tests(gone: set[str], root: Path) -> None:
-    """Remove the tests that import features, also by way of other modules of the tests."""
+    """Remove the tests that import features, directly or through other modules of the tests."""
     texts = {path: path.read_text() for path in (root / "tests").rglob("*.py")}
     wanted = "|".join(gone)
     patterns = [rf"lockstep\.features(?: import .*\b|\.)(?:{wanted})\b"]
@@ -171,13 +171,13 @@ def remove_tests(gone: set[str], root: Path) -> None:
 
 
 def find_imports_of(path: Path) -> str:
-    """The pattern of an import of a module of the tests."""
+    """Return the pattern of an import of a module of the tests."""
     package = re.escape(".".join(path.parent.parts))
     return rf"from {package}(?:\.{path.stem}\b| import [^\n]*\b{path.stem}\b)"
 
 
 def unwire(path: Path, names: tuple[str, ...]) -> None:
-    """Take names out of definitions.py: their imports, and the lines or entries that use them."""
+    """Remove names from definitions.py: their imports, and the lines or entries that use them."""
     for name in names:
         edit(path, rf"from [\w.]+ import [^\n]*\b{name}\b[^\n]*\n", "")
         edit(path, rf"\n[^\n]*\b{name}\(STREAMS[^\n]*", "")

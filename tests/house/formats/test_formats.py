@@ -106,7 +106,7 @@ def fill(kind: Any, depth: int = 0) -> object:
 
 
 def _fill_array(origin: Any, arguments: tuple[Any, ...], depth: int) -> object:
-    """Fill one element of a list; every element of a tuple with a fixed number of them."""
+    """Fill one element of a list, or every element of a tuple of fixed length."""
     if origin is list or arguments[-1] is Ellipsis:
         return origin([fill(arguments[0], depth)] if depth < DEPTH_MAX else [])
     return tuple(fill(each, depth) for each in arguments)

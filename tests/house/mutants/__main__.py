@@ -1,4 +1,4 @@
-"""Takes out a rule of the library at a time and sees its tests fail: `python -m tests.house.mutants --help`."""
+"""Remove one rule of the library at a time and check that tests fail: `python -m tests.house.mutants --help`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Workers = Annotated[int, typer.Option(help="How many run at the same time.", min
 
 
 def main(only: Only = "", workers: Workers = CORES) -> None:
-    """Run each mutant against its near tests. Ends with 1 where one survives that is not called equivalent."""
+    """Run each mutant against its near tests. Exit with 1 if a mutant survives that is not called equivalent."""
     chosen = [each for each in MUTANTS if only in each.name]
     if not chosen:
         raise typer.BadParameter(f"no mutant's name contains {only!r}")

@@ -1,4 +1,4 @@
-"""A mutant: the library with one rule taken out, and the tests that must notice it."""
+"""A mutant: the library with one rule removed, and the tests that must notice it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Mutant:
     """One change of one file.
 
     Attributes:
-        name: The rule that it takes out.
+        name: The removed rule.
         file: The file, relative to the repository.
         piece: A piece of its source, which occurs exactly once.
         replacement: The source that replaces the piece.
-        tests: Node ids of the tests of which at least one must fail, relative to the repository.
+        tests: Node ids of tests, relative to the repository; at least one of the tests must fail.
         equivalent: Why no test can notice it; empty for a mutant that must be killed.
     """
 
@@ -31,7 +31,7 @@ class Mutant:
     equivalent: str = ""
 
     def change(self, source: str) -> str:
-        """The mutated source of its file.
+        """Return the mutated source of its file.
 
         Raises:
             ValueError: The piece does not occur exactly once.
@@ -47,7 +47,7 @@ class Change:
     """A mutant without its file.
 
     Attributes:
-        rule: The rule that it takes out.
+        rule: The removed rule.
         piece: See `Mutant`.
         replacement: See `Mutant`.
         tests: Names of tests of the group's module, or paths below `tests`, separated by spaces.
@@ -62,7 +62,7 @@ class Change:
 
 
 def list_mutants(file: str, tests: str, *changes: Change) -> Iterator[Mutant]:
-    """The mutants of one file.
+    """Yield the mutants of one file.
 
     Args:
         file: The file, below `platform/lockstep`.
@@ -77,7 +77,7 @@ def list_mutants(file: str, tests: str, *changes: Change) -> Iterator[Mutant]:
 
 
 def find_test(root: Path, node: str) -> bool:
-    """Whether the function of a node id is defined in its module."""
+    """Return whether the function of a node id is defined in its module."""
     module, _, function = node.partition("::")
     path = root / module
     return path.is_file() and (not function or f"def {function}(" in path.read_text())

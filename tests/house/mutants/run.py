@@ -1,6 +1,6 @@
 """Runs mutants: each in a copy of the library, against its near tests and with a time limit.
 
-The copy is found before the library itself, by PYTHONPATH; the tests are those of the repository. First the near tests
+The copy is found before the library itself, by PYTHONPATH; the repository's tests are used. First the near tests
 of all mutants run against an unchanged copy: a test that fails there would kill any mutant.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.house.mutants.mutant import Mutant
 
 SECONDS_MAX = 600.0
-"""Of the near tests of one mutant: they take 2 to 20 s on a quiet machine, and several times that on a busy one."""
+"""Limit of a mutant's near tests: they take 2 to 20 s on a quiet machine, and several times that on a busy machine."""
 OPTIONS = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow and not broker and not spark", "-rfE")
 PASSED, FAILED = 0, 1
 """Exit codes of pytest; any other means that the tests were not run."""
@@ -34,7 +34,7 @@ _FAILURE = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 class Outcome(Enum):
-    """What became of a mutant; a run succeeds if each is killed or equivalent."""
+    """The outcome of a mutant; a run succeeds if each is killed or equivalent."""
 
     KILLED = "killed"
     EQUIVALENT = "equivalent"
@@ -52,7 +52,7 @@ class Verdict:
 
     Attributes:
         mutant: The mutant.
-        outcome: What became of it.
+        outcome: Its outcome.
         detail: The test that failed, the reason why it is equivalent, or why it is undecided.
         seconds: Wall time.
     """
@@ -72,13 +72,13 @@ def run_mutants(root: Path, mutants: Sequence[Mutant], workers: int, report: Cal
 
     1. Copy the library once a worker.
     2. Run all near tests against an unchanged copy.
-    3. Run each mutant: change the file, run its near tests, put the file back.
+    3. Run each mutant: change the file, run its near tests, restore the file.
 
     Args:
         root: The repository.
         mutants: The mutants.
-        workers: How many run at the same time.
-        report: Takes each line of the output.
+        workers: Number of mutants that run at the same time.
+        report: Called with each line of the output.
 
     Raises:
         NotGreen: A near test fails without any mutant.
@@ -107,7 +107,7 @@ def run_mutants(root: Path, mutants: Sequence[Mutant], workers: int, report: Cal
 
 
 def run_mutant(root: Path, copy: Path, mutant: Mutant) -> Verdict:
-    """Run the near tests of a mutant in a copy of the library, which is as before afterwards."""
+    """Run the near tests of a mutant in a copy of the library, and restore the copy."""
     original = root / mutant.file
     mutated = copy / Path(mutant.file).relative_to("platform")
     began = time.monotonic()
@@ -142,9 +142,9 @@ def _check_green(root: Path, copies: SimpleQueue[Path], mutants: Iterable[Mutant
 
 
 def _run_tests(root: Path, copy: Path, nodes: Iterable[str], seconds_max: float) -> tuple[int | None, str]:
-    """The exit code of pytest, None after the time limit; and its output.
+    """Run tests and return the exit code of pytest, None after the time limit, and its output.
 
-    Nothing is compiled into the copy: a mutant of the same size and second would pass for the one before.
+    Nothing is compiled into the copy: bytecode of an earlier mutant of the same size and second would be reused.
     """
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", *OPTIONS, f"--timeout={2 * seconds_max:.0f}", *nodes]
@@ -170,7 +170,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def make_table(verdicts: Sequence[Verdict]) -> list[str]:
-    """The closing table: what is not accepted with its details, what is equivalent with its reason, and the counts."""
+    """Return the closing table: details of mutants that are not killed, and the count of each outcome."""
     listed = [each for each in verdicts if each.outcome is not Outcome.KILLED]
     lines = [f"{each.outcome.value}: {each.mutant.name}: {each.detail or each.mutant.tests}" for each in listed]
     counts = {outcome: sum(each.outcome is outcome for each in verdicts) for outcome in Outcome}
@@ -179,5 +179,5 @@ def make_table(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def is_accepted(verdicts: Iterable[Verdict]) -> bool:
-    """Whether each mutant is killed, or called equivalent and not killed."""
+    """Return whether each mutant is killed, or called equivalent and not killed."""
     return all(each.outcome in ACCEPTED for each in verdicts)

@@ -1,7 +1,7 @@
-"""The mutants: rules of commit, planner, gates, floor, rewind, promotion, erasure, copies and requests, each taken out.
+"""The mutants: removed rules of commit, planner, gates, floor, rewind, promotion, erasure, copies and requests.
 
-A piece of source must occur exactly once in its file; `test_mutants.py` names the mutant whose piece does not. Take out
-a rule as somebody would by mistake: the condition is never met, an argument is left out, a bound is the other one.
+A piece of source must occur exactly once in its file; `test_mutants.py` names the mutant whose piece does not. Remove a
+rule as by mistake: the condition is never met, an argument is left out, or the other bound is used.
 """
 
 from __future__ import annotations

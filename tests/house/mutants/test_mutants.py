@@ -1,4 +1,4 @@
-"""The table of mutants fits the library, and a run of mutants tells a rule that is tested from one that is not."""
+"""The table of mutants fits the library, and a run of mutants distinguishes tested rules from untested rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_piece_of_each_mutant_occurs_once_and_what_replaces_it_is_python() -> None:
-    """A change of the library that fails here: write the piece of the mutant as the rule is written now."""
+    """If a change of the library fails here, update the mutant's piece to the rule's new source."""
     for mutant in MUTANTS:
         source = (ROOT / mutant.file).read_text()
         mutated = mutant.change(source)
@@ -117,7 +117,7 @@ def test_a_mutant_that_cannot_be_imported_or_does_not_end_is_neither_killed_nor_
     broken = mutant("broken", "LIMIT = 3", "LIMIT = missing", "test_of_something_else")
     assert judged(root, broken) == ([Outcome.UNDECIDED], False)
     endless = mutant("endless", "return max(number, 0)", "while True: pass", "test_a_number_within_the_limits_stays")
-    check_green = run._check_green  # noqa: SLF001  # what follows is to end soon
+    check_green = run._check_green  # noqa: SLF001  # the remaining steps must end soon
 
     def check_and_hurry(*arguments: object) -> None:
         check_green(*arguments)  # type: ignore[arg-type]  # as it was called

@@ -1,4 +1,4 @@
-"""What the house rules look at: the files that git knows or would take."""
+"""Files for the house rules: the files that git tracks or would add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def tracked() -> list[Path]:
-    """The repository's own files; what make built is not among them."""
+    """The repository's files without build artifacts."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not run: without git nobody knows which files are the repository's own")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]

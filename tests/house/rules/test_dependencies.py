@@ -26,7 +26,7 @@ def normalize(name: str) -> str:
 
 
 def read_dependencies(root: Path) -> set[str]:
-    """The distributions that pyproject.toml declares for the library and its extras, without the tools."""
+    """Return the distributions that pyproject.toml declares for the library and its extras, without the tools."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     declared: list[str] = [*project["dependencies"]]
     for extra, more in project["optional-dependencies"].items():
@@ -35,7 +35,7 @@ def read_dependencies(root: Path) -> set[str]:
 
 
 def find_imports(library: Path) -> set[str]:
-    """The top-level packages that the library imports, lazy imports included."""
+    """Return the top-level packages that the library imports, including lazy imports."""
     imported: set[str] = set()
     for path in library.rglob("*.py"):
         for node in list_nodes(path):

@@ -1,4 +1,4 @@
-"""The list of places that can hold a session: it is complete, and docs/erase.md has it word by word."""
+"""The list of places that can hold a session is complete, and docs/erase.md repeats it word by word."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_page_has_the_place(place: ErasedPlace) -> None:
 
 
 def test_the_page_has_no_other_place() -> None:
-    """Its other table has two columns."""
+    """The page's other table has two columns."""
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|") and line.count("|") == 4]
     assert len(rows) == len(PLACES) + 2
 
@@ -45,7 +45,7 @@ def test_every_folder_of_a_stream_and_of_a_derived_table_is_in_the_list() -> Non
 
 
 def _has_text(kind: object) -> bool:
-    """Whether values of an Arrow type have text."""
+    """Return whether values of an Arrow type have text."""
     if isinstance(kind, pa.StructType):
         return any(_has_text(field.type) for field in kind)
     return _has_text(kind.value_type) if isinstance(kind, pa.ListType) else kind == pa.string()

@@ -1,4 +1,4 @@
-"""The fault matrix is true: every fault is there, every test it names exists, every marked test is in it."""
+"""The fault matrix is correct: it has every fault, its tests exist, and it has every marked test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Marked = dict[str, set[str]]
 
 
 def marks(function: ast.FunctionDef) -> set[str]:
-    """The ids of `@pytest.mark.fault(...)`."""
+    """Return the ids of `@pytest.mark.fault(...)`."""
     calls = [each for each in function.decorator_list if isinstance(each, ast.Call)]
     return {
         argument.value
@@ -33,13 +33,13 @@ def functions_of(path: Path) -> list[ast.FunctionDef]:
 
 
 def missing(node: str) -> bool:
-    """Whether there is no such test."""
+    """Return whether a test is missing."""
     file, _, name = node.partition("::")
     return not (TESTS / file).exists() or name not in {each.name for each in functions_of(TESTS / file)}
 
 
 def marked() -> Marked:
-    """The faults that tests say they prove, by node."""
+    """Return the faults that tests are marked to prove, by node."""
     return {
         f"{path.relative_to(TESTS)}::{function.name}": ids
         for path in sorted(TESTS.rglob("test_*.py"))
@@ -50,7 +50,7 @@ def marked() -> Marked:
 
 
 def unlisted(by_test: Marked, matrix: tuple[Fault, ...]) -> list[tuple[str, str]]:
-    """What tests say they prove, and the matrix does not know."""
+    """Return the marks of tests that the matrix lacks."""
     proofs = {fault.id: set(fault.proven_by) for fault in matrix}
     return [(node, id_) for node, ids in by_test.items() for id_ in sorted(ids) if node not in proofs.get(id_, set())]
 

@@ -1,4 +1,4 @@
-"""Imports go one way, as docs/architecture.md draws them; a wrong one is named with its file and line."""
+"""Imports go one way, as docs/architecture.md draws them; a wrong import is named with its file and line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 LIBRARY = ROOT / "platform" / "lockstep"
 
-# Packages that know nothing of Spark, Dagster or Kafka: they run anywhere, and import in a blink.
+# Packages without Spark, Dagster and Kafka: they run anywhere and import fast.
 PURE = ("declare", "integrity", "folds")
 FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake", "great_expectations")
 
-# From the bottom up. A package imports its own modules and those of the layers below, at load and lazily.
+# From the bottom up. A package imports its own modules and the layers below, at load and lazily.
 LAYERS = (
     ("errors", "addresses", "boot", "child_process", "cron", "native", "progress", "time_limit"),
     ("store_clients", "http_request"),
@@ -51,8 +51,8 @@ LAYERS = (
 )
 RANKS = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
-# The proof shares nothing with what it proves: neither reader nor gates nor fold. Of the rest it may know what a
-# user declared, the readers of stored files, and where the cluster's secrets are.
+# The proof shares nothing with the proven code: neither reader nor gates nor fold. It may import only the user's
+# declarations, the readers of stored files, and the reader of the cluster's secrets.
 PROVER = "verify"
 FOREIGN_TO_THE_PROVER = (
     *("lockstep.engine", "lockstep.integrity", "lockstep.folds", "lockstep.spark", "lockstep.features"),
@@ -67,7 +67,7 @@ FOREIGN_TO_THE_PROVER = (
     ),
 )
 
-# What runs on an executor is loaded there without any of these.
+# Executors load tasks without these modules.
 DRIVER_ONLY = (
     "lockstep.features",
     "lockstep.engine.driver",
@@ -78,8 +78,8 @@ DRIVER_ONLY = (
     "pandas",
 )
 
-# A module with one importer in its package is a part of it, unless it has a reason here. The modules of a feature are
-# its parts (plan, commit, asset, commands), so they need none.
+# A module with one importer in its package belongs in its importer, unless it has a reason here. Modules of a feature
+# are its parts (plan, commit, asset, commands), so they need no reason.
 ONE_IMPORTER = {
     "cli.progress": "bars and lines, apart from the commands",
     "engine.executor.attempt": "what a task tries again with less, apart from how it works",
@@ -130,13 +130,13 @@ ONE_IMPORTER = {
     "verify.topic_ends": "the second reading of a rule of the writer, apart from the walk over all",
 }
 
-# Only these may import dagster, in the library; the rest reaches executors, which have none.
+# In the library, only these may import dagster; other packages run on executors, which lack it.
 KNOWS_DAGSTER = ("orchestration", "features")
 
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, where it is written and whether it runs when the file is loaded."""
+    """One imported module with its place, and whether the import runs when the file is loaded."""
 
     path: Path
     line: int
@@ -152,7 +152,7 @@ class Import:
 
 @cache
 def imports_of(path: Path) -> tuple[Import, ...]:
-    """Every import of a file but those for the type checker alone, wherever it is written."""
+    """Return all imports of a file, except those for type checkers only."""
     tree = parse_file(path)
     typing_only = {id(node) for block in type_checking_blocks(tree) for node in ast.walk(block)}
     at_load = set(map(id, nodes_run_at_load(tree)))
@@ -202,7 +202,7 @@ def test_a_pure_package_imports_neither_spark_nor_dagster_nor_kafka(package: str
 
 
 def test_the_proof_shares_nothing_with_what_it_proves() -> None:
-    """What it imports of lockstep: the declaration, the readers of logs and state files, settings, and its own."""
+    """Its imports of lockstep are the declaration, the readers of logs and state files, settings, and itself."""
     wrong = [
         str(each)
         for path in sources(PROVER)
@@ -214,7 +214,7 @@ def test_the_proof_shares_nothing_with_what_it_proves() -> None:
 
 
 def package_of(module: str) -> str:
-    """The package of a module of the library, as the layers name it; empty for the root."""
+    """Return the package of a library's module, as the layers name it; empty for the root."""
     parts = module.removeprefix("lockstep").lstrip(".").split(".")
     return ".".join(parts[:2]) if parts[0] == "engine" else parts[0]
 
@@ -287,7 +287,7 @@ def test_the_library_never_imports_the_repository_around_it() -> None:
 
 
 def test_great_expectations_is_imported_only_where_it_is_used() -> None:
-    """Its import costs 2.5 s and 300 MB, which no code location should pay at load."""
+    """Its import costs 2.5 s and 300 MB, which no code location must pay at load."""
     wrong = [
         str(each)
         for path in sorted(LIBRARY.rglob("*.py"))

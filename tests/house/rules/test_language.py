@@ -15,7 +15,7 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 FOLDERS = ("platform", "assets", "jobs", "sensors", "benchmarks", "docs")
-# Decisions are kept as they were taken; the matrix of faults is made from the names of tests.
+# Decisions stay unchanged; the matrix of faults is generated from the names of tests.
 KEPT = ("docs/decisions/", "docs/faults.md")
 
 

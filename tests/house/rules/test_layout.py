@@ -1,4 +1,4 @@
-"""The house keeps its shape: where files may be, and how long functions may grow."""
+"""Limits of the repository's layout: places of files, and lengths of functions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.support.syntax import list_nodes, parse_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Without the docstring: saying what a function means must never be too dear.
+# Docstrings do not count, so that explanations have no cost.
 FUNCTION_LINES_MAX = 40
 
-# Which assets run together and when, and nothing else: logic belongs into the library.
+# Wiring only states which assets run together and when: logic belongs in the library.
 WIRING_LINES_MAX = 60
 
 
 def code_below(files: list[Path], root: Path, *folders: str) -> list[Path]:
-    """The Python files below some folders, or all of them."""
+    """Return the Python files below some folders, or all of them."""
     named = [root / folder for folder in folders] or [root]
     return [path for path in files if path.suffix == ".py" and any(path.is_relative_to(it) for it in named)]
 
@@ -50,7 +50,7 @@ def test_python_still_finds_its_own_platform() -> None:
 def test_every_package_of_the_library_says_what_it_is_and_only_the_public_ones_export(
     root: Path, tracked: list[Path]
 ) -> None:
-    """And the storage door, which has one name whatever is behind it."""
+    """`lockstep.storage` exports too: it is one name for all storages."""
     library = root / "platform" / "lockstep"
     folders = {path.parent for path in code_below(tracked, root, "platform/lockstep")} - {
         *(library, library / "testing", library / "storage"),

@@ -1,4 +1,4 @@
-"""Names are found by those who know the field: a class has one name, a function begins with a verb."""
+"""Names follow conventions: a class name is unique, and a public function starts with a verb."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ withdraw without write
 VERBS = frozenset(_VERBS.split())
 PREDICATES = ("is", "has", "may", "was")
 
-# Commands of the command line are called as they are typed; entry points as everywhere.
+# Commands of the command line have their typed name; entry points are called `main`.
 COMMANDS = (
     *(f"cli/{name}.py" for name in ("control", "inspect", "install", "messages", "prove", "recover", "tables")),
     *(f"features/{name}/commands.py" for name in INSTALLED),
@@ -39,7 +39,7 @@ ENTRY = "main"
 
 
 def public(library: Path, kinds: tuple[type[ast.stmt], ...]) -> Iterator[tuple[str, str]]:
-    """Module and name of each public definition of these kinds at the top level of a module."""
+    """Yield module and name of each public definition of these kinds at the top level of a module."""
     for path in sorted(library.rglob("*.py")):
         for node in parse_file(path).body:
             if isinstance(node, kinds) and isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name[0] != "_":

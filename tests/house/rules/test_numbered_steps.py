@@ -1,4 +1,4 @@
-"""A docstring that lists numbered steps is a promise: the body carries the same numbers."""
+"""If a docstring lists numbered steps, the body has comments with the same numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 STEP = re.compile(r"^(\d+)\. ", re.MULTILINE)
 MARK = re.compile(r"# (\d+(?:(?:, | to )\d+)*)(?:[,:] \D.*)?$")
-"""A comment that begins with numbers: `# 1`, `# 2, 3`, `# 2 to 4`, `# 3: what Kafka is not needed for`."""
+"""A comment that starts with numbers: `# 1`, `# 2, 3`, `# 2 to 4`, `# 3: without Kafka`."""
 
 
 def marked_lines(source: str) -> dict[int, set[int]]:
-    """The steps that each line marks."""
+    """Return the steps that each line marks."""
     comments = (
         token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
     )
@@ -35,7 +35,7 @@ def read_mark(text: str) -> set[int]:
 
 
 def called_names(function: ast.FunctionDef) -> set[str]:
-    """What it may call of its own module: functions, and methods by their last name."""
+    """Return the names that a function may call: functions, and methods by their last name."""
     nodes = list(ast.walk(function))
     plain = {node.id for node in nodes if isinstance(node, ast.Name)}
     return plain | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
@@ -51,7 +51,7 @@ def marks_of(function: ast.FunctionDef, marked: Mapping[int, set[int]]) -> set[i
 
 
 def unmarked_steps(source: str) -> Iterator[str]:
-    """Functions with steps that neither their body marks, nor that of a function without steps of its own it calls."""
+    """Yield functions with steps that are marked neither in their body nor in called functions without steps."""
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     marked = marked_lines(source)
     for function in functions:

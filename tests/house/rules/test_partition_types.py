@@ -1,4 +1,4 @@
-"""A partition by the id of its topic and one by its name are two types: mypy refuses a swap."""
+"""Partitions by topic id and by topic name are two types: mypy refuses a swap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SWAPPED = {
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The errors of mypy, by line."""
+    """The error lines of mypy."""
     source = tmp_path_factory.mktemp("swapped") / "swapped.py"
     source.write_text(DECLARED + RIGHT + "".join(SWAPPED.values()))
     command = [sys.executable, "-m", "mypy", "--no-pretty", "--hide-error-context", str(source)]

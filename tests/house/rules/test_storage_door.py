@@ -1,4 +1,4 @@
-"""Files under the table root are touched in `lockstep.storage` only: another storage is one more implementation."""
+"""Only `lockstep.storage` touches files under the table root, so that a new storage needs one implementation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LIBRARY = Path(__file__).resolve().parents[3] / "platform" / "lockstep"
 
-# Modules that touch files without the door, each with the reason why no file under the table root is meant.
+# Modules that touch files without `lockstep.storage`, each with its reason: none is a file under the table root.
 OTHER_FILES = {
     "storage": "the door itself",
     "declare.decoders.schema_registry": "a password file",
@@ -44,7 +44,7 @@ OTHER_FILES = {
     "testing": "the files of a user's tests",
     "verify": "the proof reads with readers of its own",
 }
-# The state of a process is read from /proc, and the limit of its container from /sys, which are no storage.
+# The state of a process is in /proc and the limit of its container in /sys, which are not storage.
 READS_PROC = {"boot", "control.heartbeat", "engine.executor.collector", "engine.executor.worker_memory"}
 
 PATH_METHODS = {
@@ -69,13 +69,13 @@ NOT_FILES = {
 OPENERS = {
     *("DeltaTable", "ParquetFile", "ParquetDataset", "read_metadata", "read_schema", "read_table"),
 }
-"""Libraries' functions that take a path: theirs comes from `Storage.uri`."""
+"""Libraries' functions that take a path, which must be from `Storage.uri`."""
 READERS_OF_TEXT = {"load", "Path"}
-"""Functions of Spark and Hadoop that take a path as text, by names that others have, too."""
+"""Functions of Spark and Hadoop that take a path as text; other functions have the same names."""
 
 
 def files_touched(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and call of everything in a module that opens, lists, changes or asks for files."""
+    """Yield line and call of each expression in a module that opens, lists, changes or queries files."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (name := file_call(node)) is not None:
             yield node.lineno, name
@@ -102,7 +102,7 @@ def file_call(call: ast.Call) -> str | None:
 
 
 def is_door(owner: ast.expr) -> bool:
-    """Whether a method is called on a storage: `find_storage(...)`, or a name that says so."""
+    """Return whether a method's owner is a storage: `find_storage(...)`, or a variable named `storage`."""
     if isinstance(owner, ast.Call):
         return isinstance(owner.func, ast.Name) and owner.func.id == "find_storage"
     name = owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
@@ -110,12 +110,12 @@ def is_door(owner: ast.expr) -> bool:
 
 
 def is_path_replace(name: str, call: ast.Call) -> bool:
-    """`path.replace(target)`; text takes two arguments, structs and times take keywords."""
+    """Return whether a call is `path.replace(target)`; text takes two arguments, structs and times take keywords."""
     return name == "replace" and len(call.args) == 1 and not call.keywords
 
 
 def is_path_open(name: str, call: ast.Call) -> bool:
-    """`path.open("rb")`, `path.open(encoding=...)`; other classes open other things."""
+    """Return whether a call is `path.open("rb")` or `path.open(encoding=...)`; other classes open other things."""
     if not call.args:
         return name == "open" and any(keyword.arg in {"mode", "encoding", "buffering"} for keyword in call.keywords)
     mode = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
@@ -123,7 +123,7 @@ def is_path_open(name: str, call: ast.Call) -> bool:
 
 
 def opens_itself(name: str, call: ast.Call) -> bool:
-    """Whether a library's function is given a path that is not from `Storage.uri`, nor an open file."""
+    """Return whether a library's function takes a path that is neither from `Storage.uri` nor an open file."""
     if name in READERS_OF_TEXT:
         return any(is_text_of_path(argument) for argument in call.args)
     return name in OPENERS and call.args != [] and not is_address(call.args[0])
@@ -134,7 +134,7 @@ def is_text_of_path(argument: ast.expr) -> bool:
 
 
 def is_address(argument: ast.expr) -> bool:
-    """An address that the storage gave, or bytes that it has read."""
+    """Return whether an argument is an address from the storage, or bytes that it has read."""
     if not isinstance(argument, ast.Call) or not isinstance(argument.func, ast.Attribute):
         return False
     return argument.func.attr in {"uri", "open_source", "BufferReader"}
@@ -163,7 +163,7 @@ def test_stored_files_are_touched_through_the_door_only() -> None:
 
 
 def test_each_module_that_touches_other_files_does_so() -> None:
-    """A reason that no file needs any more goes."""
+    """Unneeded reasons must be removed."""
     touching = {module_of(path) for path in LIBRARY.rglob("*.py") if touched_in(path)}
     unneeded = [name for name in OTHER_FILES if not any(is_one_of(module, {name}) for module in touching)]
     assert unneeded == []

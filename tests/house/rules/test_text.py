@@ -1,4 +1,4 @@
-"""What may not stand in a repository that others clone: secrets, one machine's paths, a registry's host."""
+"""A public repository must not contain secrets, paths of one machine, or the host of a registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Each pattern is split, so that this file does not contain what it looks for.
+# Each pattern is split, so that this file does not match it.
 FORBIDDEN = {
     "private key": r"-----BEGIN [A-Z ]*PRIVATE " + r"KEY-----",
     "access key": r"\b(?:AKIA|ASIA)" + r"[0-9A-Z]{16}\b",
@@ -31,7 +31,7 @@ LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:|#)([^)\s#]+)(?:#[^)\s]*)?\)
 
 
 def text_of(path: Path) -> str | None:
-    """A file's text, or None if it is no text (recordings, images)."""
+    """Return a file's text, or None if it is not text (recordings, images)."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -60,7 +60,7 @@ def test_every_relative_link_in_the_documents_leads_to_a_file(tracked: list[Path
 
 
 def list_anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
 

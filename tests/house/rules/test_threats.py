@@ -1,4 +1,4 @@
-"""The threats of docs/security.md each have a guard and tests that exist; no other module than these unpickles."""
+"""Each threat of docs/security.md has a guard and existing tests; only the listed modules unpickle."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_threat_has_a_guard_and_tests_that_exist(threat: str, rows: dict[str, 
 
 
 def has_test(path: Path, name: str) -> bool:
-    """Whether a file has a test of this name."""
+    """Return whether a file has a test of this name."""
     if not path.exists():
         return False
     return name in {node.name for node in parse_file(path).body if isinstance(node, ast.FunctionDef)}

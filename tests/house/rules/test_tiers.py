@@ -1,4 +1,4 @@
-"""Rules of the tiers of tests: nothing slow is skipped in silence, and each module with Spark runs in one worker."""
+"""Rules of the tiers of tests: no slow test is skipped silently, and each module with Spark runs in one worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_of_spark(shared_spark): ...
 
 
 def said(root: Path, folder: Path, source: str) -> str:
-    """What pytest with the hooks of these tests says of a module in another folder."""
+    """Return pytest's output for a module in another folder, with the hooks of these tests."""
     module = folder / "test_module.py"
     module.write_text(source)
     options = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-q", "-rs", "--rootdir", str(folder), str(module)]

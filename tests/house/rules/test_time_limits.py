@@ -1,4 +1,4 @@
-"""A time-out is told in one way: what did not answer, for how long, and no cause (`lockstep.time_limit`)."""
+"""A time-out is reported in one format: the silent party, the time, and no cause (`lockstep.time_limit`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROCESSES = {
     "time_limit": "the one place",
     "spark.java": "runs on a bare Python, before anything is installed",
 }
-# Functions that raise another error beside a clock, each with its reason.
+# Functions that compare a clock and raise another error, each with its reason.
 OTHER_ERRORS = {
     "declare.decoders.schema_registry._body": "an answer that is too large; the time-out is told by its caller",
     "store_clients.repeat_broken_off": "raises the error of the last request",
@@ -38,13 +38,13 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Every name and attribute in a part of a program."""
+    """Return every name and attribute in a part of a program."""
     found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
 def limits_of_processes(tree: ast.AST) -> Iterator[int]:
-    """Lines that limit or judge the time of a process."""
+    """Yield lines that limit or judge the time of a process."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "TimeoutExpired":
             yield node.lineno
@@ -55,7 +55,7 @@ def limits_of_processes(tree: ast.AST) -> Iterator[int]:
 
 
 def untold(tree: ast.AST) -> Iterator[int]:
-    """Handlers of a time-out that tell it in words of their own."""
+    """Yield the lines of handlers that report a time-out without the shared text."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ExceptHandler) or node.type is None or "TimeoutError" not in names_in(node.type):
             continue
@@ -71,7 +71,7 @@ def untold(tree: ast.AST) -> Iterator[int]:
 
 
 def raises_beside_a_clock(function: ast.AST) -> bool:
-    """Whether a function compares a clock and raises an error, without the text of a time-out."""
+    """Return whether a function compares a clock and raises an error, without the text of a time-out."""
     compares = any(isinstance(each, ast.Compare) and "monotonic" in names_in(each) for each in ast.walk(function))
     raises = any(isinstance(each, ast.Raise) for each in ast.walk(function))
     return compares and raises and TEXT not in names_in(function)

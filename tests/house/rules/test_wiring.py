@@ -1,4 +1,4 @@
-"""A user's definitions.py, jobs and sensors import the public API alone, and no internals of Dagster behind it."""
+"""A user's definitions.py, jobs and sensors import only the public API, without internals of Dagster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOADED = "import definitions, sys; print(*(name for name in sys.modules if name.
 
 
 def list_names(path: Path) -> Iterator[tuple[str, str]]:
-    """Module and name of each import from lockstep."""
+    """Yield module and name of each import from lockstep."""
     for node in list_nodes(path):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for imported in modules_named(node):
@@ -56,13 +56,13 @@ def test_a_new_project_imports_the_public_api_alone(tmp_path: Path) -> None:
 
 
 def test_the_wiring_needs_each_public_name() -> None:
-    """A name that no wiring imports is a promise that nobody asked for."""
+    """A name that no wiring imports would be an unneeded promise."""
     used = set(chain.from_iterable(map(list_names, WIRING)))
     assert used >= {("lockstep.dagster", name) for name in lockstep.dagster.__all__}
 
 
 def test_no_internals_of_dagster_are_loaded_for_the_wiring() -> None:
-    """Dagster changes its internals in any release; modules that need some are loaded by those who call them."""
+    """Dagster may change its internals in any release; modules that need them are loaded only by their callers."""
     loaded = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
     modules = set(loaded.stdout.split())
     paths = [path for path in LIBRARY.rglob("*.py") if module_of(path) in modules]

@@ -1,4 +1,4 @@
-"""The reference page is that of the docstrings, and leaves no public name out."""
+"""The reference page matches the docstrings and has every public name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "reference.md").read_text()
 
 
 def test_the_page_is_the_one_that_the_docstrings_make() -> None:
-    """If not: .venv/bin/python tools/reference.py > docs/reference.md."""
+    """To update: .venv/bin/python tools/reference.py > docs/reference.md."""
     assert TOOL["page"]() == PAGE
 
 

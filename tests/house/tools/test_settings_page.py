@@ -1,4 +1,4 @@
-"""The page of settings is that of the docstrings, and its examples are valid."""
+"""The page of settings matches the docstrings, and its examples are valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS = [Settings, *(part for part in PARTS if isinstance(part, type) and issub
 
 
 def test_the_page_is_the_one_that_the_docstrings_make() -> None:
-    """If not: .venv/bin/python tools/settings_page.py > docs/settings.md."""
+    """To update: .venv/bin/python tools/settings_page.py > docs/settings.md."""
     made: str = runpy.run_path(str(ROOT / "tools" / "settings_page.py"))["page"]()
     assert made == PAGE
 

@@ -1,4 +1,4 @@
-"""Setting up a machine: one clear line for each thing that is missing, and nothing half-made left behind."""
+"""Setup of a machine: one clear line for each missing part, and no incomplete files after a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# All that setup reads of the project.
+# The files of the project that setup reads.
 PARTS = ("tools", "requirements.lock", "pyproject.toml", "platform/lockstep/spark/java.py")
 
 DONE_SECONDS_MAX = 60
@@ -28,7 +28,7 @@ PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MU
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of what setup reads, in a folder of its own: nothing is set up there."""
+    """A copy of the files that setup reads, in a separate folder without an environment."""
     folder = tmp_path / "project"
     for part in PARTS:
         target = folder / part
@@ -51,7 +51,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def locked(name: str) -> list[tuple[str, str]]:
-    """Packages of a lock with their versions; one that differs by Python release is there more than once."""
+    """Return the packages of a lock with their versions; a package may have several, by Python release."""
     return PINNED.findall((ROOT / name).read_text())
 
 
@@ -74,7 +74,7 @@ def set_up(project: Path, environment: dict[str, str], *parts: str) -> subproces
 
 
 def left_behind(project: Path) -> list[str]:
-    """What a failed setup left besides the folder of its lock."""
+    """Return the files that a failed setup left, except the folder of its lock."""
     tools = project / ".tools"
     drafts = [path.name for path in tools.iterdir() if path.name != "lock"] if tools.exists() else []
     return drafts + [name for name in (".venv",) if (project / name).exists()]
@@ -140,7 +140,7 @@ def test_an_environment_without_a_stamp_is_taken_for_half_made(project: Path, en
 
 
 def make_stamped(project: Path) -> str:
-    """Make an environment whose stamp fits; returns the stamp."""
+    """Make an environment whose stamp fits; return the stamp."""
     (project / ".venv" / "bin").mkdir(parents=True)
     (project / ".venv" / "bin" / "python").symlink_to(sys.executable)
     made_from = (project / "requirements.lock").read_bytes() + (project / "pyproject.toml").read_bytes()
@@ -193,7 +193,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing(project: Path, environment: d
     with socket.create_server(("127.0.0.1", 0)) as registry:  # takes connections and never answers
         address = f"http://127.0.0.1:{registry.getsockname()[1]}/simple"
         with subprocess.Popen(
-            # What runs in the background ignores interrupts, and a shell cannot trap what was ignored before it.
+            # Background processes ignore interrupts, and a shell cannot trap signals ignored before its start.
             ["/usr/bin/env", "--default-signal=INT", "/bin/sh", "tools/setup.sh"],
             cwd=project,
             env={**environment, "PIP_INDEX_URL": address},
@@ -213,7 +213,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing(project: Path, environment: d
 
 
 def no_process_left(group: int) -> bool:
-    """Whether a process group is empty, or becomes so before the deadline."""
+    """Return whether a process group is empty, or becomes empty before the deadline."""
     deadline = time.monotonic() + DONE_SECONDS_MAX
     while time.monotonic() < deadline:
         try:

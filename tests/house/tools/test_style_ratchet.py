@@ -45,7 +45,7 @@ class Repository:
         self.git("commit", "--quiet", "--allow-empty", "--all", "--message", subject)
 
     def call(self, *arguments: str) -> tuple[int, list[str]]:
-        """Exit code and lines of the tool."""
+        """Return exit code and lines of the tool."""
         command = [sys.executable, "tools/style_ratchet.py", *arguments]
         ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
         assert ended.stderr == ""

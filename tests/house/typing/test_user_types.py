@@ -1,4 +1,4 @@
-"""What strict type checkers say of a user's stream module: nothing of a right one, each mistake of a wrong one."""
+"""Strict type checkers accept a user's correct stream module and find each mistake of a wrong module."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ typed: Stream[Message, State, OtherRow] = sums  # wrong: another row
 
 
 def mypy_errors(path: Path, folder: Path, cache: Path) -> dict[int, str]:
-    """Line and text of each error, by mypy with its strict options."""
+    """Return line and text of each error, by mypy with its strict options."""
     command: list[str | Path] = [
         TOOLS / "mypy",
         "--strict",
@@ -108,7 +108,7 @@ def mypy_errors(path: Path, folder: Path, cache: Path) -> dict[int, str]:
 
 
 def basedpyright_errors(path: Path, folder: Path, cache: Path) -> dict[int, str]:  # noqa: ARG001  # it has no cache
-    """Line and text of each error, by basedpyright in strict mode."""
+    """Return line and text of each error, by basedpyright in strict mode."""
     project = folder / "pyrightconfig.json"
     settings = {"typeCheckingMode": "strict", "include": [str(path)], "extraPaths": [str(ROOT / "platform")]}
     project.write_text(json.dumps({**settings, "pythonVersion": "3.11"}))

@@ -1,4 +1,4 @@
-"""A user's stream module, as strict type checkers see it: it must pass without one ignore."""
+"""A user's stream module for strict type checkers: it must pass without an ignore."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class PanelTransform(Transform[Message, Panel, Reading]):
-    """Readings of panels; a total that does not hold is a violation."""
+    """Readings of panels; a wrong total is a violation."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         session = record.key.decode() if record.key is not None else record.topic
