@@ -1,4 +1,4 @@
-"""Killed, stopped and caught executors and workers: the rows are those of the plain fold."""
+"""Killed, stopped and caught executors and workers: the rows equal the plain fold's rows."""
 
 from __future__ import annotations
 

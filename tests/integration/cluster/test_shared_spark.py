@@ -1,4 +1,4 @@
-"""Streams of one process on one real Spark: jobs of a stream are cancelled or late without those of the others."""
+"""Streams of one process on one real Spark: cancelled or late jobs of a stream do not affect other streams."""
 
 from __future__ import annotations
 

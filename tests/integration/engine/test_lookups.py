@@ -442,7 +442,7 @@ def test_a_trial_reads_the_newest_version_below_the_real_table_root(feed: Feed, 
 
 
 class PlacedByWeight(Weighing):
-    """Looks up a message's session, which transforms must not do."""
+    """Reads a lookup in `envelope`, which transforms must not do."""
 
     def envelope(self, message: Any, record: Any) -> Any:
         """Read a lookup, then return the message's envelope."""

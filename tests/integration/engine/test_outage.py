@@ -1,4 +1,4 @@
-"""Kafka is killed and restarted: a continuous run keeps its claim and continues, a bounded run gives up."""
+"""Kafka is killed and restarted: a continuous run keeps its claim and continues, a bounded run ends with an error."""
 
 from __future__ import annotations
 

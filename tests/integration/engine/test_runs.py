@@ -1,4 +1,4 @@
-"""Whole runs without Spark: any split into batches gives the same rows; one writer at a time; the end of a run."""
+"""Whole runs without Spark: any split into batches has the same rows; one writer at a time; the end of a run."""
 
 from __future__ import annotations
 

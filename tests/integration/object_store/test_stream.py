@@ -98,7 +98,7 @@ def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: Obje
 
 @pytest.mark.slow
 def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
-    """Our client, delta-rs and the proof's clients; each alone gives up after one or two seconds."""
+    """Our client, delta-rs and the proof's clients; each alone fails after one or two seconds."""
     made.feed.send(made.feed.create("values"), session(5))
     made.runs.run()
     table = made.runs.folders.table

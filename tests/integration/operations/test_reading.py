@@ -62,7 +62,7 @@ def test_status_says_position_and_lag_of_each_partition_and_how_long_unread_mess
     assert (found.desired, found.writer) == ("bounded", WriterState.ENDED)
     assert (found.lag_messages, found.batch, found.kafka) == (2, 1, "")
     assert found.freshness_seconds is not None
-    assert found.headroom_seconds is None  # the topic keeps its messages for ever
+    assert found.headroom_seconds is None  # the topic keeps its messages forever
 
 
 def test_headroom_counts_from_the_first_unread_message(feed: Feed, runs: LocalRuns) -> None:
@@ -182,7 +182,7 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
     assert first <= last
     assert (by_name[read].position, by_name[read].lag_messages, by_name[deleted].lag_messages) == (2, 0, None)
     fresh = {topic: item.freshness_seconds is not None for topic, item in by_name.items()}
-    assert fresh == {read: True, deleted: False, again: False, new: False}  # of what is committed
+    assert fresh == {read: True, deleted: False, again: False, new: False}  # of committed messages
     assert (found.wanted, found.subscribed) == (3, 3)
 
 

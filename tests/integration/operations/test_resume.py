@@ -263,7 +263,7 @@ def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRu
 
 
 def test_what_is_given_up_under_once_goes_to_quarantine(feed: Feed, runs: LocalRuns) -> None:
-    """Sessions under Once need no snapshot: `--from-snapshot` gives up earlier messages, and all sessions continue."""
+    """Sessions under Once need no snapshot: `--from-snapshot` quarantines earlier messages, and sessions continue."""
     topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1)), ("t", update(4, b=1))]
     send(feed, topic, *sent)

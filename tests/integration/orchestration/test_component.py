@@ -1,4 +1,4 @@
-"""The component of `dg`: it defines what definitions.py defines, and `dg` loads it without Spark."""
+"""The component of `dg`: its definitions equal definitions.py, and `dg` loads it without Spark."""
 
 from __future__ import annotations
 

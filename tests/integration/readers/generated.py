@@ -220,7 +220,7 @@ class Generated:
 
     @classmethod
     def write(cls, root: Path) -> Generated:
-        """Generate values, and write and commit those that are not refused as one batch."""
+        """Generate values, and write and commit the accepted values as one batch."""
         made = cls(StreamFolders("values", root))
         builder = RowsBuilder(Value)
         _generate_rows(made, builder)
