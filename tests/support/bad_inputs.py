@@ -18,7 +18,10 @@ from lockstep import Envelope, InitialState, Kind, Limits, Ordered, Record, Sequ
 AT = 2
 """The offset of the bad message."""
 BYTES_MAX = 3_000_000
-UNDECODABLE, RAISED, UNKNOWN, UNFIT = "undecodable", "transform raised", "unknown session", "value not storable"
+UNDECODABLE = "undecodable"
+RAISED = "transform raised"
+UNKNOWN = "unknown session"
+UNFIT = "value not storable"
 
 
 class Snapshot(msgspec.Struct, tag="snapshot", tag_field="type"):
@@ -92,7 +95,8 @@ def tolerant(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
 
 def strict(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
     """Halt on a message that cannot be applied."""
-    limits, integrity = Limits(message_bytes=BYTES_MAX), Strict(evidence=Sequence())
+    limits = Limits(message_bytes=BYTES_MAX)
+    integrity = Strict(evidence=Sequence())
     return Stream(name="strict", topics=Topics(pattern=pattern), transform=Reader(), integrity=integrity, limits=limits)
 
 
@@ -166,7 +170,8 @@ def good(value: bytes, row: Row = ROW, **other: object) -> Bad:
     return Bad(value, (row,), **other)  # type: ignore[arg-type]  # by name
 
 
-TEN_KB, PATH = "s" * 10_000, "../../../../tmp/\x00/C:\\*?\n"
+TEN_KB = "s" * 10_000
+PATH = "../../../../tmp/\x00/C:\\*?\n"
 HEADERS: list[tuple[str, str | bytes | None]] = [(f"name{number}", b"value") for number in range(10_000)]
 NOTE = "x" * 2_000_000
 

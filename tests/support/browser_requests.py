@@ -124,6 +124,7 @@ def _tell(kind: Kind, method: str, page: str, target: str, age: Age) -> Iterator
 def _name_relation(page: str, target: str) -> str:
     if page == target:
         return "same-origin"
-    of_page, of_target = urlsplit(page), urlsplit(target)
+    of_page = urlsplit(page)
+    of_target = urlsplit(target)
     is_near = of_page.hostname == of_target.hostname and of_page.scheme == of_target.scheme
     return "same-site" if is_near else "cross-site"

@@ -147,7 +147,8 @@ class _Table:
         still_removed = [path for path, each in removed.items() if not each["dataChange"]]
         if not (still_added or still_removed):
             return
-        before, after = self._count(removed), self._count(added)
+        before = self._count(removed)
+        after = self._count(added)
         if before is None or after is None:
             return
         if (lost := (self._count(still_removed) or Counter()) - after) or (
@@ -190,7 +191,8 @@ def _check_statistics(rows: pa.Table, statistics: dict[str, Any]) -> Iterator[st
 
 def find_broken_rules(folder: Path) -> list[str]:
     """List the broken rules of all versions, as far back as the log has no gap."""
-    log, found = folder / "_delta_log", list[str]()
+    log = folder / "_delta_log"
+    found = list[str]()
     versions = sorted(int(path.stem) for path in log.glob("*.json") if path.stem.isdecimal())
     first = next(at for at in versions if set(range(at, versions[-1] + 1)) <= set(versions))
     table = _Table(folder)

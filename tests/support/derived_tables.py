@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from tests.support.feed import Feed
 
-WINDOW, DELAY = timedelta(seconds=10), timedelta(seconds=5)
+WINDOW = timedelta(seconds=10)
+DELAY = timedelta(seconds=5)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

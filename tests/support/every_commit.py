@@ -151,7 +151,8 @@ class EveryCommit:
         target = delta_log.find_head_of_batch(self.run.folders.table, max(self.run.head.batch - 1, 1))
         if target is None or not self.run.head.may_rewind_to(target.batch):
             return
-        head, last = self.run.head, self.run.head.batch + 2
+        head = self.run.head
+        last = self.run.head.batch + 2
         after = msgspec.structs.replace(head, generation=head.generation + 1, batch=last - 1, epoch=head.epoch + 1)
         label = WrittenBy(after.generation, after.epoch, last).label
         planned = PromotionCommit(
@@ -177,7 +178,8 @@ class EveryCommit:
         self.run.claim()
 
     def _copy_shadow(self, label: str, hour: str) -> Sequence[DataFile]:
-        table, found = self.shadow.folders.table, []
+        table = self.shadow.folders.table
+        found = []
         for number, file in enumerate(delta_log.read_live_files(table, self.shadow.output.base().version).values()):
             path = f"commit_hour={hour}/promoted-{label}-{number:032x}.parquet"
             (self.run.folders.table / path).parent.mkdir(exist_ok=True)
@@ -187,7 +189,9 @@ class EveryCommit:
 
     def erase(self) -> None:
         self._look()
-        head, table, hour = self.run.head, self.run.folders.table, self._find_hour()
+        head = self.run.head
+        table = self.run.folders.table
+        hour = self._find_hour()
         by = WrittenBy(head.generation, head.epoch + 1, head.batch + 1)
         live = [file for file in LiveFiles(table).at(0) if file.rows][:1]
         written = [rewrite_without(table, file, WantedSession("s"), by) for file in live]

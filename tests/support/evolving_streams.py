@@ -150,7 +150,8 @@ class Third(Releases[SummedMore, Reading]):
     def on_update(self, state: SummedMore, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """Return a row for each value."""
         rows = list(self.added(state.held, message))
-        state.total, state.note = sum(state.held.values()), "third"
+        state.total = sum(state.held.values())
+        state.note = "third"
         return rows
 
     def migrate(self, old: Mapping[str, Any]) -> SummedMore:

@@ -163,7 +163,8 @@ class AddedByLink(Added, ByLink):
 
 _FIRST = SessionStart.FIRST_MESSAGE
 _BOUND = timedelta(seconds=10)
-_SUSPENDS, _ACCEPTS_LOSS = Suspend(), Suspend(accept_loss=True)
+_SUSPENDS = Suspend()
+_ACCEPTS_LOSS = Suspend(accept_loss=True)
 STREAMS = {
     stream.name: stream
     for stream in (

@@ -72,7 +72,8 @@ class Link:
         with suppress(ConnectionError):
             while chunk := await reader.read(CHUNK_BYTES):
                 noted(chunk)
-                is_broken, due = breaks(), asyncio.get_running_loop().time() + self.delay_seconds
+                is_broken = breaks()
+                due = asyncio.get_running_loop().time() + self.delay_seconds
                 await on_its_way.put((due, chunk[:-LOST_BYTES] if is_broken else chunk))
                 if is_broken:
                     break

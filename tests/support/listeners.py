@@ -54,7 +54,8 @@ def list_listeners(pids: Iterable[int]) -> set[Listener]:
 @contextmanager
 def watch_listeners(list_pids: Callable[[], Iterable[int]]) -> Iterator[set[Listener]]:
     """Collect the listeners of changing processes while the block lasts."""
-    listeners, over = set[Listener](), threading.Event()
+    listeners = set[Listener]()
+    over = threading.Event()
 
     def watch() -> None:
         while not over.wait(LOOK_SECONDS):

@@ -120,7 +120,8 @@ class LocalRuns:
         launch: Launch = TEST,
     ) -> RunOutcome:
         """Run the stream as `run_stream` does, without Spark; the default trigger is AvailableNow."""
-        stop, settings = stop or threading.Event(), self.settings
+        stop = stop or threading.Event()
+        settings = self.settings
         admin = ClusterAdmin(make_admin_client(settings.kafka), settings.kafka.timeout_seconds)
         group = ConsumerGroup(settings.kafka, self.stream.name)
         check_table_present(self.stream, self.folders, admin, group)

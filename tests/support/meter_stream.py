@@ -57,7 +57,8 @@ class Meters(Transform[Message, Meter, Total]):
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         session = record.key_text
-        at_us, number = message.second * 1_000_000, message.number
+        at_us = message.second * 1_000_000
+        number = message.number
         match message:
             case Start():
                 kind = Kind.SNAPSHOT_PART if message.more else Kind.SNAPSHOT
@@ -87,7 +88,8 @@ class Meters(Transform[Message, Meter, Total]):
 
     def on_timer(self, state: Meter, deadline_us: int) -> Iterable[Total]:
         yield Total("minute", state.minute, _shown(state.values))
-        state.minute, state.values = None, []
+        state.minute = None
+        state.values = []
 
     def on_end(self, state: Meter) -> Iterable[Total]:
         yield Total("end", state.minute, _shown(state.values))

@@ -76,7 +76,8 @@ class Minutes(Totals):
         """Emit the sum of the minute."""
         del deadline_us
         yield Window("minute", state.end, state.total)
-        state.end, state.total = None, 0
+        state.end = None
+        state.total = 0
 
     def on_late(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
         """A correction has its own timer."""

@@ -65,7 +65,8 @@ class ObjectStore:
         """Start the process at the same address."""
         jar = str(*resolve_jars("s3proxy"))
         command = [str(require_java()), *JAVA_OPTIONS, "-jar", jar, "--properties", "settings"]
-        port, home = int(self.environment["AWS_ENDPOINT_URL"].rpartition(":")[2]), self.folder.parent
+        port = int(self.environment["AWS_ENDPOINT_URL"].rpartition(":")[2])
+        home = self.folder.parent
         self.process = process = start_child(command, folder=home, log=home / "log")
         wait_until(lambda: not is_free(port) or process.poll() is not None, "the object store")
 

@@ -100,7 +100,8 @@ class Offline:
         self, *batches: dict[str, list[Sent]], background_executor: ThreadPoolExecutor | None = None
     ) -> list[TaskResult]:
         """Run the stream: claim, then append and commit each batch."""
-        claimed, done = self.claim(), []
+        claimed = self.claim()
+        done = []
         positions = {row.topic: read_position(row) for row in claimed.known.values()}
         with ThreadPoolExecutor(1) as side_table_executor:
             committer = Committer(

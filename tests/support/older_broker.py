@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-API_VERSIONS, METADATA = 18, 3
+API_VERSIONS = 18
+METADATA = 3
 COMPACT_SINCE = 3
 """From this version on, an answer about API versions has compact arrays and tagged fields."""
 BEFORE_TOPIC_IDS: Mapping[int, int] = {METADATA: 9}
@@ -74,12 +75,16 @@ def cap_versions(answer: bytes, version: int, caps: Mapping[int, int]) -> bytes:
         version: Version of the request.
         caps: Highest version by API key.
     """
-    capped, at = bytearray(answer), 6
+    capped = bytearray(answer)
+    at = 6
     if version < COMPACT_SINCE:
         (count,) = struct.unpack_from(">i", answer, at)
-        at, size = at + 4, 6
+        at = at + 4
+        size = 6
     else:
-        count, at, size = answer[at] - 1, at + 1, 7  # each entry ends with an empty list of tagged fields
+        count = answer[at] - 1
+        at = at + 1
+        size = 7  # each entry ends with an empty list of tagged fields
         assert count < 127, "the length of the array is more than a byte"
     for _ in range(count):
         key, _, highest = struct.unpack_from(">hhh", answer, at)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_OPENED, _NONBLOCKING, _EVENT = 0x20, 0o4000, struct.Struct("iIII")
+_OPENED = 0x20
+_NONBLOCKING = 0o4000
+_EVENT = struct.Struct("iIII")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from lockstep.table.head import Head, SideFile
 
 HOUR = "2026-01-01T00"
-TOPIC, TOPIC_ID = "t", "id"
+TOPIC = "t"
+TOPIC_ID = "id"
 
 
 class Row(msgspec.Struct):

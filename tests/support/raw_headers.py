@@ -8,7 +8,9 @@ from pathlib import Path
 
 from tests.support.feed import kept_producer
 
-PRODUCER, COPY, ANSWER_MS = 0, 2, 30_000
+PRODUCER = 0
+COPY = 2
+ANSWER_MS = 30_000
 TOPIC, PARTITION, VALUE, FLAGS, HEADERS, END = 1, 3, 4, 7, 10, 0
 """Types of the arguments of `rd_kafka_producev`."""
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from lockstep.model.finding import Finding
     from tests.support.local_runs import LocalRuns
 
-WHY, WHO = "the producer lost it", "an operator"
+WHY = "the producer lost it"
+WHO = "an operator"
 TWO = [("s", snapshot(1, a=1)), ("t", snapshot(1, b=1)), ("s", update(2, a=1)), ("t", update(2, b=1))]
 """Two sessions in one partition, offsets 0 to 3."""
 

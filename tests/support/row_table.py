@@ -36,7 +36,8 @@ class RowTable:
         """Write and commit one file of these rows, and return its statistics."""
         batch = self._builder.build(rows, proof_of(len(rows)))
         path = self._partition / f"{len(list(self._partition.iterdir()))}.parquet"
-        columns, seen = find_written_columns(batch.schema), ColumnStatistics(batch.schema)
+        columns = find_written_columns(batch.schema)
+        seen = ColumnStatistics(batch.schema)
         with pq.ParquetWriter(
             path,
             batch.schema,

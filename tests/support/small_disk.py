@@ -29,7 +29,9 @@ class SmallDisk:
 
     def __init__(self, folder: Path, log: Path, megabytes: int) -> None:
         """Mount nothing before the block starts."""
-        self._folder, self._log, self._megabytes = folder, log, megabytes
+        self._folder = folder
+        self._log = log
+        self._megabytes = megabytes
         self.seen = folder
 
     def __enter__(self) -> Self:

@@ -182,7 +182,8 @@ class SparkCluster:
     def _start_master(self) -> None:
         listens = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._report)]
         command = [self._script, "org.apache.spark.deploy.master.Master", *listens]
-        log, environment = self.folder / "master.log", self._environment
+        log = self.folder / "master.log"
+        environment = self._environment
         self._master = start_child(command, folder=self.folder, log=log, environment=environment)
         self.wait_for_workers(0)
 

@@ -22,7 +22,8 @@ from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import DataFile, DataFileWriter
 from lockstep.table.row_encoder import PartitionRun, Provenance, RowsBuilder
 
-HOUR, NEXT_HOUR = "2026-01-01T00", "2026-01-01T01"
+HOUR = "2026-01-01T00"
+NEXT_HOUR = "2026-01-01T01"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PRICE = DecimalType(20, 4)
 

@@ -140,7 +140,8 @@ def accepting_windows(pattern: str) -> Stream[Value, WindowState[list[int]], Val
 
 def disordered(steps: list[tuple[str, int, int]]) -> Sent:
     """Make messages from (session, step of the newest time, distance behind it), all within the lateness."""
-    newest, sent = 0, Sent()
+    newest = 0
+    sent = Sent()
     for number, (session, step, back) in enumerate(steps):
         newest += step
         sent.append((session, max(0, newest - back), number))

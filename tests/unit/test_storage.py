@@ -19,7 +19,8 @@ STORAGE = LocalStorage()
 
 
 def test_a_file_is_created_once_whoever_asks(tmp_path: Path) -> None:
-    path, won = tmp_path / "start-1.json", list[int]()
+    path = tmp_path / "start-1.json"
+    won = list[int]()
 
     def create(number: int) -> None:
         try:
@@ -75,7 +76,8 @@ def refuse(descriptor: int) -> None:
 
 
 def test_readers_see_the_old_or_the_new_content_and_no_draft_stays(tmp_path: Path) -> None:
-    path, stop = tmp_path / "control" / "liveness-1.json", threading.Event()
+    path = tmp_path / "control" / "liveness-1.json"
+    stop = threading.Event()
     STORAGE.replace(path, b"0" * 10_000)
     seen = set[bytes]()
 
@@ -162,7 +164,8 @@ def test_a_folder_is_deleted_although_another_deletion_was_faster_at_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of two deletions could stop at a file that the other had deleted, and files stayed."""
-    rmtree, calls = shutil.rmtree, list[Path]()
+    rmtree = shutil.rmtree
+    calls = list[Path]()
 
     def overtaken(folder: Path) -> None:
         calls.append(folder)
@@ -192,7 +195,8 @@ def test_scratch_leaves_no_name_behind_while_its_pages_are_still_read(tmp_path: 
 
 
 def test_a_file_is_created_whole_by_one_of_several_processes(tmp_path: Path) -> None:
-    path, storage = tmp_path / "entry", find_storage(tmp_path)
+    path = tmp_path / "entry"
+    storage = find_storage(tmp_path)
 
     def create(content: bytes) -> bool:
         try:

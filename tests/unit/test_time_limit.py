@@ -95,7 +95,8 @@ def test_a_java_that_is_slow_is_not_told_as_another_java(
 ) -> None:
     """A first answer after 30 s was reported as an unknown Java release, with the advice to install Java."""
     folder = tmp_path_factory.mktemp("slow") / "java"
-    command, before = slow_java(folder, *delays), java.ANSWER_SECONDS
+    command = slow_java(folder, *delays)
+    before = java.ANSWER_SECONDS
     java.ANSWER_SECONDS = (0.3, 1.2)  # type: ignore[assignment]  # fractions for the test
     try:
         found = java.find_java_problem({"PATH": f"{folder}:{os.environ['PATH']}"})

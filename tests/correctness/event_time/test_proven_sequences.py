@@ -97,7 +97,8 @@ def test_silence_that_is_declared_shorter_counts_from_the_next_message_of_a_sess
     feed: Feed, tmp_path: Path, before: EventTime
 ) -> None:
     """The proof uses the agenda stored at that time, not the agenda of today's declaration."""
-    stream, topic = totals("values", Once(keep_ids=9), Ending()), feed.create("values")
+    stream = totals("values", Once(keep_ids=9), Ending())
+    topic = feed.create("values")
     old, new = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (before, SOON))
     for key in ("a", "b"):
         send(feed, topic, key, Value(0, 1, 1))
@@ -116,7 +117,8 @@ def test_silence_that_is_declared_shorter_counts_from_the_next_message_of_a_sess
 
 def test_clocks_do_not_run_on_from_before_a_release_without_silence(feed: Feed, tmp_path: Path) -> None:
     """Clocks from before that release must not count as current, or a session that received messages in it ends."""
-    stream, topic = totals("values", Once(keep_ids=9), Ending()), feed.create("values")
+    stream = totals("values", Once(keep_ids=9), Ending())
+    topic = feed.create("values")
     on, off = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (SOON, NEVER))
     for key in ("a", "b", "b" * 600):
         send(feed, topic, key, Value(0, 1, 1))
@@ -139,7 +141,8 @@ def test_clocks_do_not_run_on_from_before_a_release_without_silence(feed: Feed, 
 
 def test_a_late_message_does_not_end_a_session_from_before_silence_was_declared(feed: Feed, tmp_path: Path) -> None:
     window = FuzzyWindow(lateness=LATENESS, session_start=FIRST)
-    stream, topic = totals("values", window, Late()), feed.create("values")
+    stream = totals("values", window, Late())
+    topic = feed.create("values")
     off, on = (runs_of(feed, tmp_path, replace(stream, event_time=each)) for each in (NEVER, SOON))
     send(feed, topic, "a", Value(1000, 1))
     send(feed, topic, "b", Value(1050, 1))
@@ -154,7 +157,8 @@ def test_a_late_message_does_not_end_a_session_from_before_silence_was_declared(
 
 def test_a_session_whose_own_clock_is_wrong_does_not_end_while_it_sends(feed: Feed, tmp_path: Path) -> None:
     """Implausible times must not count as silence since 1970, which ended the session and halted the stream."""
-    topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
+    topic = feed.create("meters")
+    runs = runs_of(feed, tmp_path, meters)
     now = int(datetime.now(UTC).timestamp())
     for number, second in enumerate((0, 60, 1_000), start=1):
         send(feed, topic, "b", Start(number, now - 2_000 + second))
@@ -171,7 +175,8 @@ def test_a_timer_that_raises_where_a_partition_goes_on_by_the_clock_halts_the_st
     feed: Feed, tmp_path: Path
 ) -> None:
     """The partition has no message at that offset; the error must not end as a fold that is not deterministic."""
-    topic, silent = feed.create("meters"), EventTime(idle_advance=timedelta(seconds=0.5))
+    topic = feed.create("meters")
+    silent = EventTime(idle_advance=timedelta(seconds=0.5))
     runs = runs_of(feed, tmp_path, replace(meters, transform=Raising(), event_time=silent))
     send(feed, topic, "a", Start(1, 0), Read(2, 5, 7))
     with pytest.raises(IntegrityLost, match=r"timer raised at .*/0 offset 2, session .a. ") as lost:
@@ -219,7 +224,8 @@ def test_a_snapshot_of_which_a_part_is_late_is_not_complete(
     feed: Feed, tmp_path: Path, second: int, *, parts: bool
 ) -> None:
     """It must not be applied without the late part, nor continue with the next snapshot if its last part is late."""
-    topic, window = feed.create("meters"), FuzzyWindow(lateness=timedelta(seconds=10))
+    topic = feed.create("meters")
+    window = FuzzyWindow(lateness=timedelta(seconds=10))
     runs = runs_of(feed, tmp_path, replace(meters, integrity=window))
     send(feed, topic, "a", Start(1, 100, more=True))
     send(feed, topic, "b", Start(1, 200))
@@ -249,7 +255,8 @@ def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_session_that_began_again_and_ended_is_skipped_no_more(feed: Feed, tmp_path: Path, batches: int) -> None:
     """The result must not depend on batch boundaries: the session stayed skipped within the batch of its snapshot."""
-    topic, runs = feed.create("meters"), runs_of(feed, tmp_path, meters)
+    topic = feed.create("meters")
+    runs = runs_of(feed, tmp_path, meters)
     send(feed, topic, "a", Start(1, 0), Read(3, 1, 7))
     with pytest.raises(IntegrityLost, match="gap"):
         runs.run()

@@ -166,7 +166,8 @@ def read(broker: Broker, family: str, root: Path, case: Case, limit: int) -> tup
     feed = Feed(broker.bootstrap_servers, family)
     topic = feed.create("meters")
     stream = replace(case.stream, topics=Topics(pattern=feed.pattern), limits=Limits(batch_messages=limit))
-    runs, half = LocalRuns(stream, feed.bootstrap_servers, root), len(case.messages) // 2
+    runs = LocalRuns(stream, feed.bootstrap_servers, root)
+    half = len(case.messages) // 2
     for part in (case.messages[:half], case.messages[half:]):
         for key, message in part:
             feed.send(topic, [msgspec.json.encode(message)], key=key)
@@ -228,7 +229,8 @@ def test_a_silent_partition_goes_on_by_the_clock_where_the_stream_says_so(
 ) -> None:
     """Its timers fire and its sessions end in a batch without messages, which the ledger shows."""
     feed = Feed(broker.bootstrap_servers, topic_family)
-    topic, stop = feed.create("meters"), threading.Event()
+    topic = feed.create("meters")
+    stop = threading.Event()
     for message in (Start(1, 0), Read(2, 5, 7)):
         feed.send(topic, [msgspec.json.encode(message)], key="a")
     times = EventTime(session_idle=timedelta(minutes=10), idle_advance=timedelta(seconds=0.5))

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-SEED, LAST = 7, ("end", 100_000, 0)
+SEED = 7
+LAST = ("end", 100_000, 0)
 
 
 @pytest.mark.parametrize("reorder", [False, True])
@@ -43,7 +44,8 @@ def test_windows_are_those_of_the_definition_and_the_proof_agrees(
 ) -> None:
     stream = a_stream(fold, replace(FUZZY, reorder=reorder), pattern=feed.pattern)
     windowed = runs.of(replace(stream, limits=Limits(batch_messages=7)))
-    topic, chance = feed.create("values"), random.Random(SEED)  # noqa: S311  # reproducible
+    topic = feed.create("values")
+    chance = random.Random(SEED)  # noqa: S311  # reproducible
     sent = disordered([(chance.choice("abc"), chance.randint(0, 9), chance.randint(0, 10)) for _ in range(60)])
     for part in (sent[:25], sent[25:40], [*sent[40:], LAST]):
         feed.append(topic, [ProducerRecord(key.encode(), msgspec.json.encode(Value(t, v)), 0) for key, t, v in part])
@@ -64,7 +66,8 @@ def test_sessions_whose_first_message_waits_are_suspended_and_begin_again(
     """Undecodable messages suspend the partition, the fold refuses others, and sessions end."""
     stream = a_stream(Picky(), replace(FUZZY, reorder=True, on_violation=Suspend()), pattern=feed.pattern)
     windowed = runs.of(replace(stream, limits=Limits(batch_messages=7)))
-    topic, chance = feed.create("values"), random.Random(seed)  # noqa: S311  # reproducible
+    topic = feed.create("values")
+    chance = random.Random(seed)  # noqa: S311  # reproducible
     sent = disordered([(chance.choice("abcd"), chance.randint(0, 9), chance.randint(0, 12)) for _ in range(60)])
     values = [(key, msgspec.json.encode(Value(t, v, chance.choice(KINDS)))) for key, t, v in sent]
     for at in chance.sample(range(60), 2):

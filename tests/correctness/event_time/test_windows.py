@@ -7,7 +7,8 @@ from dataclasses import replace
 from lockstep.testing import Judgement, SentMessage, run
 from tests.support.minute_stream import Value, Window, WrongDeadline, minutes
 
-IN_ORDER, ANY_ORDER = minutes(reorder=True), minutes(reorder=False)
+IN_ORDER = minutes(reorder=True)
+ANY_ORDER = minutes(reorder=False)
 
 
 def of(session: str, second: int, value: int) -> SentMessage[Value]:

@@ -15,7 +15,9 @@ from tests.support.golden_streams import STREAMS, Change, Level, Tank
 
 FOLDER = Path(__file__).parent
 TOPIC = "tanks.a"
-ROWS, VERDICTS, STATES = "expected.jsonl", "verdicts.txt", "states.json"
+ROWS = "expected.jsonl"
+VERDICTS = "verdicts.txt"
+STATES = "states.json"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def row_parts(of: RowWithOrigin[Level]) -> dict[str, object]:
 
 
 def _verdict(of: MessageResult[Level]) -> str:
-    envelope, verdict = of.envelope, of.verdict
+    envelope = of.envelope
+    verdict = of.verdict
     what = "no envelope" if envelope is None else f"{envelope.kind.value} {envelope.session} {envelope.sequence}"
     told = f"{of.topic} {of.offset}  {what}: {verdict.judgement.value}"
     told += f", {verdict.cause}" if verdict.cause else ""

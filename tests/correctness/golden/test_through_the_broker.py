@@ -162,7 +162,9 @@ def test_a_case_comes_to_its_golden_texts_through_the_broker(case: Case, feed: F
     stream = dataclasses.replace(case.stream, topics=Topics(pattern=feed.pattern))
     played = Played(case, feed, LocalRuns(stream, feed.bootstrap_servers, tmp_path))
     played.play()
-    expected, prefix, folders = case.expected(), f"{feed.family}.", played.runs.folders
+    expected = case.expected()
+    prefix = f"{feed.family}."
+    folders = played.runs.folders
     golden = [json.loads(line) for line in expected[ROWS].splitlines()]
     assert [{name: value for name, value in row.items() if name != "second"} for row in golden] == rows_in_table(played)
     lines = expected[VERDICTS].splitlines()

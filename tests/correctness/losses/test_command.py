@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from tests.integration.cli.conftest import Platform
 
-TRADES, BAD, A_SECOND = 3_000, 1_500, 60
+TRADES = 3_000
+BAD = 1_500
+A_SECOND = 60
 LOST = BAD - 3 * A_SECOND
 """At the bad message the bar up to second 3 is closed; later bars are open."""
 

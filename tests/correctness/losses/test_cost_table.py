@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[3] / "docs" / "integrity.md"
 FIRST = SessionStart.FIRST_MESSAGE
-HALT, ALONE = "halt; nothing", "that message"
-WAITS, ALL_WAIT = "its session waits for a snapshot", "all sessions of the partition wait for snapshots"
-LOSES, ALL_LOSE = "the state of its session", "the states of all sessions of the partition"
+HALT = "halt; nothing"
+ALONE = "that message"
+WAITS = "its session waits for a snapshot"
+ALL_WAIT = "all sessions of the partition wait for snapshots"
+LOSES = "the state of its session"
+ALL_LOSE = "the states of all sessions of the partition"
 STRICT = Strict(evidence=Sequence())
-ONCE, FUZZY = Once(keep_ids=10), FuzzyWindow(lateness=LATENESS)
+ONCE = Once(keep_ids=10)
+FUZZY = FuzzyWindow(lateness=LATENESS)
 ROWS: dict[tuple[str, str, str], tuple[IntegrityClass, str, str]] = {
     ("`NoIntegrity`", "-", "any"): (NoIntegrity(), ALONE, ALONE),
     ("`Once`", "`Halt()`", "any"): (ONCE, ALONE, ALONE),
@@ -49,7 +53,8 @@ ROWS: dict[tuple[str, str, str], tuple[IntegrityClass, str, str]] = {
     ),
 }
 BAD = 4
-UNDECODABLE, RAISING = b'{"broken', update(3, a=1, b=POISON, c=3)
+UNDECODABLE = b'{"broken'
+RAISING = update(3, a=1, b=POISON, c=3)
 
 
 def run_with(integrity: IntegrityClass, bad: bytes) -> RunResult[Panel, Reading]:

@@ -102,7 +102,8 @@ def count_lost(ran: RunResult[WindowState[list[int]], Values]) -> int:
 @settings(max_examples=scale_examples(THOROUGH, usual=12))
 @given(steps=STEPS, split=some.sampled_from([1, 3, 7]))
 def test_no_message_that_was_accepted_disappears(name: str, steps: list[tuple[str, int, str]], split: int) -> None:
-    stream, log = a_stream(Refusing(), CLASSES[name]), log_of(name, steps)
+    stream = a_stream(Refusing(), CLASSES[name])
+    log = log_of(name, steps)
     ran = run(stream, *log).or_raise()
     in_rows = sum(row.messages for row in ran.rows)
     waits = 1  # the closing message, in a window or held back

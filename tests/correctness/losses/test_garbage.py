@@ -83,7 +83,8 @@ def log_with(
 ) -> tuple[list[SentMessage[Value]], list[SentMessage[Value]], list[int]]:
     """Return the messages with garbage, the same with skipped messages in its place, and its offsets."""
     sent = [SentMessage(value=Value(t, v), key=session) for session, t, v in disordered(steps)]
-    broken, clean = list(sent), list(sent)
+    broken = list(sent)
+    clean = list(sent)
     for place, value in places:
         at = min(place, len(broken))
         broken.insert(at, SentMessage(value=value, key="x"))

@@ -96,7 +96,8 @@ class Case:
         assert {loss.cause for loss in rows} == {cause}
         assert (sum(loss.sessions for loss in rows), sum(loss.messages or 0 for loss in rows)) == (sessions, messages)
         assert {loss.is_accepted for loss in rows} == {accepted}
-        total, open_ = LossTotal(sessions, messages), LossTotal() if accepted else LossTotal(sessions, messages)
+        total = LossTotal(sessions, messages)
+        open_ = LossTotal() if accepted else LossTotal(sessions, messages)
         lost = OutputLog(self.runs.folders.table).base().head.lost
         assert (lost.total, lost.open) == (total, open_)
         report = self.verify()

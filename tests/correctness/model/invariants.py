@@ -16,7 +16,8 @@ def broken(world: World) -> str | None:  # noqa: C901, PLR0911  # the list of th
             return "an hour that was closed has grown"
         if entry.head.epoch < epoch:
             return "an epoch came back"
-        epoch, closed = entry.head.epoch, max(closed, entry.head.closed)
+        epoch = entry.head.epoch
+        closed = max(closed, entry.head.closed)
     if [entry.head.batch for entry in batches] != list(range(1, len(batches) + 1)):
         return "a batch is lost or doubled"
     for at, entry in enumerate(world.log):

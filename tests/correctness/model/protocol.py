@@ -241,7 +241,8 @@ def _plan_rewind(world: World, process: Process) -> Process:
     counts = visible(world.log)
     if not counts:
         return Process(at=At.GONE)
-    to, start = (counts[-2] if len(counts) > 1 else 0), len(counts) - 2
+    to = counts[-2] if len(counts) > 1 else 0
+    start = len(counts) - 2
     return process._replace(at=At.FORWARD, batch=world.head.batch + 1, to=to, start=start)
 
 
@@ -325,7 +326,8 @@ def _worked(world: World, number: int, process: Process, without: Without) -> It
         return
     held, start = (world.ledger[-1][0], world.ledger[-1][1] + 1) if world.ledger else (0, 0)
     if process.wants is Kind.BATCH:
-        held, start = process.batch, process.start + 1
+        held = process.batch
+        start = process.start + 1
     elif S.OFFSETS_IN_MEMORY in without:
         start = process.kept.batch
     token = _token(number, held + 1)

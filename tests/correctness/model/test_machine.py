@@ -39,7 +39,8 @@ class Store:
     does = "answers"
 
     def __call__(self, path: Path, content: bytes) -> None:
-        does, self.does = self.does, "answers"
+        does = self.does
+        self.does = "answers"
         if does == "dies before":
             raise Died
         create_entry(path, content)
@@ -106,7 +107,9 @@ class CommitProtocol(RuleBasedStateMachine):
         proposal = commit_claim(actor.epoch, actor.run.output.table_id, anything)
         landed = self._commits(actor, number, proposal, store, Kind.CLAIM)
         if landed:
-            actor.epoch, actor.claimed, actor.waits_for_side = actor.epoch + 1, True, True
+            actor.epoch = actor.epoch + 1
+            actor.claimed = True
+            actor.waits_for_side = True
             actor.batch = self.expected.head.batch
 
     @rule(number=RUNS)
@@ -141,7 +144,8 @@ class CommitProtocol(RuleBasedStateMachine):
             return
         moved = actor.run.forward(head)
         assert moved is (head.batch > self.expected.in_ledger)
-        self.expected.in_ledger, actor.waits_for_side = head.batch, False
+        self.expected.in_ledger = head.batch
+        actor.waits_for_side = False
 
     def _refused_side(self, number: int, actor: Actor) -> None:
         try:
@@ -161,7 +165,8 @@ class CommitProtocol(RuleBasedStateMachine):
     @rule(back=st.integers(1, 3))
     def somebody_rewinds(self, back: int) -> None:
         """Undo up to `back` visible batches; the writers are fenced."""
-        expected, run = self.expected, ProtocolRun(self.folders)
+        expected = self.expected
+        run = ProtocolRun(self.folders)
         expected.visible = expected.visible[:-back]
         expected.hour = max(expected.hour, 1 + expected.head.closed)
         run.rewind(expected.visible[-1][0] if expected.visible else 0, HOURS[expected.hour - 1])

@@ -64,7 +64,8 @@ class _Producers:
 
 def feed(steps: list[Step]) -> list[Message[Sent]]:
     """Return the messages of some steps, in the order in which they reach the log."""
-    producers, sent = _Producers(), []
+    producers = _Producers()
+    sent = []
     for step in steps:
         sent.append(producers.message(step))
         if step[2] == "swap" and len(sent) > 1:

@@ -108,7 +108,8 @@ class Timed(Probe):
 
     def on_timer(self, state: Held, deadline_us: int) -> Iterable[Seen]:
         yield Seen(f"timer {deadline_us // 1_000_000}", list(state.values))
-        state.values, state.due_s = [], None
+        state.values = []
+        state.due_s = None
 
     def on_end(self, state: Held) -> Iterable[Seen]:
         yield Seen("end", list(state.values))

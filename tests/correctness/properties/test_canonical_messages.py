@@ -48,7 +48,8 @@ def test_each_decoded_message_can_be_stored(name: str, kind: Kind, data: st.Data
     values = st.one_of(kind.exact, kind.odd)
     makers = make_makers(data.draw(st.lists(values, min_size=1, max_size=4)))
     made = make_module("generated_messages", f"\nSTATE = {kind.source}\nMAKERS = {makers}\n{MESSAGE}")
-    decode, stored = DECODERS[name].build(made.Message), StorableType(made.STATE)
+    decode = DECODERS[name].build(made.Message)
+    stored = StorableType(made.STATE)
     for value in sent(name, made.MAKERS):
         try:
             message: Any = decode(value)

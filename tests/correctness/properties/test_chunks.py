@@ -68,7 +68,8 @@ def compile_both(name: str, *, native: bool) -> tuple[CompiledStream, CompiledSt
     return replace(compiled, columns=columns), replace(compiled, columns=None)
 
 
-EXAMPLES, EXAMPLES_DEEP = max(12, settings().max_examples // 8), max(200, settings().max_examples)
+EXAMPLES = max(12, settings().max_examples // 8)
+EXAMPLES_DEEP = max(200, settings().max_examples)
 
 
 def both_come_to_the_same(
@@ -130,7 +131,9 @@ class Panicking:
     """A table of the extension that panics at a call, instead of running it."""
 
     def __init__(self, table: ColumnTable, method: str, at: int) -> None:
-        self._table, self._method, self._left = table, method, at
+        self._table = table
+        self._method = method
+        self._left = at
 
     def __getattr__(self, name: str) -> object:
         """Return the attribute of the table, or panic."""

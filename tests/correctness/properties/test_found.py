@@ -119,7 +119,8 @@ def test_the_rest_of_a_snapshot_that_was_interrupted_is_no_snapshot(name: str, b
 
 
 def test_a_gap_within_a_snapshot_waits_for_a_whole_one() -> None:
-    part, completing = ("a", "part", "-", 1, 1), ("a", "snapshot", "gap", 1, 2)
+    part = ("a", "part", "-", 1, 1)
+    completing = ("a", "snapshot", "gap", 1, 2)
     came = ran("strict-suspends", part, completing, ("a", "update", "-", 1, 3), ("a", "snapshot", "-", 1, 4))
     assert (came.states["a"].values, [row.values for row in came.rows]) == ([4], [[4]])
 

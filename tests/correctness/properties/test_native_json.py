@@ -88,7 +88,8 @@ def expect(value: bytes) -> Read | None:
         return None
     if not isinstance(message, Update):
         return None
-    rows, changed = dict[str, tuple[object, ...]](), list[tuple[object, ...]]()
+    rows = dict[str, tuple[object, ...]]()
+    changed = list[tuple[object, ...]]()
     for key, *values in map(astuple, message.rows):
         before = rows.get(key, NOTHING)
         rows[key] = tuple(old if new is UNSET else new for old, new in zip(before, values, strict=True))

@@ -21,12 +21,16 @@ def plain(messages: list[Message[Sent]]) -> tuple[Rows, dict[str, list[int]]]:
     last: dict[str, int] = {}
     waits: set[str] = set()
     for message in messages:
-        key, sent = str(message.key), _decoded(message.value)
+        key = str(message.key)
+        sent = _decoded(message.value)
         if sent is None or sent["v"] == PLACELESS:
             waits |= values.keys()
             continue
-        kind, number, value = sent["kind"], int(str(sent["n"])), int(str(sent["v"]))
-        begins, known = kind == "snapshot", key in values and key not in waits
+        kind = sent["kind"]
+        number = int(str(sent["n"]))
+        value = int(str(sent["v"]))
+        begins = kind == "snapshot"
+        known = key in values and key not in waits
         if kind == "skip" or not (begins or (known and number > last[key])):
             continue
         if kind == "end":

@@ -12,11 +12,13 @@ from lockstep.testing import Event, run
 from tests.correctness.properties.feeds import CUTS, STEPS, Step, cut, feed
 from tests.correctness.properties.probes import STREAMS
 
-EXAMPLES, EXAMPLES_DEEP = max(12, settings().max_examples // 5), max(150, settings().max_examples)
+EXAMPLES = max(12, settings().max_examples // 5)
+EXAMPLES_DEEP = max(150, settings().max_examples)
 
 
 def any_split_comes_to_the_same(name: str, steps: list[Step], cuts: list[tuple[int, Event]]) -> None:
-    messages, stream = feed(steps), STREAMS[name]
+    messages = feed(steps)
+    stream = STREAMS[name]
     assert run(stream, *messages) == run(stream, *cut(messages, cuts))
 
 

@@ -76,7 +76,8 @@ def take_rows(newest: Tables, rows: pa.Table) -> None:
 
 
 def read_states(compiled: CompiledStream, job: JobSpec, position: Position) -> Tables:
-    version, local = make_state_version(1, position), LocalStorePool(job.local_root, job.state)
+    version = make_state_version(1, position)
+    local = LocalStorePool(job.local_root, job.state)
     with PartitionState.open(version, durable=job.state, local_stores=local, schema=compiled.state) as state:
         loaded = {session: state.load(session) for session in SESSIONS}
         tables = {

@@ -35,7 +35,8 @@ def check_recorded(stream: AnyStream, feed: Sequence[SentMessage[Any]], values: 
     """Check the rows at each place; return the number of snapshot rows at the last place."""
     replayed_by = stream.replay_key
     assert replayed_by is not None
-    columns, removed = replayed_by.columns, replayed_by.removed
+    columns = replayed_by.columns
+    removed = replayed_by.removed
     for length in (*(each for each in PLACES if each < len(feed)), len(feed)):
         ran = run(stream, *feed[:length]).or_raise()
         rows = replay(ran.proven, columns, removed)
@@ -66,7 +67,8 @@ def sent(key: str, values: Sequence[bytes]) -> list[SentMessage[Any]]:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_an_order_book_whose_snapshot_comes_again(seed: int) -> None:
     """The new snapshot removes some levels, changes some and adds some, in any order."""
-    random, feed = Random(seed), list(read_book()[:60])  # noqa: S311  # a test
+    random = Random(seed)  # noqa: S311  # a test
+    feed = list(read_book()[:60])
     differences = len(feed)
     for _ in range(3):
         ran = run(order_books, *feed, key="eth").or_raise()

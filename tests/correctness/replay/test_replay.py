@@ -47,7 +47,9 @@ _BITS = msgspec.msgpack.Encoder()
 
 def make_feed(drawn: list[Any]) -> list[Any]:
     """Return the messages of a test: two sessions, with mostly consecutive numbers."""
-    numbers, seconds, feed = {"a": 0, "b": 0}, 100, list[Any]()
+    numbers = {"a": 0, "b": 0}
+    seconds = 100
+    feed = list[Any]()
     for each in drawn:
         if each == "garbage":
             feed.append(SentMessage(value=b"{", key="a"))
@@ -101,7 +103,8 @@ OVERRIDING = [
 READY = [pytest.param(name, Book(), id=f"ready-{name}") for name in CLASSES]
 ORDERED_BY_TIME = [name for name in CLASSES if "window, reordered" in name]
 FEEDS = {"drawn": MESSAGES, "split": st.sampled_from([1, 2, 3])}
-EXAMPLES, EXAMPLES_DEEP = max(12, settings().max_examples // 5), max(200, settings().max_examples)
+EXAMPLES = max(12, settings().max_examples // 5)
+EXAMPLES_DEEP = max(200, settings().max_examples)
 
 
 @pytest.mark.parametrize(("integrity", "fold"), [*READY, *OVERRIDING])

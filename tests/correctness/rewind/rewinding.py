@@ -90,7 +90,8 @@ class Rewinding:
 
     def step(self) -> None:
         """Take a random step, and check the table after it."""
-        often, seldom = (self.read_more, self.rewind, self.clean_up), (self.compact, self.keep, self.drop)
+        often = (self.read_more, self.rewind, self.clean_up)
+        seldom = (self.compact, self.keep, self.drop)
         others = [self.read_more, self.checkpoint, *([self.start_over, self.expire] if self.is_archived else [])]
         action = self.choose.choice([*often * 3, *seldom, *others])
         action()
@@ -183,7 +184,8 @@ class Rewinding:
 
     def let_time_pass(self) -> None:
         """Set file times: commits are further apart than a file may wait for its commit, and the first was long ago."""
-        table, began = self.runs.folders.table, time.time() - FOREVER
+        table = self.runs.folders.table
+        began = time.time() - FOREVER
         for version in delta_log.list_versions(table):
             entry = delta_log.make_entry_path(table, version)
             actions = map(json.loads, entry.read_text().splitlines())

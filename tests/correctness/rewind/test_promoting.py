@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-NAME, STEPS, WRONG_BY, VALUE = "adding_shadow", 5, 1_000, COLUMNS.index("value")
+NAME = "adding_shadow"
+STEPS = 5
+WRONG_BY = 1_000
+VALUE = COLUMNS.index("value")
 WAIT_SECONDS_MAX = 120.0
 
 
@@ -175,7 +178,9 @@ def test_a_promotion_beside_a_live_writer_is_refused_or_fences_it_and_no_row_is_
 ) -> None:
     """A writer that starts after the check for a writer is not seen: the commit alone decides."""
     stream = Rewinding(feed, runs.of(adding(feed.pattern, transform=Old())), 1)
-    batch, base, refusals = stream.head.batch, stream.after[stream.head.batch].read, 0
+    batch = stream.head.batch
+    base = stream.after[stream.head.batch].read
+    refusals = 0
     begin_shadow(runs.handle, NAME, str(batch), code="", who="a test", why="a race")
     with LiveWriter(stream) as writer:
         with pytest.raises(Refused) as refused:

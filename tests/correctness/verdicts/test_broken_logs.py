@@ -69,7 +69,8 @@ def offsets_of(feed: Feed, topic: str) -> set[int]:
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_a_compacted_topic(own_broker: Broker, compacted: Feed, tmp_path: Path, name: str) -> None:
     """Its hole is counted if the class tolerates it; a class that needs every message does not start on it."""
-    topic, effect = f"{compacted.family}.unproven", LOG_TABLE[LogFault.UNPROVEN][name]
+    topic = f"{compacted.family}.unproven"
+    effect = LOG_TABLE[LogFault.UNPROVEN][name]
     runs = runs_of(compacted.family, name, own_broker, tmp_path)
     if effect is Effect.REFUSED:
         with pytest.raises(LockstepError, match=f"topics {topic} are compacted"):
@@ -84,7 +85,8 @@ def test_a_compacted_topic(own_broker: Broker, compacted: Feed, tmp_path: Path, 
 def cut(own_broker: Broker, compacted: Feed, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Log]:
     """Return the result of a class for a log that it read up to `READ`, and that was then lost and written again."""
     del compacted  # not read, but the restart would interrupt its tests
-    feed, root = Feed(own_broker.bootstrap_servers, "cut"), tmp_path_factory.mktemp("cut")
+    feed = Feed(own_broker.bootstrap_servers, "cut")
+    root = tmp_path_factory.mktemp("cut")
     topic = feed.create("truncated")
     send(feed, topic, log()[:READ])
     runs = {name: runs_of(feed.family, name, own_broker, root) for name in LOG_CLASSES}

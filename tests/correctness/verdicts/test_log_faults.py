@@ -91,7 +91,8 @@ def test_the_answer_of_a_class_to_a_session_in_two_partitions_is_that_of_the_tab
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_an_aborted_transaction_is_an_explained_hole_to_every_class(read_by: Callable[[str], Log], name: str) -> None:
-    found, topic = read_by(name), "verdicts_of_logs.aborted"
+    found = read_by(name)
+    topic = "verdicts_of_logs.aborted"
     assert LOG_TABLE[LogFault.ABORTED][name] is Effect.GOES_ON
     assert first_difference(rows_of_offsets(range(UNTIL)), found.rows(topic)) is None
     assert found.holes(topic) == [(READ, ABORTED.stop, "aborted"), (ABORTED.stop, ABORTED.stop + 1, "marker")]
@@ -100,7 +101,8 @@ def test_an_aborted_transaction_is_an_explained_hole_to_every_class(read_by: Cal
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_messages_that_expired_unread(read_by: Callable[[str], Log], name: str) -> None:
-    found, topic = read_by(name), "verdicts_of_logs.expired"
+    found = read_by(name)
+    topic = "verdicts_of_logs.expired"
     effect = LOG_TABLE[LogFault.EXPIRED][name]
     assert_rows(found, topic, effect, goes_on=[range(READ), range(LOST_UNTIL, UNTIL)])
     lost = [] if found.findings else [(READ, LOST_UNTIL, "expired")]
@@ -113,14 +115,16 @@ def test_messages_that_expired_unread(read_by: Callable[[str], Log], name: str) 
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_a_topic_that_is_created_anew(read_by: Callable[[str], Log], name: str) -> None:
-    found, topic = read_by(name), "verdicts_of_logs.recreated"
+    found = read_by(name)
+    topic = "verdicts_of_logs.recreated"
     assert_rows(found, topic, LOG_TABLE[LogFault.RECREATED][name], goes_on=[range(READ), range(READ)])
     assert_halted(found, topic, LogFault.RECREATED, (READ, READ))
 
 
 @pytest.mark.parametrize("name", LOG_CLASSES)
 def test_a_topic_that_gets_another_partition(read_by: Callable[[str], Log], name: str) -> None:
-    found, topic = read_by(name), "verdicts_of_logs.grew"
+    found = read_by(name)
+    topic = "verdicts_of_logs.grew"
     effect = LOG_TABLE[LogFault.GREW][name]
     assert_rows(found, topic, effect, goes_on=[range(UNTIL)])
     assert_halted(found, topic, LogFault.GREW, (0, 0))

@@ -38,8 +38,10 @@ def test_no_cell_of_the_table_is_missing() -> None:
 
 @pytest.mark.parametrize(("fault", "name"), CELLS)
 def test_the_verdict_and_the_rows_of_a_cell(fault: Fault, name: str) -> None:
-    log, cell = faulty(fault), TABLE[fault][name]
-    found, at = ran(name, log), cell.at(log)
+    log = faulty(fault)
+    cell = TABLE[fault][name]
+    found = ran(name, log)
+    at = cell.at(log)
     verdict = found.verdicts[at]
     assert (verdict.judgement.value, verdict.cause) == (cell.verdict, cell.cause)
     expected = log.folded(cell.applied.offsets(log, at))
@@ -57,7 +59,8 @@ def test_without_a_fault_nothing_is_remarked(name: str) -> None:
 @pytest.mark.parametrize("fault", MATTERING)
 def test_what_each_fault_does_to_a_fold_without_a_gate(fault: Fault) -> None:
     """If a class drops a message that was sent twice, the rows are those of the log without the fault."""
-    log, clean = faulty(fault), clean_log()
+    log = faulty(fault)
+    clean = clean_log()
     unread = {log.at} if fault in {Fault.GARBAGE, Fault.RAISES} else set[int]()
     ended = log.folded([offset for offset in range(log.tail) if offset not in unread])
     right = clean.folded(range(clean.tail))
@@ -70,5 +73,6 @@ def test_what_each_fault_does_to_a_fold_without_a_gate(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", ODD_TIMES)
 def test_an_odd_clock_changes_no_content(fault: Fault) -> None:
-    log, clean = faulty(fault), clean_log()
+    log = faulty(fault)
+    clean = clean_log()
     assert log.folded(range(len(log.messages))).rows == clean.folded(range(len(clean.messages))).rows

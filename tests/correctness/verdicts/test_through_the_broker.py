@@ -53,8 +53,10 @@ def test_an_odd_clock_does_not_move_the_watermark(read_by: Callable[[str], Outco
 
 
 def assert_told(outcome: Outcome, fault: Fault | None, cell: Cell) -> None:
-    log, topic = log_of(fault), topic_of(fault)
-    at, row = cell.at(log), outcome.ledger[topic]
+    log = log_of(fault)
+    topic = topic_of(fault)
+    at = cell.at(log)
+    row = outcome.ledger[topic]
     applied = cell.applied.offsets(log, at)
     rows = rows_of(outcome.table, topic, COLUMNS)
     assert first_difference(log.folded(applied).rows, rows) is None

@@ -89,7 +89,8 @@ class CleanTable:
         self, seed: int, bootstrap_servers: str, root: Path, *, expires: bool = True, joins: bool = False
     ) -> None:
         self._rng = rng = random.Random(seed)  # noqa: S311  # reproducible
-        self._expires, self._joins = expires, joins
+        self._expires = expires
+        self._joins = joins
         self._feed = Feed(bootstrap_servers, f"clean_{root.name}_{seed}")
         names = list(CLASSES)
         self._class = names[seed % len(names)]

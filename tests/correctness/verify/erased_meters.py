@@ -27,7 +27,8 @@ class ErasedMeters(CleanMeters):
 
     def __init__(self, seed: int, bootstrap_servers: str, root: Path) -> None:
         super().__init__(seed, bootstrap_servers, root)
-        self.runs, self.told = self._made.runs, self._made.told
+        self.runs = self._made.runs
+        self.told = self._made.told
         twin = dataclasses.replace(self.runs.stream, name="twin")
         self.twin = LocalRuns(twin, bootstrap_servers, root / "twin")
         self.is_halted = False

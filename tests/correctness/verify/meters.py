@@ -111,7 +111,8 @@ class TimedMeters(Meters):
             state.due_us = deadline_us + 5 * SECOND
             return
         yield Total("timer", state.fired, state.values[-5:])
-        state.values, state.due_us = [], None
+        state.values = []
+        state.due_us = None
 
 
 class LateMeters(TimedMeters):

@@ -516,7 +516,8 @@ def _moved(forged: Forged, rng: random.Random, table: str, kind: Kind) -> Found:
 
 def in_quarantine_and_in_rows(forged: Forged, rng: random.Random) -> Found:
     """Quarantine a message that emitted rows."""
-    kept, place = pick(forged, "quarantine", rng), pick(forged, "table", rng)
+    kept = pick(forged, "quarantine", rng)
+    place = pick(forged, "table", rng)
     if kept is None or place is None:
         return None
     file, _, row = kept
@@ -540,7 +541,9 @@ _STATE = ("state_file", "state_start", "state_length")
 
 METER_COUNTS = ("with_rows", "buffered", "released", "late", "timer_rows", "rows_emitted")
 FORGED = "forged.state"
-HELD, AGENDA, CLOCK = b"\xfe", b"\xff", b"\xfd"
+HELD = b"\xfe"
+AGENDA = b"\xff"
+CLOCK = b"\xfd"
 _PREAMBLE = struct.Struct("<8sHII")
 _LENGTH = struct.Struct("<I")
 
@@ -577,7 +580,8 @@ def late_row_of_another_batch(forged: Forged, rng: random.Random) -> Found:
 
 def late_and_in_rows(forged: Forged, rng: random.Random) -> Found:
     """Add an applied message to the late table."""
-    late, place = pick(forged, "late", rng), pick(forged, "table", rng, lambda row: row["what"] == "update")
+    late = pick(forged, "late", rng)
+    place = pick(forged, "table", rng, lambda row: row["what"] == "update")
     if late is None or place is None:
         return None
     file, _, row = late

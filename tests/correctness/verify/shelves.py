@@ -236,7 +236,8 @@ class Producer:
         return "end" if chance < 0.22 else "update"
 
     def _encode(self, kind: str, session: str) -> bytes:
-        number, wrong = self.numbers[session], self.rng.random() < self.faults / 2
+        number = self.numbers[session]
+        wrong = self.rng.random() < self.faults / 2
         if isinstance(self.fold, Shelves):
             lines = [self._make_line(kind) for _ in range(self.rng.randrange(0, 5))]
             if wrong:

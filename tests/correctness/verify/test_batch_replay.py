@@ -69,7 +69,8 @@ class ShelvesByHand(Transform[Change, Table, ItemRow]):
 
 
 MISTAKES = ("none", "no removals", "nothing", "another value", "a row less", "no end")
-EXAMPLES, USUAL = 120, 2 * len(MISTAKES)
+EXAMPLES = 120
+USUAL = 2 * len(MISTAKES)
 
 
 def find_differing_batches(offline: Offline, sent: list[list[Sent]]) -> list[int]:
@@ -82,7 +83,8 @@ def find_differing_batches(offline: Offline, sent: list[list[Sent]]) -> list[int
     listed = rows.to_pylist()
     tables: dict[str, Table] = {}
     current: dict[tuple[str, str, int], tuple[object, object]] = {}
-    differing, until = [], 0
+    differing = []
+    until = 0
     for number, batch in enumerate(sent, 1):
         for session, value in batch:
             apply(tables, session, msgspec.json.decode(value, type=Change))

@@ -39,7 +39,8 @@ SAID: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def bounds() -> FileBounds:
     """Return the bounds of two row groups."""
-    found, second = FileBounds(), FIRST.slice(0, 1).set_column(0, "ratio", pa.array([-1.0]))
+    found = FileBounds()
+    second = FIRST.slice(0, 1).set_column(0, "ratio", pa.array([-1.0]))
     for batch in (FIRST, second):
         found.add(batch)
     return found

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-STRICT, ORDERED = Strict(evidence=Numbers(), on_violation=Suspend()), Ordered(on_violation=Suspend())
+STRICT = Strict(evidence=Numbers(), on_violation=Suspend())
+ORDERED = Ordered(on_violation=Suspend())
 RESTARTS = OnGrowth.RESTART_SESSIONS
 AGAIN = [snapshot(20, a=1), update(21, a=1)]
 """A session restarts while the policy still suspends."""
@@ -76,7 +77,8 @@ FAULTS: tuple[Callable[[Feed, str], None], ...] = (gap, undecodable, raising, re
 def test_what_was_suspended_before_the_policy_became_halt_is_proven(
     feed: Feed, runs: LocalRuns, fault: Callable[[Feed, str], None], integrity: IntegrityClass, *, recovers: bool
 ) -> None:
-    topic, suspending = feed.create("values"), runs.of(adding(feed.pattern, integrity))
+    topic = feed.create("values")
+    suspending = runs.of(adding(feed.pattern, integrity))
     feed.send(topic, session(2))
     suspending.run()
     fault(feed, topic)
@@ -96,7 +98,8 @@ def test_what_was_suspended_before_the_policy_became_halt_is_proven(
 def test_sessions_that_were_suspended_when_the_policy_changed_are_proven_from_the_middle_of_a_log(
     feed: Feed, runs: LocalRuns, *, halts_at_first: bool
 ) -> None:
-    topic, suspending = feed.create("values"), runs.of(adding(feed.pattern, STRICT))
+    topic = feed.create("values")
+    suspending = runs.of(adding(feed.pattern, STRICT))
     halting = runs.of(adding(feed.pattern, replace(STRICT, on_violation=Halt())))
     feed.send(topic, session(2))
     feed.send(topic, session(2), key="other")
@@ -115,7 +118,8 @@ def test_sessions_that_were_suspended_when_the_policy_changed_are_proven_from_th
 
 
 def test_a_policy_that_changes_again_and_again_is_that_of_each_batch(feed: Feed, runs: LocalRuns) -> None:
-    topic, suspending = feed.create("values"), runs.of(adding(feed.pattern, STRICT))
+    topic = feed.create("values")
+    suspending = runs.of(adding(feed.pattern, STRICT))
     halting = runs.of(adding(feed.pattern, replace(STRICT, on_violation=Halt())))
     for number, each in enumerate((halting, suspending, halting, suspending, halting)):
         first = 10 * number
@@ -138,7 +142,8 @@ def test_a_policy_that_changes_again_and_again_is_that_of_each_batch(feed: Feed,
 
 def test_growth_that_restarted_sessions_is_proven_after_it_is_a_violation(feed: Feed, runs: LocalRuns) -> None:
     halting = Strict(evidence=Numbers())
-    topic, restarting = feed.create("values"), runs.of(adding(feed.pattern, replace(halting, on_growth=RESTARTS)))
+    topic = feed.create("values")
+    restarting = runs.of(adding(feed.pattern, replace(halting, on_growth=RESTARTS)))
     feed.send(topic, session(2))
     restarting.run()
     growth(feed, topic)
@@ -151,14 +156,16 @@ def test_growth_that_restarted_sessions_is_proven_after_it_is_a_violation(feed: 
 
 def test_what_a_batch_passed_over_while_the_policy_halted_is_found(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:
     """The ledger of a stream that suspended, under a head whose policy halts."""
-    topic, suspending = feed.create("values"), runs.of(adding(feed.pattern, STRICT))
+    topic = feed.create("values")
+    suspending = runs.of(adding(feed.pattern, STRICT))
     feed.send(topic, [*session(2), snapshot(9, a=1)])
     suspending.run()
     assert_proven(suspending)
     elsewhere = StreamFolders(runs.folders.stream, tmp_path / "forged")
     Forged.copy(runs.folders.table.parent, elsewhere.table.parent)
     for entry in elsewhere.table.glob("_delta_log/*.json"):
-        said, halted = r"\"suspends\":true", r"\"suspends\":false"
+        said = r"\"suspends\":true"
+        halted = r"\"suspends\":false"
         entry.write_text(entry.read_text().replace(said, halted))
     report = verify_stream(suspending.stream, elsewhere, suspending.settings.kafka)
     assert ViolationKind.PAST_VIOLATION in {each.kind for each in report.violations}

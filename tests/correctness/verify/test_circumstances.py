@@ -69,7 +69,8 @@ def proof(runs: LocalRuns, folders: StreamFolders | None = None) -> VerifyReport
 
 
 def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs: LocalRuns) -> None:
-    topic, stop = feed.create("values"), threading.Event()
+    topic = feed.create("values")
+    stop = threading.Event()
     feed.send(topic, session(20))
     runs.run()
     writer = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.1), "stop": stop})
@@ -89,7 +90,8 @@ def test_a_proof_beside_a_writer_ends_at_the_head_that_it_found(feed: Feed, runs
 @pytest.fixture
 def three_hours(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
     """Batches of three hours, by the clock of the driver."""
-    topic, began = feed.create("values"), ledger.read_clock()
+    topic = feed.create("values")
+    began = ledger.read_clock()
     for number in range(6):
         monkeypatch.setattr(ledger, "read_clock", lambda hours=number // 2: began + timedelta(hours=hours))
         feed.send(topic, session(3) if number == 0 else [update(4 + number, a=1)])
@@ -290,7 +292,9 @@ def test_another_state_is_shown_where_it_is_stored_row_by_row(feed: Feed, runs: 
 
 
 def test_a_topic_that_grows_before_its_first_message_is_proven(feed: Feed, runs: LocalRuns) -> None:
-    runs, topic, other = runs.of(adding(feed.pattern, BY_SUSPENSION)), feed.create("values"), feed.create("other")
+    runs = runs.of(adding(feed.pattern, BY_SUSPENSION))
+    topic = feed.create("values")
+    other = feed.create("other")
     feed.send(other, session(1))
     runs.run()
     feed.grow(topic, partitions=2)
@@ -325,7 +329,8 @@ def test_states_that_housekeeping_deletes_while_a_proof_reads_are_no_violation(
         runs.run()
 
     def clean_up_late(moment: str) -> VerifyReport:
-        act, output = getattr(proving, moment), open_table(runs.folders)
+        act = getattr(proving, moment)
+        output = open_table(runs.folders)
 
         def after(*arguments: Any, **named: Any) -> Any:
             monkeypatch.setattr(proving, moment, act)
@@ -439,7 +444,8 @@ def test_a_strict_stream_leaves_a_topic_only_at_its_end(
     forgery: dict[str, object],
     found: str,
 ) -> None:
-    topic, claim = feed.create("values"), WriterStartup.claim
+    topic = feed.create("values")
+    claim = WriterStartup.claim
     feed.send(topic, session(2))
     runs.run()
 

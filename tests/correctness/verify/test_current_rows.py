@@ -113,7 +113,8 @@ def test_the_current_rows_are_the_rows_of_the_states(
     changes: list[tuple[str, tuple[Side, float], Level | None]], batch_rows: int
 ) -> None:
     rows = [to_row(number, *change) for number, change in enumerate(changes)]
-    current, states = read_current(rows, batch_rows), fold(changes)
+    current = read_current(rows, batch_rows)
+    states = fold(changes)
     assert current.num_rows == sum(map(len, states.values()))
     assert list(find_differences(KEY, current, read_states(states))) == []
 
@@ -124,7 +125,8 @@ def test_each_difference_of_rows_and_states_is_found_with_its_key(
 ) -> None:
     """An additional key, a missing key or a changed value: exactly that is named."""
     rows = [to_row(number, *change) for number, change in enumerate(changes)]
-    current, states = read_current(rows, 7), fold(changes)
+    current = read_current(rows, 7)
+    states = fold(changes)
     keys = [(session, key) for session, state in states.items() for key in state]
     kind = data.draw(st.sampled_from(["missing", "extra", "changed"] if keys else ["missing"]))
     if kind == "missing":

@@ -162,7 +162,8 @@ def read_all(found: object) -> object:
 def test_both_readings_agree_on_any_row(case: tuple[list[Rule], list[Ruled], str | None]) -> None:
     rules, rows, removed = case
     check_rules(rules, Ruled)
-    ours, theirs = read_inline_rules(rules, removed), find_inline_rules(rules, removed)
+    ours = read_inline_rules(rules, removed)
+    theirs = find_inline_rules(rules, removed)
     assert outcome(ours.guard(lambda: iter(rows))) == outcome(check_rows(theirs, lambda: iter(rows)))
     state = InitialState(1, rows)
     assert outcome(ours.guard_snapshot(lambda: state)) == outcome(check_first_rows(theirs, lambda: state))
@@ -180,7 +181,8 @@ def test_the_second_reading_of_each_rule(row: Ruled, violated: set[str]) -> None
 
 def test_only_rules_that_quarantine_or_fail_are_read() -> None:
     assert read_inline_rules([NotNull("number"), InRange("count", at_least=1)], None).rules == ()
-    plain, state = [Ruled(number=None)], object()
+    plain = [Ruled(number=None)]
+    state = object()
     assert read_inline_rules([], None).guard(lambda: plain)() is plain
     assert read_inline_rules([], None).guard_snapshot(lambda: state)() is state
 

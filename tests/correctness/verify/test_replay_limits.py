@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from lockstep.verify.report import InvariantResult, VerifyReport
 
 SUSPENDING = Strict(evidence=Sequence(), on_violation=Suspend())
-ONE, TWO, FIVE = Decimal(1), Decimal(2), Decimal(5)
+ONE = Decimal(1)
+TWO = Decimal(2)
+FIVE = Decimal(5)
 Table = dict[tuple[str, int], Item]
 
 

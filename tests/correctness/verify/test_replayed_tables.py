@@ -46,7 +46,8 @@ CLASSES: dict[str, IntegrityClass] = {
     "reordered, first message": FuzzyWindow(lateness=LATENESS, reorder=True, session_start=FIRST_MESSAGE),
 }
 FOLDS: tuple[Shelves | Stocks, ...] = (Shelves(), GrowingShelves(), Stocks())
-EXAMPLES, USUAL = 270, len(CLASSES) * len(FOLDS)
+EXAMPLES = 270
+USUAL = len(CLASSES) * len(FOLDS)
 
 
 def make_table(seed: int, root: Path, rules: tuple[Rule, ...] = ()) -> Offline:
@@ -82,7 +83,8 @@ RULES = (
     InRange("price", at_most=2, on_violation=OnViolation.QUARANTINE),
     NotNull("price", on_violation=OnViolation.QUARANTINE),
 )
-RULED, USUAL_RULED = 90, 9
+RULED = 90
+USUAL_RULED = 9
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,8 @@ def revive_key(forged: Forged, located: Located) -> None:
 
 FORGERIES = (drop_removal, drop_value, change_value, add_key, revive_key)
 OF_REMOVALS = (drop_removal, revive_key)
-FORGED, USUAL_FORGED = 200, 30
+FORGED = 200
+USUAL_FORGED = 30
 GOOD_SEEDS = (1, 3, 10, 18, 20, 25)
 """Two tables of each fold, with removals and ends."""
 
@@ -196,7 +199,8 @@ def test_a_row_that_does_not_replay_is_found_and_named(
 @pytest.mark.parametrize("number", range(6))
 def test_a_wrong_cause_is_found_and_named(number: int, good_tables: list[Offline], tmp_path: Path) -> None:
     rng = random.Random(number)  # noqa: S311  # reproducible
-    offline, folders = good_tables[number], StreamFolders("shelves", tmp_path)
+    offline = good_tables[number]
+    folders = StreamFolders("shelves", tmp_path)
     forged = Forged.copy(offline.folders.table.parent, folders.table.parent)
     file, at, row = rng.choice(forged.all_rows("table"))
     other = rng.choice([cause for cause in ("update", "snapshot", "timer", "end", "late") if cause != row["_cause"]])

@@ -71,7 +71,8 @@ def test_rows_of_many_files_come_back_by_partition_in_order_of_batches(
 
 def test_a_walk_makes_a_few_ranges_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (ranges,) = spool(tmp_path, [[row(number) for number in range(1, BATCHES + 1)]]).values()
-    read, made = ranges.rows.read, list[int]()
+    read = ranges.rows.read
+    made = list[int]()
 
     def count(first: int, until: int) -> list[dict[str, object]]:
         found = read(first, until)
@@ -143,7 +144,8 @@ def test_rows_of_the_quarantine_are_found_by_offset(
     """A held-back message is in a later batch than its successors; another message is there twice."""
     monkeypatch.setattr(row_spool, "FLUSH_BYTES", flush)
     rows = spool_quarantine(tmp_path, (1, 5), (2, 7), (2, 3), (3, 5), (3, 9))
-    violations, place = Violations(), ViolationPlace("t", "id", 0)
+    violations = Violations()
+    place = ViolationPlace("t", "id", 0)
     kept = ExpectedSideRows(place, rows, violations)
     assert [(each.kind, each.offset, each.found) for each in violations.listed] == [
         (ViolationKind.QUARANTINE_DOUBLED, 5, "again in batch 3")
@@ -167,7 +169,8 @@ def test_rows_of_the_quarantine_are_found_by_offset(
 
 def test_a_proof_holds_a_few_rows_of_the_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = spool_quarantine(tmp_path, *((1 + number // 10, number) for number in range(BATCHES)))
-    read, made = rows.read, list[int]()
+    read = rows.read
+    made = list[int]()
 
     def count(first: int, until: int) -> list[dict[str, object]]:
         found = read(first, until)

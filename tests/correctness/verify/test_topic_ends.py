@@ -16,7 +16,8 @@ from lockstep.verify.topic_ends import check_topic_ends, describe_end
 if TYPE_CHECKING:
     from lockstep.verify.ledger import StoredRanges
 
-PLACE, BATCH = ViolationPlace("a", "id-a", 0), 7
+PLACE = ViolationPlace("a", "id-a", 0)
+BATCH = 7
 COUNTS = ("messages", "rows", "accepted_without_row", "skipped", "repeats", "gaps", "dropped", "quarantined")
 PLAIN = msgspec.convert(
     {
@@ -65,9 +66,12 @@ def test_a_topic_is_left_at_its_end_by_a_class_that_promises_every_message(
 ) -> None:
     """With `Suspend()` the sessions of a re-created topic are suspended; a deleted topic has none left to suspend."""
     policies = [PolicyChange(1, policy_before, before), PolicyChange(first_batch, policy_then, then)]
-    chain, violations = LedgerChain(PLACE, cast("StoredRanges", [row]), endings=(row,)), Violations()
+    chain = LedgerChain(PLACE, cast("StoredRanges", [row]), endings=(row,))
+    violations = Violations()
     check_topic_ends([chain], policies, violations)
-    end, until, age = row.last_end, row.until, row.last_end_age_seconds
+    end = row.last_end
+    until = row.until
+    age = row.last_end_age_seconds
     is_read = end is not None and (end == until or (row.catching_up and end < until))
     is_proven = is_read and age is not None and age <= 60
     is_accepted = any(each.kind.startswith("accept-") for each in row.accepted)

@@ -72,7 +72,8 @@ def _raise() -> None:
 def kill_after(writes: int, kill: Callable[[], None] = _raise) -> Iterator[list[str]]:
     """Let so many writes pass, and kill at each later write; yield the list of killed writes."""
     before = {name: getattr(LocalStorage, name) for name in WRITES}
-    left, killed = [writes], list[str]()
+    left = [writes]
+    killed = list[str]()
 
     def make(name: str) -> Callable[..., Any]:
         def write(self: LocalStorage, path: Path, *more: Any) -> Any:

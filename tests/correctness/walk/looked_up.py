@@ -27,7 +27,8 @@ class LookedUp:
     """
 
     def __init__(self, path: Path, choose: random.Random) -> None:
-        self.path, self.choose = path, choose
+        self.path = path
+        self.choose = choose
         self.known: dict[Version, Mapping[str, int]] = {}
         self.is_lost = False
         self.write()

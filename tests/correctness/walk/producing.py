@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 """Topic id and partition."""
-TOPICS_MAX, PARTITIONS_MAX = 3, 3
+TOPICS_MAX = 3
+PARTITIONS_MAX = 3
 
 
 @dataclass
@@ -99,7 +100,8 @@ class Producing:
 
     def expire(self, place: Place, reached: int) -> str:
         """Let Kafka's retention delete some of the messages that were read."""
-        log, until = self.logs[place], self.choose.randint(0, reached)
+        log = self.logs[place]
+        until = self.choose.randint(0, reached)
         if until > log.expired:
             self.feed.expire(log.topic, until, log.partition)
             log.expired = until
@@ -131,9 +133,11 @@ class Producing:
         if self.release.has_windows:
             return make_timed(log, self.choose, ends=not self.release.reorders)
         key = f"{self.choose.choice('abcd')}{log.partition}"
-        number, chance = log.numbers.get(key), self.choose.random()
+        number = log.numbers.get(key)
+        chance = self.choose.random()
         values = {name: self.choose.randint(1, 9) for name in self.choose.sample("xyz", self.choose.randint(1, 2))}
-        kind, step = "update", 1
+        kind = "update"
+        step = 1
         if chance < 0.02:
             return key, b"{"
         if number is None or chance < 0.10:
@@ -143,6 +147,7 @@ class Producing:
         elif chance < 0.17:
             values = {"x": 1, "y": POISON}
         elif chance < 0.20:
-            kind, values = "end", {}
+            kind = "end"
+            values = {}
         log.numbers[key] = (number or 0) + step
         return key, json.dumps({"kind": kind, "seq": log.numbers[key], "values": values}).encode()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from tests.support.feed import Feed
 
-STEPS, STEPS_MANY = 10, 40
+STEPS = 10
+STEPS_MANY = 40
 OF_INCREMENT = {"violations", "new_messages"}
 LASTING = {"topic", "offsets_read", "messages", "holes", "reached", "gap_offsets", "overlap_offsets"}
 """Measurements that a check of the whole table still finds after retention has dropped rows."""
@@ -31,13 +32,15 @@ LASTING = {"topic", "offsets_read", "messages", "holes", "reached", "gap_offsets
 
 def take_walk(feed: Feed, spark: SparkSession, root: Path, seed: int, steps: int) -> list[bool]:
     """Check at random steps, twice; return for each check whether it read an increment."""
-    choose, read = random.Random(seed), list[bool]()  # noqa: S311  # choices of a test
+    choose = random.Random(seed)  # noqa: S311  # choices of a test
+    read = list[bool]()
     walk = Walk(feed, root, seed, has_windows=seed % 2 == 0)
     for _ in range(steps):
         walk.step()
         if not delta_log.has_log(walk.folders.table) or choose.random() < 0.5:
             continue
-        stream, folders = walk.runs.stream, walk.folders
+        stream = walk.runs.stream
+        folders = walk.folders
         found = check_table(stream, spark, folders)
         whole = check_table(stream, spark, folders, full=True, keep=False)
         for each in (found, whole):

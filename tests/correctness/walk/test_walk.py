@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from tests.support.feed import Feed
 
-STEPS, STEPS_MANY = 10, 60
+STEPS = 10
+STEPS_MANY = 60
 
 
 @pytest.mark.parametrize(("seed", "has_windows"), [(1, False), (2, True)])

@@ -91,7 +91,8 @@ EXTRAS = Lookup("extras", "extras", key="name", row=Extra)
 class Walked(Transform[Sent, S, R], Generic[S, R]):
     """The common part of all releases: values are added up by name."""
 
-    unit, bias = "", 0
+    unit = ""
+    bias = 0
 
     def __init__(self, *, looks_up: bool = False) -> None:
         """Use the lookup table, or not."""
@@ -112,7 +113,8 @@ class Walked(Transform[Sent, S, R], Generic[S, R]):
             held[name] = held.get(name, 0) + more + (0 if extra is None else extra.more)
             if more == POISON:
                 raise ZeroDivisionError("poison")
-            value, total = held[name] + self.bias, sum(held[each] for each in held)
+            value = held[name] + self.bias
+            total = sum(held[each] for each in held)
             yield WiderReading(name, value, total, self.unit) if self.unit else Reading(name, value, total)
 
 
@@ -237,7 +239,8 @@ class Release(NamedTuple):
 
     def declare(self, pattern: str, name: str = "walked") -> Stream[Any, Any, Any]:
         """Return the declaration."""
-        plain, biased = (First, Wide, WideSum, WideRows), (FirstBiased, WideBiased, SumBiased, RowsBiased)
+        plain = (First, Wide, WideSum, WideRows)
+        biased = (FirstBiased, WideBiased, SumBiased, RowsBiased)
         policy = Halt() if self.halts else Suspend()
         strict = Strict(evidence=Sequence(), on_violation=policy)
         return Stream(
@@ -259,7 +262,10 @@ class Segment(NamedTuple):
     extras: Mapping[str, int] | None = None
 
 
-EXPIRED, FROM_SNAPSHOT, LOSS, GROWN = "expired", "from-snapshot", "accept-loss", "grown"
+EXPIRED = "expired"
+FROM_SNAPSHOT = "from-snapshot"
+LOSS = "accept-loss"
+GROWN = "grown"
 
 
 class GivenUp(NamedTuple):
@@ -318,7 +324,9 @@ class Fold:
         except ValueError:
             self.pass_over(offset, key)
             return
-        last, number, may_skip = self.numbers.get(key), message["seq"], segment.release.is_ordered
+        last = self.numbers.get(key)
+        number = message["seq"]
+        may_skip = segment.release.is_ordered
         if message["kind"] == "snapshot":
             if not may_skip and last is not None and number not in {last, last + 1}:
                 self.suspend(offset, key)
@@ -352,7 +360,8 @@ class Fold:
 
     def update(self, offset: int, key: str, message: dict[str, Any], segment: Segment) -> None:
         """Append a row for each value."""
-        state, release = self.states[key], segment.release
+        state = self.states[key]
+        release = segment.release
         for row, (name, more) in enumerate(message["values"].items()):
             state[name] = state.get(name, 0) + more + (segment.extras or {}).get(name, 0)
             value = state[name] + 1000 * release.is_biased

@@ -93,7 +93,8 @@ def declare_windows(release: Release, pattern: str, name: str) -> Stream[Any, An
 
 def make_timed(log: Log, choose: random.Random, *, ends: bool) -> tuple[str, bytes]:
     """Return mostly a value within the bound, else a value after silence, a late value, an end, or a fault."""
-    key, chance = f"{choose.choice('abcd')}{log.partition}", choose.random()
+    key = f"{choose.choice('abcd')}{log.partition}"
+    chance = choose.random()
     now = log.numbers.get("now", 1_000_000)
     if chance < 0.02:
         return key, b"{"
@@ -120,7 +121,8 @@ class FoldWindows(Fold):
 
     def __init__(self, *, reorders: bool) -> None:
         super().__init__()
-        self.reorders, self.now = reorders, 0
+        self.reorders = reorders
+        self.now = 0
         self.fillers, self.seen, self.suspended = dict[str, Filler](), dict[str, int](), set[str]()
 
     def apply(self, offset: int, key: str, value: bytes, segment: Segment) -> None:
@@ -130,7 +132,8 @@ class FoldWindows(Fold):
         except ValueError:
             self.out.quarantined[offset] = key  # alone: a gap costs no state under this class
             return
-        t, size = message["t"], SIZES[segment.release.is_biased]
+        t = message["t"]
+        size = SIZES[segment.release.is_biased]
         if message["v"] == POISON and not self.reorders and t >= self.now - LATENESS:
             self.suspend(offset, key)
             return
@@ -161,7 +164,8 @@ class FoldWindows(Fold):
 
     def add(self, filler: Filler, timed: tuple[int, int, int], size: int) -> None:
         """Add a value to its window."""
-        start, filler.has_begun = timed[0] // size * size, True
+        start = timed[0] // size * size
+        filler.has_begun = True
         filler.open.setdefault((start, start + size), []).append(timed[2])
 
     def expire(self, size: int, emit: Callable[[str, tuple[int, int], list[int]], None]) -> None:

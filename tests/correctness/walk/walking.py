@@ -145,7 +145,8 @@ class Walk:
         if has_windows:
             release = Release(halts=False, has_windows=True, reorders=seed % 2 == 0)
         self.feed, self.root, self.kafka = feed, root, Producing(feed, self.choose, release)
-        self.model, self.changes_class = Model(release), seed % 3 == 0
+        self.model = Model(release)
+        self.changes_class = seed % 3 == 0
         self.looked_up = LookedUp(root / "extras", self.choose)
         self.place, self.shadow, self.backup = root / "r0", cast("Shadow | None", None), cast("Model | None", None)
         self.clock = datetime.now(UTC) - timedelta(days=60)
@@ -251,7 +252,8 @@ class Walk:
 
     def run(self) -> Note:
         """Read all, with the newest rows of the lookup table; a halt is mostly resumed as it suggests."""
-        told, before = list[str](), max(self.model.after, default=0)
+        told = list[str]()
+        before = max(self.model.after, default=0)
         for _ in range(RESUMPTIONS_MAX):
             try:
                 self.runs.run()
@@ -274,7 +276,8 @@ class Walk:
 
     def look(self) -> None:
         """Note the commits of the deployed code."""
-        head, model = self.head, self.model
+        head = self.head
+        model = self.model
         for batch in range(1, head.batch + 1):
             model.released.setdefault(batch, model.release)
         model.segments = self.read_segments(head)
@@ -286,7 +289,8 @@ class Walk:
 
     def read_segments(self, head: Head) -> Segments:
         """Return the segments in the ledger: each partition from its first offset, without a gap or an overlap."""
-        found, grown = Segments(), set[tuple[str, int]]()
+        found = Segments()
+        grown = set[tuple[str, int]]()
         self.model.given_up = {}
         for row in self._read_ledger(head):
             place = (row.topic_id, row.partition)
@@ -340,7 +344,8 @@ class Walk:
 
     def _be_rewound(self, known: Known | None) -> None:
         """Check that the content is that of the batch. A halting policy is not restored over a suspending policy."""
-        head, model = self.head, self.model
+        head = self.head
+        model = self.model
         found = self.read_segments(head)
         assert found == (known.segments if known is not None else {})
         model.segments = found
@@ -376,7 +381,8 @@ class Walk:
         if old.has_windows:
             return None
         number = self.choose.choice((0, 1, 2, 3) if old.number == 0 else (1, 2, 3))
-        halts, looks_up = old.halts and self.choose.random() < 0.6, old.looks_up or self.choose.random() < 0.3
+        halts = old.halts and self.choose.random() < 0.6
+        looks_up = old.looks_up or self.choose.random() < 0.3
         is_ordered = old.is_ordered is not (self.changes_class and self.choose.random() < 0.3)
         self.model.release = old._replace(number=number, halts=halts, looks_up=looks_up, is_ordered=is_ordered)
         return str(self.model.release)
@@ -393,7 +399,8 @@ class Walk:
         files = sorted(self.folders.state.rglob("*.state"))
         if not files:
             return None
-        kept, lost = self.root / "kept", self.choose.sample(files, min(2, len(files)))
+        kept = self.root / "kept"
+        lost = self.choose.sample(files, min(2, len(files)))
         shutil.copytree(self.folders.state, kept, dirs_exist_ok=True)
         for path in lost:
             path.unlink()
@@ -445,7 +452,8 @@ class Walk:
 
     def _let_time_pass(self) -> None:
         """Set file times: commits are further apart than a file may wait for its commit, and the first was long ago."""
-        table, began = self.folders.table, time.time() - FOREVER
+        table = self.folders.table
+        began = time.time() - FOREVER
         for version in delta_log.list_versions(table):
             entry = delta_log.make_entry_path(table, version)
             actions = map(json.loads, entry.read_text().splitlines())
@@ -492,7 +500,8 @@ class Walk:
     def erase(self) -> Note:
         """Erase a session, in all topics or one, after removing the obstacles."""
         log = self.choose.choice(list(self.kafka.logs.values()))
-        session, topic = f"{self.choose.choice('abcd')}{log.partition}", self.choose.choice(("", log.topic))
+        session = f"{self.choose.choice('abcd')}{log.partition}"
+        topic = self.choose.choice(("", log.topic))
         request = EraseRequest(session=session, topic=topic, drop_state=True, drop_savepoints=True)
         positions = self.model.positions
         while True:
@@ -531,7 +540,8 @@ class Walk:
         batches = [batch for batch in self.model.after if head.may_rewind_to(batch)]
         if self.shadow is not None or not batches:
             return None
-        batch, old = self.choose.choice(batches), self.model.release
+        batch = self.choose.choice(batches)
+        old = self.model.release
         looks_up = old.looks_up or (not old.has_windows and self.choose.random() < 0.3)
         release = old._replace(
             is_biased=not old.is_biased, number=self.choose.randint(old.number, 3), looks_up=looks_up
@@ -564,7 +574,8 @@ class Walk:
         """Promote the shadow, however far it is behind."""
         if self.shadow is None:
             return None
-        before, deployed = self.head, self.runs.of(declare(self.shadow.release, self.feed.pattern))
+        before = self.head
+        deployed = self.runs.of(declare(self.shadow.release, self.feed.pattern))
         try:
             promote_shadow(deployed.handle, SHADOW, who="ann", why="test", accept_behind=True)
         except (Refused, NotRewindable) as refused:
@@ -574,10 +585,12 @@ class Walk:
 
     def _be_promoted(self, shadow: Shadow, before: Head) -> None:
         """Check that segments before the base of the shadow stay, and that all later batches are of the shadow."""
-        head, model = self.head, self.model
+        head = self.head
+        model = self.model
         model.released |= dict.fromkeys(range(before.batch + 1, head.batch + 1), shadow.release)
         model.release = shadow.release._replace(halts=shadow.release.halts and model.release.halts)
-        found, base = self.read_segments(head), model.after[shadow.base].segments
+        found = self.read_segments(head)
+        base = model.after[shadow.base].segments
         assert {place: found[place][: len(listed)] for place, listed in base.items()} == base
         came = [each for place, listed in found.items() for each in listed[len(base.get(place, ())) :]]
         assert all(each.batch > before.batch for each in came), came
@@ -614,7 +627,8 @@ class Walk:
 
     def _be_restored(self) -> None:
         """Check that the content is that of the backup; the shadow of that time is lost."""
-        self.model, self.shadow = copy.deepcopy(cast("Model", self.backup)), None
+        self.model = copy.deepcopy(cast("Model", self.backup))
+        self.shadow = None
         self.model.exported.clear()
         release_pin(self.folders, SHADOW, "ann")
         assert self.read_segments(self.head) == self.model.segments
@@ -624,7 +638,9 @@ class Walk:
         named = [each for each in self.head.savepoints if each.name != make_pin(SHADOW) and each.batch]
         if not named or self.choose.random() < 0.5:
             return None
-        chosen, export, elsewhere = self.choose.choice(named), self.root / f"e{len(self.steps)}", self.root / "other"
+        chosen = self.choose.choice(named)
+        export = self.root / f"e{len(self.steps)}"
+        elsewhere = self.root / "other"
         export_savepoint(self.runs.handle, chosen.name, export)
         stream = declare(self.model.after[chosen.batch].release, self.feed.pattern)
         other = LocalRuns(stream, self.feed.bootstrap_servers, elsewhere / str(len(self.steps)))
@@ -667,7 +683,9 @@ class Walk:
             self.back_up: lambda *_: self._after_killed_backup(),
             self.restore: lambda *_: self._after_killed_restore(),
         }
-        action, before, model = self.choose.choice(list(after)), self.head, self.model
+        action = self.choose.choice(list(after))
+        before = self.head
+        model = self.model
         note, killed = self._do_killed(action)
         if not killed:
             return None if note is None else f"not {action.__name__}: {note}"
@@ -676,7 +694,8 @@ class Walk:
 
     def _do_killed(self, action: Callable[[], Note]) -> tuple[Note, str]:
         """Return the note of an action and the place of its kill, in this process or in another."""
-        writes, note = int(self.choose.expovariate(1 / 12)), cast("Note", None)
+        writes = int(self.choose.expovariate(1 / 12))
+        note = cast("Note", None)
         if action == self.restore or self.choose.random() < 0.5:
             with kill_after(writes) as killed:
                 note = action()
@@ -707,7 +726,8 @@ class Walk:
             self._be_promoted(cast("Shadow", self.shadow), before)
 
     def _after_killed_erasure(self, model: Model, before: Head) -> None:
-        erasure, table_id = self.head.erasure, before.table_id
+        erasure = self.head.erasure
+        table_id = before.table_id
         self._note_exported()
         if self.shadow is not None and not delta_log.has_log(self.shadow.runs.folders.table):
             self._after_killed_drop()

@@ -18,7 +18,8 @@ from lockstep.settings import load_settings
 
 def main() -> None:
     """Run until all messages available at the start are committed."""
-    pattern, batch_messages = sys.argv[1], int(sys.argv[2])
+    pattern = sys.argv[1]
+    batch_messages = int(sys.argv[2])
     stream = dataclasses.replace(
         order_books, topics=Topics(pattern=pattern), limits=Limits(batch_messages=batch_messages)
     )

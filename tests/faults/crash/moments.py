@@ -83,7 +83,8 @@ class Watch:
     """Watches the phases of one driver after a given batch; it is cheap enough for a tight loop."""
 
     def __init__(self, baseline: Baseline) -> None:
-        self._places, self._baseline = baseline.places, baseline
+        self._places = baseline.places
+        self._baseline = baseline
         self._entry, self._rows = self._places.log_entry, self._places.rows_files()
         self._last_entry = self._entry + BATCHES_MAX
 
@@ -126,7 +127,8 @@ class Found:
     """The traces of a batch, immediately after its driver died."""
 
     def __init__(self, baseline: Baseline) -> None:
-        self._places, self._baseline = baseline.places, baseline
+        self._places = baseline.places
+        self._baseline = baseline
 
     @cached_property
     def _orphans(self) -> list[Path]:
@@ -135,7 +137,8 @@ class Found:
 
     def proof(self) -> Proof:
         """Return the phase of the furthest trace."""
-        batch, places = self._places.batch, self._places
+        batch = self._places.batch
+        places = self._places
         held = [path.name for path in places.hot.rglob("*.lock") if _held(path)]
         temporary = sorted(places.temporary_entries() - self._baseline.temporary)
         finished = [path.name for path in self._orphans if _finished(path)]

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[3]
 START_POLL_SECONDS, POLL_SECONDS = 0.05, 0.0005
 """The first applies while Spark starts, the second within a batch: some 10 ms separate its two commits."""
-AIM_SECONDS_MAX, END_SECONDS_MAX, GONE_SECONDS_MAX = 300.0, 600.0, 30.0
+AIM_SECONDS_MAX = 300.0
+END_SECONDS_MAX = 600.0
+GONE_SECONDS_MAX = 30.0
 FIRST_BATCHES = 3
 """A kill follows only after this number of commits of the whole run."""
 
@@ -76,16 +78,19 @@ class RunOfKills:
 
     def kill_at(self, aim: Phase) -> Kill:
         """Start a driver, let it commit once, and kill it at the first moment that resembles the aim."""
-        baseline, began = Baseline(self.places), time.monotonic()
+        baseline = Baseline(self.places)
+        began = time.monotonic()
         driver = self._start()
         try:
             self._until(driver, lambda: self.places.batch >= max(FIRST_BATCHES, baseline.batch + 1), START_POLL_SECONDS)
-            recovered, watch = time.monotonic() - began, Watch(baseline)
+            recovered = time.monotonic() - began
+            watch = Watch(baseline)
             self._until(driver, lambda: watch.sees(aim), POLL_SECONDS)
         finally:
             driver.kill()
             driver.wait()
-        proof, died = Found(baseline).proof(), time.monotonic()
+        proof = Found(baseline).proof()
+        died = time.monotonic()
         self.wait_until_gone()
         return Kill(aim, proof, recovered, time.monotonic() - died)
 

@@ -29,7 +29,8 @@ def good(
     broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LocalRuns, dict[str, list[bytes]], dict[Path, bytes]]:
     """A good table, the messages of its topics, and the bytes of its files."""
-    family, root = "checker", tmp_path_factory.mktemp("checker")
+    family = "checker"
+    root = tmp_path_factory.mktemp("checker")
     sent = produced(broker, family, 40)
     stream = dataclasses.replace(order_books, topics=Topics(pattern=rf"{family}\..+"), limits=Limits(batch_messages=30))
     runs = LocalRuns(stream, broker.bootstrap_servers, root)

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 REPOSITORY = Path(__file__).parents[3]
-WAIT_SECONDS_MAX, POLL_SECONDS, GONE_SECONDS_MAX = 240.0, 0.02, 30.0
+WAIT_SECONDS_MAX = 240.0
+POLL_SECONDS = 0.02
+GONE_SECONDS_MAX = 30.0
 
 
 def wait_until(met: Callable[[], bool], what: str) -> None:
@@ -128,7 +130,8 @@ class WallClock:
 
         Files, Kafka and the Delta library keep the clock of the machine.
         """
-        read, read_ns = time.time, time.time_ns
+        read = time.time
+        read_ns = time.time_ns
         patch(time, "time", lambda: read() + self.read())
         patch(time, "time_ns", lambda: read_ns() + int(self.read() * 1e9))
         for module in [module for name, module in sys.modules.items() if name.startswith("lockstep.")]:

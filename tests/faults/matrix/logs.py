@@ -38,7 +38,8 @@ def cut(broker: Broker, topic: str, keep: int) -> None:
     """Cut the log of partition 0 as a crash before a sync does: by whole batches, from the first past `keep`."""
     broker.kill()
     (segment,) = (broker.folder / "data" / f"{topic}-0").glob("*.log")
-    held, size = segment.read_bytes(), 0
+    held = segment.read_bytes()
+    size = 0
     while _last_offset(held, size) < keep:
         size += 12 + int.from_bytes(held[size + 8 : size + 12])
     assert size < len(held)

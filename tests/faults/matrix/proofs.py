@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.faults.matrix.fault import Fault, Tier
 
-T0, T1, T2 = Tier.PURE, Tier.CORE, Tier.WHOLE
+T0 = Tier.PURE
+T1 = Tier.CORE
+T2 = Tier.WHOLE
 KILLS = "faults/matrix/test_driver_kills.py::"
 WORKERS = "faults/matrix/test_workers.py::"
 WRITERS = "faults/matrix/test_writers.py::"
@@ -288,7 +290,8 @@ BACKLOG = "faults/matrix/test_backlog.py::"
 SUSPEND = "integration/engine/test_suspend.py::"
 
 MIRROR = "features/copies/test_relocate_to_mirror.py::"
-RELOCATE, DERIVE = "features/copies/test_relocate.py::", "features/derived/test_derive_end_to_end.py::"
+RELOCATE = "features/copies/test_relocate.py::"
+DERIVE = "features/derived/test_derive_end_to_end.py::"
 
 LOGS_AND_WRITERS: tuple[Fault, ...] = (
     Fault(
@@ -840,7 +843,8 @@ LOGS_AND_WRITERS: tuple[Fault, ...] = (
 
 PARTS = "integration/orchestration/test_dagster_faults.py::"
 POSTGRES = "integration/orchestration/test_postgres.py::"
-COMEBACK, SUPERVISION = "integration/orchestration/test_comeback.py::", "unit/orchestration/test_supervisor_sensor.py::"
+COMEBACK = "integration/orchestration/test_comeback.py::"
+SUPERVISION = "unit/orchestration/test_supervisor_sensor.py::"
 SUPERVISOR = "unit/orchestration/test_supervisor_policy.py::"
 
 DAGSTER: tuple[Fault, ...] = (

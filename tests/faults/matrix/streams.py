@@ -49,7 +49,9 @@ class Deadly(Adding):
     """
 
     def __init__(self, way: str, trap: str, deaths: int) -> None:
-        self.way, self.trap, self.deaths = way, trap, deaths
+        self.way = way
+        self.trap = trap
+        self.deaths = deaths
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """Add values, or die of the deadly value."""

@@ -42,16 +42,19 @@ def rows(values: list[bytes]) -> list[tuple[object, ...]]:
 def test_after_an_outage_a_backlog_is_read_in_batches_that_keep_their_bound(tmp_path: Path, topic_family: str) -> None:
     """The run survives the outage; the messages sent meanwhile fill ten batches. Seconds represent an hour here."""
     with Broker.start(tmp_path / "kafka") as broker, ThreadPoolExecutor(1) as pool:
-        feed, stop = Feed(broker.bootstrap_servers, topic_family), threading.Event()
+        feed = Feed(broker.bootstrap_servers, topic_family)
+        stop = threading.Event()
         runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
-        runs, topic = runs.with_limits(Limits(batch_messages=BATCH)), feed.create("values")
+        runs = runs.with_limits(Limits(batch_messages=BATCH))
+        topic = feed.create("values")
         values = session(BATCH - 1)
         feed.send(topic, values)
         running = pool.submit(runs.run, trigger=Every(seconds=0.2), stop=stop)
         try:
             wait_until(lambda: bool(runs.reports), "the first batch")
             broker.kill()
-            before, first = memory_bytes(), len(runs.reports)
+            before = memory_bytes()
+            first = len(runs.reports)
             broker.restart()
             values += numbered(BATCH + 1, BACKLOG)
             feed.send(topic, values[BATCH:])
@@ -75,7 +78,8 @@ def memory_bytes() -> int:
 @pytest.mark.fault("F37", "F56")
 def test_what_lies_behind_an_open_transaction_is_lag_and_the_topic_not_drained(feed: Feed, runs: LocalRuns) -> None:
     """They are lag while it is open, in each run; then they are read, and its marker is explained."""
-    topic, producer = feed.create("values"), feed.transactional()
+    topic = feed.create("values")
+    producer = feed.transactional()
     opening = session(2)
     feed.send(topic, opening)
     producer.begin_transaction()
@@ -104,11 +108,14 @@ def test_a_transaction_that_stays_open_is_told_once_and_with_each_batch_until_it
 ) -> None:
     """Three triggers represent the minimum of a minute."""
     runs = runs.tuned(stuck_seconds_min=0.0)
-    topic, other, producer = feed.create("values"), feed.create("well"), feed.transactional()
+    topic = feed.create("values")
+    other = feed.create("well")
+    producer = feed.transactional()
     feed.send(topic, session(2))
     producer.begin_transaction()
     send_within(producer, topic, [update(4, a=1)])
-    warning, stop = f"{topic}/0: 1 offsets from 3 on wait behind an open transaction", threading.Event()
+    warning = f"{topic}/0: 1 offsets from 3 on wait behind an open transaction"
+    stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(runs.run, trigger=Every(seconds=0.2), stop=stop)
         try:

@@ -78,7 +78,8 @@ def send_and_wait(sent: Sent, drivers: Drivers, driver: Driver, topic: str) -> N
 def test_runs_and_maintenance_with_clocks_that_are_off_lose_and_double_nothing(
     sent: Sent, drivers: Drivers, clock: WallClock, tmp_path: Path
 ) -> None:
-    topic, other = sent.create("values", 2), WallClock(tmp_path / "other")
+    topic = sent.create("values", 2)
+    other = WallClock(tmp_path / "other")
     for partition in range(2):
         sent.session(topic, 30, partition)
     for hours in (0, 1, -1, 25, -25, 0):
@@ -99,7 +100,8 @@ def test_runs_and_maintenance_with_clocks_that_are_off_lose_and_double_nothing(
 def test_a_clock_that_jumps_under_a_run_loses_and_doubles_nothing(
     sent: Sent, drivers: Drivers, clock: WallClock
 ) -> None:
-    topic, jumps = sent.create("values"), (0, 25, -25, 1, 0)
+    topic = sent.create("values")
+    jumps = (0, 25, -25, 1, 0)
     sent.session(topic, 30)
     driver = drivers.start("--never-ending", "--clock", str(clock.file))
     for hours in jumps:
@@ -118,7 +120,8 @@ def test_a_clock_that_jumps_under_a_run_loses_and_doubles_nothing(
 def test_a_writer_hands_over_to_one_whose_clock_is_days_from_its_own(
     sent: Sent, drivers: Drivers, hours: tuple[int, int], tmp_path: Path
 ) -> None:
-    topic, clocks = sent.create("values"), [WallClock(tmp_path / str(each)).set(each) for each in hours]
+    topic = sent.create("values")
+    clocks = [WallClock(tmp_path / str(each)).set(each) for each in hours]
     sent.session(topic, 100)
     old = drivers.start("--never-ending", "--clock", str(clocks[0].file))
     send_and_wait(sent, drivers, old, topic)

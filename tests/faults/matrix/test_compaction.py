@@ -60,7 +60,8 @@ def kill_compaction(table: StreamTable, phase: str, *, open_files_max: int) -> N
 
 def kill_while_streaming(table: StreamTable, phase: str, *, rounds: int) -> None:
     """Batches continue between the kills; finally all is compacted, and the rows are those that were written."""
-    rows, hours = 0, iter(HOURS)
+    rows = 0
+    hours = iter(HOURS)
     for _ in range(rounds):
         for _ in range(2):
             hour = next(hours)

@@ -54,7 +54,8 @@ def own(harmed_broker: Broker, topic_family: str) -> tuple[Broker, Feed]:
 
 def stopped_at_ten(feed: Feed, root: Path, integrity: IntegrityClass) -> tuple[LocalRuns, str]:
     """Read ten messages, in two batches of the log, and stop the stream."""
-    topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern, integrity), feed.bootstrap_servers, root)
+    topic = feed.create("values")
+    runs = LocalRuns(adding(feed.pattern, integrity), feed.bootstrap_servers, root)
     feed.send(topic, FIRST[:5])
     feed.send(topic, FIRST[5:])
     assert runs.run() is RunOutcome.ENDED
@@ -149,7 +150,9 @@ def test_a_bounded_run_ends_at_the_end_of_a_log_that_was_cut_before_it_was_read(
 ) -> None:
     """The planned end of the run no longer exists."""
     broker, feed = own
-    topic, stop, cuts = feed.create("values"), threading.Event(), list[str]()
+    topic = feed.create("values")
+    stop = threading.Event()
+    cuts = list[str]()
     feed.send(topic, FIRST[:5])
     feed.send(topic, FIRST[5:])
 
@@ -183,7 +186,8 @@ def test_a_broker_that_comes_back_with_all_of_its_log_is_no_alarm(
     """Its epoch is newer, and a marker of the newer leader follows the records read from the older leader."""
     broker, feed = own
     runs, topic = stopped_at_ten(feed, tmp_path, STRICT)
-    producer, eleventh = feed.transactional(), update(11, a=1)
+    producer = feed.transactional()
+    eleventh = update(11, a=1)
     producer.begin_transaction()
     send_within(producer, topic, [eleventh])
     (broker.kill if end == "kill" else broker.stop)()

@@ -129,9 +129,11 @@ def test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_sus
     made: Made, shared_spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A task's error reaches the driver as the original error, not as the text of a Spark error."""
-    path, runs = newest_state(made), made.runs
+    path = newest_state(made)
+    runs = made.runs
     one_bit(path)
-    context, stop = shared_spark.sparkContext, threading.Event()
+    context = shared_spark.sparkContext
+    stop = threading.Event()
     with pytest.raises(StateDamaged, match=path.name) as damaged:
         run_stream(runs.stream, runs.settings, spark=lambda: context, stop=stop, trigger=AvailableNow())
     assert "put the file back" in damaged.value.next_step
@@ -141,7 +143,8 @@ def test_state_that_is_damaged_ends_a_run_on_spark_at_once_and_no_message_is_sus
 @pytest.mark.fault("F17")
 def test_a_file_of_another_state_in_its_place_is_found(made: Made) -> None:
     path = newest_state(made)
-    kept, other = path.read_bytes(), next(each for each in made.runs.folders.state.iterdir() if each != path)
+    kept = path.read_bytes()
+    other = next(each for each in made.runs.folders.state.iterdir() if each != path)
     path.write_bytes(other.read_bytes())
     with pytest.raises(StateDamaged, match=path.name):
         made.runs.run()
@@ -331,12 +334,14 @@ SPARK = {
 def test_what_spark_commits_stops_the_stream_by_name_and_one_command_sets_it_aside(
     tmp_path: Path, shared_spark: SparkSession, operation: str, table: str
 ) -> None:
-    run, folders = ProtocolRun(folders_in(tmp_path)), folders_in(tmp_path)
+    run = ProtocolRun(folders_in(tmp_path))
+    folders = folders_in(tmp_path)
     run.claim()
     for _ in range(3):
         run.batch()
     harmed = {"table": folders.table, "ledger": folders.ledger}[table]
-    version, prepared = DeltaTable(harmed).version() + 1, run.prepared()
+    version = DeltaTable(harmed).version() + 1
+    prepared = run.prepared()
     shared_spark.sql(SPARK[operation].format(table=harmed))
     with pytest.raises(ForeignCommit, match=f"version {version} is {operation} by Apache-Spark/"):
         run.forward(run.commit(prepared).head)
@@ -353,7 +358,9 @@ def test_a_lookup_table_that_is_not_as_declared_ends_a_run_on_spark_and_a_mended
     feed: Feed, runs: LocalRuns, shared_spark: SparkSession
 ) -> None:
     """Workers get the versions with the tasks, and a worker's error reaches the driver as the original error."""
-    runs, topic, context = runs.of(weighing(feed.pattern)), feed.create("values"), shared_spark.sparkContext
+    runs = runs.of(weighing(feed.pattern))
+    topic = feed.create("values")
+    context = shared_spark.sparkContext
     weights = runs.folders.root / "weights"
 
     def run() -> None:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200), needs_strace]
 
-KILLS, UPDATES, PARTITIONS = 3, 900, 2
+KILLS = 3
+UPDATES = 900
+PARTITIONS = 2
 KILL = "signal=SIGKILL"
 
 

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
 
-STRICT, ORDERED, NONE = Strict(evidence=Sequence()), Ordered(), NoIntegrity()
+STRICT = Strict(evidence=Sequence())
+ORDERED = Ordered()
+NONE = NoIntegrity()
 
 
 @pytest.fixture
@@ -175,7 +177,8 @@ def test_a_topic_that_is_deleted_is_missed_and_the_others_go_on(
     feed: Feed, runs: LocalRuns, integrity: IntegrityClass, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = by(runs, feed, integrity)
-    gone, other = stopped_at_ten(feed, runs), feed.create("other")
+    gone = stopped_at_ten(feed, runs)
+    other = feed.create("other")
     feed.send(other, FIRST)
     feed.delete(gone)
     assert runs.run() is RunOutcome.ENDED

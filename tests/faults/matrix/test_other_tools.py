@@ -53,7 +53,8 @@ def write(table: Path) -> None:
 
 def vacuum(table: Path) -> None:
     """Delete old, unreferenced files, as the rules of Delta allow."""
-    orphan, then = table / "orphan.parquet", time.time() - 30 * 24 * 3600
+    orphan = table / "orphan.parquet"
+    then = time.time() - 30 * 24 * 3600
     orphan.write_bytes(b"PAR1")
     os.utime(orphan, (then, then))
     DeltaTable(table).vacuum(dry_run=False, full=True)
@@ -101,7 +102,8 @@ def test_what_another_tool_commits_stops_the_stream_by_name_and_one_command_sets
 ) -> None:
     folders = run.folders
     harmed = {"table": folders.table, "ledger": folders.ledger}[table]
-    version, prepared = DeltaTable(harmed).version() + 1, run.prepared()
+    version = DeltaTable(harmed).version() + 1
+    prepared = run.prepared()
     FOREIGN[operation](harmed)
     for act in (lambda: run.forward(run.commit(prepared).head), lambda: ProtocolRun(folders).claim()):
         with pytest.raises(ForeignCommit) as refused:
@@ -162,7 +164,8 @@ def test_what_a_log_checkpoint_holds_is_not_set_aside(run: ProtocolRun) -> None:
 def test_a_root_that_is_moved_or_set_back_under_a_run_ends_it_and_the_next_goes_on(
     run: ProtocolRun, tmp_path: Path, how: str
 ) -> None:
-    folders, copy = run.folders, folders_in(tmp_path / "copy")
+    folders = run.folders
+    copy = folders_in(tmp_path / "copy")
     shutil.copytree(folders.root / folders.stream, copy.root / copy.stream)
     run.batch()
     prepared = run.prepared()

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.timeout(600)
 ATTEMPTS = 3
 """Attempts of a task, by the master `local[2,3]`."""
 FOR_EVER = 1_000
-BEFORE, AFTER = [*session(5), update(7, a=1)], [update(9, a=1), snapshot(10, a=5), update(11, a=1)]
+BEFORE = [*session(5), update(7, a=1)]
+AFTER = [update(9, a=1), snapshot(10, a=5), update(11, a=1)]
 MESSAGES = [*BEFORE, update(8, a=DEADLY), *AFTER]
 AT = len(BEFORE)
 
@@ -55,7 +56,8 @@ class Deaths:
     def run(self) -> RunOutcome:
         """Run on Spark."""
         context = self.spark.sparkContext
-        settings, stop = self.runs.settings, threading.Event()
+        settings = self.runs.settings
+        stop = threading.Event()
         launch = Launch(
             tuning=Tuning(small_batch_messages=1, bin_seconds=1e-9, straggler_task_seconds=2.0)
         )  # a few messages are spread over two tasks nevertheless
@@ -73,11 +75,13 @@ class Deaths:
 def deaths(
     broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession
 ) -> Callable[[str, int, IntegrityClass], Deaths]:
-    feed, trap = Feed(broker.bootstrap_servers, topic_family), tmp_path / "trap"
+    feed = Feed(broker.bootstrap_servers, topic_family)
+    trap = tmp_path / "trap"
     trap.mkdir()
 
     def made(way: str, count: int, integrity: IntegrityClass) -> Deaths:
-        sick, well = feed.create("sick"), feed.create("well")
+        sick = feed.create("sick")
+        well = feed.create("well")
         feed.send(sick, MESSAGES)
         feed.send(well, BEFORE)
         stream = deadly(way, trap, count, feed.pattern, Limits(), integrity)

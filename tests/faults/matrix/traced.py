@@ -62,7 +62,9 @@ class Tracer:
             pids: Processes or threads to trace.
             follow: Whether to trace all their threads, and the processes that they start.
         """
-        self._log, self._pids, self._injection = log, pids, injection
+        self._log = log
+        self._pids = pids
+        self._injection = injection
         self._follow = ["-f"] if follow else []
 
     def __enter__(self) -> Self:

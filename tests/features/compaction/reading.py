@@ -17,7 +17,8 @@ from lockstep.table.dataset import open_dataset
 from lockstep.table.parquet import DataFile
 from tests.support.stream_table import StreamTable, live_files
 
-A0, B0 = ("a", 0), ("b", 0)
+A0 = ("a", 0)
+B0 = ("b", 0)
 HOURS = [f"2026-01-{day:02}T{hour:02}" for day in range(1, 29) for hour in range(24)]
 BATCHES_AN_HOUR = 4
 """A closed hour is one file, and every read opens it."""
@@ -40,7 +41,9 @@ class Workers:
     """
 
     def __init__(self, table: StreamTable) -> None:
-        self._table, self._rows, self._total = table, 0, 0
+        self._table = table
+        self._rows = 0
+        self._total = 0
         self._hours = (hour for hour in HOURS for _ in range(BATCHES_AN_HOUR))
         self._pools = [ThreadPoolExecutor(1) for _ in range(3)]
         self._works: list[list[Future[object]]] = [[] for _ in self._pools]
@@ -95,7 +98,8 @@ def read_meanwhile(
     table: StreamTable, readers: Sequence[Callable[[StreamTable], Totals]], reads: int, *, reads_a_step: int = 4
 ) -> int:
     """Return the number of reads whose totals match no version."""
-    workers, found = Workers(table), list[Totals]()
+    workers = Workers(table)
+    found = list[Totals]()
     try:
         for number in range(reads):
             if not number % reads_a_step:

@@ -16,7 +16,8 @@ from lockstep.table.commit import HourClosed
 from lockstep.table.layout import StreamFolders
 from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files, stored_rows
 
-A0, B0 = ("a", 0), ("b", 0)
+A0 = ("a", 0)
+B0 = ("b", 0)
 
 
 def test_the_hour_of_the_newest_batch_is_closed(table: StreamTable) -> None:

@@ -142,12 +142,14 @@ def test_the_log_counts_the_nulls_and_bounds_the_texts(
     table = tmp_path_factory.mktemp("table")
     tables = list(make_files(files))
     file = compact(table, tables, run_bytes=run_bytes, group_rows=group_rows).file
-    found, rows = json.loads(file.statistics), pa.concat_tables(tables)
+    found = json.loads(file.statistics)
+    rows = pa.concat_tables(tables)
     assert found["numRecords"] == rows.num_rows
     for name in ("maybe", "always"):
         texts: list[str] = [text for text in rows[name].to_pylist() if text is not None]
         assert found["nullCount"][name] == rows.num_rows - len(texts)
-        least, greatest = found["minValues"].get(name), found["maxValues"].get(name)
+        least = found["minValues"].get(name)
+        greatest = found["maxValues"].get(name)
         assert (least is None, greatest is None) == (not texts, not texts)
         if not texts:
             continue
@@ -181,7 +183,8 @@ def test_the_dictionary_of_a_run_begins_with_that_of_the_run_before(
     last = runs[-1]
     for rows, expected in zip(runs, make_files(files), strict=True):
         for name in ("maybe", "always", "_topic_id"):
-            known, texts = coded_column(last, name).dictionary, coded_column(rows, name)
+            known = coded_column(last, name).dictionary
+            texts = coded_column(rows, name)
             assert known.slice(0, len(texts.dictionary)).equals(texts.dictionary)
             assert known.take(texts.indices).to_pylist() == expected[name].to_pylist()
 

@@ -36,7 +36,9 @@ from tests.support.stream_table import (
     stored_rows,
 )
 
-A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+A0 = ("a", 0)
+A1 = ("a", 1)
+B0 = ("b", 0)
 
 
 @pytest.fixture
@@ -121,7 +123,8 @@ def test_files_of_one_hour_follow_each_other_when_the_hour_is_larger_than_a_file
 def test_a_second_compaction_does_nothing(filled: StreamTable) -> None:
     filled.close()
     compact(filled)
-    version, files = filled.output.base().version, live_files(filled.folders)
+    version = filled.output.base().version
+    files = live_files(filled.folders)
     again = compact(filled)
     assert (again.bins, again.files_before, again.rows) == (0, 0, 0)
     assert (version, files) == (filled.output.base().version, live_files(filled.folders))
@@ -208,7 +211,8 @@ def test_an_output_that_lost_rows_is_dropped_and_nothing_is_committed(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled.close()
-    version, files = filled.output.base().version, files_on_disk(filled.folders)
+    version = filled.output.base().version
+    files = files_on_disk(filled.folders)
     monkeypatch.setattr(rewrite, "sort_in_order", lambda runs: list(sort_in_order(runs))[:-1])
     with pytest.raises(CompactionRefused, match=r"\d+ rows became \d+") as refused:
         compact(filled)
@@ -238,7 +242,8 @@ def test_a_compaction_on_a_full_disk_does_not_keep_it_full(
     for _ in range(2):
         filled.batch({A0: 3}, {B0: 2}, hour=NEXT_HOUR)
     filled.close(NEXT_HOUR)
-    before, rows = files_on_disk(filled.folders), stored_rows(filled.folders)
+    before = files_on_disk(filled.folders)
+    rows = stored_rows(filled.folders)
 
     def write_no_entry(*_: object) -> None:
         raise NotWritten(errno.ENOSPC, "No space left on device")

@@ -116,7 +116,8 @@ def test_what_no_manifest_of_ours_names_is_not_deleted(dataset: Path, tmp_path: 
     pq.write_table(rows(5_000), dataset / DAYS[1] / "9.parquet")
     compact_dataset(dataset)
     home = dataset.with_name(f"{dataset.name}.compacted")
-    old, manifest = home / "generation-000001", home / "generation-000001" / MANIFEST
+    old = home / "generation-000001"
+    manifest = home / "generation-000001" / MANIFEST
     if what == "a file of others":
         (old / "photo").write_bytes(b"mine")
     elif what == "another name":
@@ -140,7 +141,8 @@ def test_large_files_stay_as_they_are_and_part_the_others(dataset: Path) -> None
     done = compact_dataset(dataset, target_bytes=target)
     assert read(current(dataset)) == read(dataset)
     assert [len(part.files) for part in done.plan.bins] == [2, 1, 1, 2, 2, 2, 1]
-    copied, before = current(dataset).resolve() / DAYS[0] / "part-00002.parquet", read(current(dataset))
+    copied = current(dataset).resolve() / DAYS[0] / "part-00002.parquet"
+    before = read(current(dataset))
     assert copied.read_bytes() == (dataset / DAYS[0] / "2a.parquet").read_bytes()
     pq.write_table(rows(9_000), dataset / DAYS[0] / "2a.parquet")  # rewritten in place: the same inode
     assert read(current(dataset)) == before
@@ -239,7 +241,8 @@ def test_of_two_at_once_one_publishes_and_the_pointer_never_goes_back(
     assert not [path for path in current(dataset).parent.iterdir() if path.name.startswith(STAGING)]
 
 
-LATE, EARLY = ("move", "point"), ("open_pending", "copy", "replace")
+LATE = ("move", "point")
+EARLY = ("open_pending", "copy", "replace")
 
 
 @pytest.mark.parametrize("step", [*LATE, *(pytest.param(step, marks=pytest.mark.slow) for step in EARLY)])

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from lockstep.table.ledger import LedgerRow
 
-BATCHES_AN_HOUR, HOURS = 6, 4
+BATCHES_AN_HOUR = 6
+HOURS = 4
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,8 @@ def age(folder: Path, seconds: float = REPLACED_SECONDS + 60) -> None:
 
 
 def test_closed_hours_become_one_file_each_and_no_row_changes(run: ProtocolRun) -> None:
-    before, known = rows_of(run), positions_of(run)
+    before = rows_of(run)
+    known = positions_of(run)
     done = compact_ledger(run.folders, run.head)
     assert (done.hours, done.files_before, done.files_after) == (HOURS - 1, (HOURS - 1) * BATCHES_AN_HOUR, HOURS - 1)
     assert (rows_of(run), positions_of(run)) == (before, known)
@@ -109,7 +111,9 @@ def test_rows_stand_in_the_order_of_their_batches(
 def test_a_file_with_other_rows_than_its_inputs_is_refused(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, change: Callable[[pa.Table], pa.Table]
 ) -> None:
-    before, files, right = rows_of(run), sorted(run.folders.ledger.glob("*.parquet")), DataFileWriter.write
+    before = rows_of(run)
+    files = sorted(run.folders.ledger.glob("*.parquet"))
+    right = DataFileWriter.write
     monkeypatch.setattr(DataFileWriter, "write", lambda writer, rows: right(writer, change(rows)))
     with pytest.raises(TableError, match="does not hold the rows of its inputs"):
         compact_ledger(run.folders, run.head)
@@ -118,7 +122,8 @@ def test_a_file_with_other_rows_than_its_inputs_is_refused(
 
 def test_a_range_of_batches_may_begin_and_end_within_a_compacted_file(run: ProtocolRun) -> None:
     compact_ledger(run.folders, run.head)
-    newest, parts = HOURS * BATCHES_AN_HOUR, (1, BATCHES_AN_HOUR - 1, BATCHES_AN_HOUR, BATCHES_AN_HOUR + 1)
+    newest = HOURS * BATCHES_AN_HOUR
+    parts = (1, BATCHES_AN_HOUR - 1, BATCHES_AN_HOUR, BATCHES_AN_HOUR + 1)
     ends = [hour * BATCHES_AN_HOUR + part for hour in (0, HOURS - 2) for part in parts]
     for first in (0, *ends):
         for last in (*ends, newest, None):
@@ -163,7 +168,8 @@ def test_a_clock_that_went_back_changes_no_order(tmp_path: Path) -> None:
 
 
 def test_batches_go_on_beside_a_compaction_and_none_is_lost(run: ProtocolRun) -> None:
-    head, problems = run.head, list[Exception]()
+    head = run.head
+    problems = list[Exception]()
 
     def write() -> None:
         try:
@@ -223,7 +229,8 @@ def test_of_many_compacted_files_only_those_that_contain_a_replaced_one_are_look
     os.utime(compacted[3][0])
     replaced = [named(1, 0, 0), named(1, 29, 29), named(1, 40, 49), named(2, 505, 505)]
     kept = [named(1, 30, 30), named(1, 45, 50), named(1, 1_000, 1_000), named(2, 499, 499), named(0, 5, 5)]
-    asked, get_status = list[Path](), LocalStorage.get_status
+    asked = list[Path]()
+    get_status = LocalStorage.get_status
 
     def counted(storage: LocalStorage, path: Path) -> FileStatus | None:
         asked.append(path)
@@ -287,8 +294,10 @@ def test_files_that_another_compaction_took_are_found_in_its_entries(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = run.folders.ledger
-    handle, before = DeltaTable(table), {file.path for file in list_live_files(DeltaTable(table))}
-    names, version = live_names.LiveNames(table, handle), handle.version()
+    handle = DeltaTable(table)
+    before = {file.path for file in list_live_files(DeltaTable(table))}
+    names = live_names.LiveNames(table, handle)
+    version = handle.version()
     assert names.find_missing(before, version) == []
     compact_ledger(run.folders, run.head)
     after = DeltaTable(table)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from lockstep.features.compaction.rewrite import RewriteTask
     from lockstep.features.compaction.run import Outcome
 
-A0, B0 = ("a", 0), ("b", 0)
+A0 = ("a", 0)
+B0 = ("b", 0)
 
 
 def compact(table: StreamTable, *, rewriter: Rewriter | None = None) -> CompactionResult:

@@ -46,7 +46,9 @@ def test_it_holds_rows_and_the_first_and_last_row_of_each_partition() -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(PLACES)))
 def test_the_proofs_of_two_parts_are_together_that_of_the_whole_in_either_order(cut: int) -> None:
-    first, second, whole = proof_of(PLACES[:cut]), proof_of(PLACES[cut:]), proof_of(PLACES)
+    first = proof_of(PLACES[:cut])
+    second = proof_of(PLACES[cut:])
+    whole = proof_of(PLACES)
     assert first.joined(second) == whole
     assert second.joined(first) == whole
     assert RowProof().joined(whole) == whole
@@ -72,7 +74,8 @@ def test_a_place_in_the_middle_of_a_partition_is_told_by_the_digest() -> None:
 
 
 MASK = 2**64 - 1
-GOLDEN, NULL = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+GOLDEN = 0x9E3779B97F4A7C15
+NULL = 0xD6E8FEB86659FD93
 COLUMNS: dict[str, pa.DataType] = {
     "whole": pa.int64(),
     "small": pa.int32(),

@@ -16,7 +16,8 @@ from tests.features.compaction.compacting import DEADLINE_SECONDS, wait_for
 from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, files_on_disk, live_files, stored_rows
 
 ROOT = Path(__file__).parents[3]
-A0, B0 = ("a", 0), ("b", 0)
+A0 = ("a", 0)
+B0 = ("b", 0)
 
 
 @pytest.fixture
@@ -51,7 +52,8 @@ def result_of(process: subprocess.Popen[str]) -> CompactionResult:
 def test_of_two_compactions_at_once_one_wins_each_bin_and_rows_stay_equal(
     two_hours: StreamTable, tmp_path: Path
 ) -> None:
-    before, gate = stored_rows(two_hours.folders), tmp_path / "gate"
+    before = stored_rows(two_hours.folders)
+    gate = tmp_path / "gate"
     with started(two_hours, gate) as one, started(two_hours, gate) as other:
         assert len(files_on_disk(two_hours.folders)) == 16 + 4
         (gate / "go").touch()
@@ -63,7 +65,8 @@ def test_of_two_compactions_at_once_one_wins_each_bin_and_rows_stay_equal(
 
 
 def test_killed_between_write_and_commit_it_leaves_only_an_orphan(two_hours: StreamTable, tmp_path: Path) -> None:
-    before, files = stored_rows(two_hours.folders), live_files(two_hours.folders)
+    before = stored_rows(two_hours.folders)
+    files = live_files(two_hours.folders)
     version = two_hours.output.base().version
     with started(two_hours, tmp_path / "gate") as process:
         process.kill()

@@ -15,7 +15,9 @@ from tests.support.stream_table import HOUR, NEXT_HOUR, StreamTable, live_files,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-A0, B0, C0 = ("a", 0), ("b", 0), ("c", 0)
+A0 = ("a", 0)
+B0 = ("b", 0)
+C0 = ("c", 0)
 QUERY = "seen"
 
 
@@ -35,7 +37,8 @@ def rows_of(frame: DataFrame) -> list[Any]:
 def test_bins_are_tasks_of_a_spark_job_and_delta_spark_reads_equal_rows(
     two_hours: StreamTable, spark: SparkSession
 ) -> None:
-    stored, path = stored_rows(two_hours.folders), str(two_hours.folders.table)
+    stored = stored_rows(two_hours.folders)
+    path = str(two_hours.folders.table)
     before = rows_of(spark.read.format("delta").load(path))
     result = compact_stream(two_hours.folders, rewriter=compact_on_spark(spark.sparkContext))
     assert (result.bins, result.files_before, result.files_after) == (2, 12, 2)

@@ -97,7 +97,8 @@ def test_a_moment_is_of_one_batch_whatever_is_committed_while_it_is_chosen(
     idle: ProtocolRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start cannot bring side tables forward that are two batches behind the head."""
-    find, looks = torn_entry.find_newest_version, list[object]()
+    find = torn_entry.find_newest_version
+    looks = list[object]()
 
     def find_and_go_on(table: Path) -> int | None:
         found = find(table)

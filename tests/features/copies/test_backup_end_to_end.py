@@ -55,7 +55,8 @@ def assert_proven(runs: LocalRuns) -> None:
 
 
 def test_a_second_backup_copies_what_is_new_and_a_restored_stream_goes_on(broker: Broker, tmp_path: Path) -> None:
-    made, target = platform_in(tmp_path, broker), tmp_path / "copies"
+    made = platform_in(tmp_path, broker)
+    target = tmp_path / "copies"
     topic = made.feed.create("values")
     made.feed.send(topic, session(3))
     made.runs.run()
@@ -88,7 +89,8 @@ def test_each_backup_beside_a_writer_and_a_compaction_is_proven(feed: Feed, runs
     feed.send(topic, session(200))
     writer = threading.Thread(target=runs.with_limits(Limits(batch_messages=4)).run)
     writer.start()
-    taken, is_closed = 0, False
+    taken = 0
+    is_closed = False
     while writer.is_alive():
         try:
             copied = make_backup(runs.folders, tmp_path / "copy")
@@ -216,12 +218,15 @@ def test_of_two_restores_one_ends_and_the_other_is_refused(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slower restore is refused and names no damage; the faster ends although a draft resists its deletion."""
-    made, target = platform_in(tmp_path, broker), tmp_path / "copy"
+    made = platform_in(tmp_path, broker)
+    target = tmp_path / "copy"
     topic = made.feed.create("values")
     made.feed.send(topic, session(3))
     made.runs.run()
     make_backup(made.runs.folders, target)
-    other, open_logs, rmtree = elsewhere(made.runs, tmp_path / "new"), vars(backup)["_open_logs"], shutil.rmtree
+    other = elsewhere(made.runs, tmp_path / "new")
+    open_logs = vars(backup)["_open_logs"]
+    rmtree = shutil.rmtree
     other.folders.root.mkdir(parents=True)
 
     def delete_and_fail(folder: Path) -> None:

@@ -311,7 +311,8 @@ def test_a_log_with_actions_that_are_not_whole_is_not_restored(run: ProtocolRun,
 
 def name_again(copy: Path, changed: Path) -> None:
     """Record a changed or new file in the manifest."""
-    document, name = read_manifest(copy, BackupManifest), str(changed.relative_to(copy / FILES))
+    document = read_manifest(copy, BackupManifest)
+    name = str(changed.relative_to(copy / FILES))
     mine = CopiedFile(name, changed.stat().st_size, hash_file(changed))
     files = (*(file for file in document.files if file.path != name), mine)
     write_manifest(copy, msgspec.structs.replace(document, files=files))

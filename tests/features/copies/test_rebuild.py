@@ -191,7 +191,8 @@ def test_state_of_a_savepoint_is_rebuilt_too(made: Made) -> None:
 
 @pytest.mark.fault("F17")
 def test_a_first_batch_that_a_message_suspended_is_folded_as_it_was(feed: Feed, runs: LocalRuns) -> None:
-    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
+    ordered = runs.of(adding(feed.pattern, Ordered()))
+    topic = feed.create("values")
     feed.send(topic, [*session(3), b"{", *session(2, first=9)])
     ordered.run()
     shutil.rmtree(ordered.folders.state)
@@ -220,7 +221,8 @@ def test_what_an_operator_gave_up_is_not_folded_again(feed: Feed, runs: LocalRun
 
 
 def test_a_state_that_was_promoted_is_refused_by_name(feed: Feed, runs: LocalRuns) -> None:
-    added, topic = runs.of(adding(feed.pattern)), feed.create("values")
+    added = runs.of(adding(feed.pattern))
+    topic = feed.create("values")
     feed.send(topic, session(3))
     added.run()
     begin_shadow(added.handle, "adding_shadow", "1", code="", who="ann", why="test")

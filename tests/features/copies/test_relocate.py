@@ -78,7 +78,8 @@ def kinds(refused: pytest.ExceptionInfo[Refused]) -> list[str]:
 @pytest.fixture
 def exported(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Path:
     """An exported savepoint of batch 2 of three, of two messages each."""
-    topic, values = feed.create("values"), session(6)
+    topic = feed.create("values")
+    values = session(6)
     for at in (0, 2, 4):
         feed.send(topic, values[at : at + 2])
         runs.run()
@@ -90,7 +91,9 @@ def exported(feed: Feed, runs: LocalRuns, tmp_path: Path) -> Path:
 def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(
     exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path
 ) -> None:
-    other, topic, values = elsewhere(runs, tmp_path / "new"), f"{feed.family}.values", session(8)
+    other = elsewhere(runs, tmp_path / "new")
+    topic = f"{feed.family}.values"
+    values = session(8)
     noted = list[tuple[str, int, int]]()
     with send_progress(lambda *progress: noted.append(progress)):
         import_into(other, exported)
@@ -117,7 +120,8 @@ def test_a_stream_goes_on_in_another_root_from_where_its_savepoint_stood(
 def test_a_message_that_was_buffered_before_the_savepoint_and_is_quarantined_after_it_is_proven(
     runs: LocalRuns, feed: Feed, tmp_path: Path
 ) -> None:
-    topic, runs = feed.create("values"), runs.of(dataclasses.replace(reordered, topics=Topics(pattern=feed.pattern)))
+    topic = feed.create("values")
+    runs = runs.of(dataclasses.replace(reordered, topics=Topics(pattern=feed.pattern)))
     feed.send(topic, map(msgspec.json.encode, (Start(1, 0), Read(3, 20, -1))))
     runs.run()
     make_savepoint(runs.folders, NAME, who="ann", why="version 2")
@@ -131,7 +135,9 @@ def test_a_message_that_was_buffered_before_the_savepoint_and_is_quarantined_aft
 
 
 def test_the_command_line_plans_exports_and_imports(broker: Broker, tmp_path: Path) -> None:
-    made, values, folder = platform_in(tmp_path, broker), session(4), str(tmp_path / "export")
+    made = platform_in(tmp_path, broker)
+    values = session(4)
+    folder = str(tmp_path / "export")
     topic = made.feed.create("values")
     made.feed.send(topic, values[:3])
     made.runs.run()
@@ -299,7 +305,8 @@ def kill(runs: LocalRuns, feed: Feed, folder: Path, verb: str, moment: str) -> N
 def test_an_export_that_is_killed_passes_for_nothing_and_is_made_again(
     exported: Path, runs: LocalRuns, feed: Feed, tmp_path: Path, moment: str
 ) -> None:
-    folder, other = tmp_path / "again", elsewhere(runs, tmp_path / "new")
+    folder = tmp_path / "again"
+    other = elsewhere(runs, tmp_path / "new")
     kill(runs, feed, folder, "export", moment)
     with pytest.raises(CopyDamaged, match=r"there is no manifest\.json"):
         import_into(other, folder)

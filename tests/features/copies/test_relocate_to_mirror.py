@@ -65,7 +65,8 @@ class Mirrored:
 
 @pytest.fixture
 def mirrored(broker: Broker, harmed_broker: Broker, feed: Feed, tmp_path: Path) -> Mirrored:
-    runs, topic = LocalRuns(adding(feed.pattern, BY_SUSPENSION), broker.bootstrap_servers, tmp_path), feed.create("v")
+    runs = LocalRuns(adding(feed.pattern, BY_SUSPENSION), broker.bootstrap_servers, tmp_path)
+    topic = feed.create("v")
     for at in (0, 2, 4):
         values = VALUES[at : at + 2]
         feed.append(topic, [ProducerRecord("s", each, SENT_MS + at + n) for n, each in enumerate(values)])
@@ -163,7 +164,8 @@ def test_the_command_line_imports_from_a_mirrored_cluster_by_a_checkpoint(mirror
     declared = f'stream = adding(r"{mirrored.there.pattern}", BY_SUSPENSION)'
     source = f"from tests.support.adding_stream import BY_SUSPENSION, adding\n\n{declared}\n"
     (site / "assets" / f"{mirrored.alias}.py").write_text(source)
-    runs, topic = mirrored.stream(mirrored.there.pattern), mirrored.there.create("v")
+    runs = mirrored.stream(mirrored.there.pattern)
+    topic = mirrored.there.create("v")
     environment = {
         "LOCKSTEP_KAFKA__BOOTSTRAP_SERVERS": mirrored.there.bootstrap_servers,
         "LOCKSTEP_TABLE_ROOT": str(runs.folders.root),
@@ -238,7 +240,8 @@ def test_a_retired_topic_whose_place_is_not_proven_goes_without_where_it_is_not_
     mirrored: Mirrored, feed: Feed, tmp_path: Path, *, is_deleted: bool
 ) -> None:
     """The topic was deleted, or all its messages expired, before the export; MirrorMaker keeps its copy."""
-    runs, old = LocalRuns(adding(feed.pattern, BY_SUSPENSION), feed.bootstrap_servers, tmp_path), feed.create("old")
+    runs = LocalRuns(adding(feed.pattern, BY_SUSPENSION), feed.bootstrap_servers, tmp_path)
+    old = feed.create("old")
     feed.send(old, session(2))
     runs.run()
     retire_topic(runs.handle, old, who="ann", why="no longer sent")

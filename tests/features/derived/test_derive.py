@@ -21,7 +21,8 @@ def note(*sources: SourceHistory, deletes_replaced: bool = False) -> CheckpointN
     return CheckpointNote(digest="d", sources=sources, deletes_replaced=deletes_replaced)
 
 
-A, B = source("a"), source("b", erasure=3)
+A = source("a")
+B = source("b", erasure=3)
 
 
 @pytest.mark.parametrize(

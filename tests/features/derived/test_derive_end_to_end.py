@@ -366,7 +366,8 @@ def test_a_checkpoint_that_no_longer_fits_is_found_without_spark(
 
 def test_a_source_from_before_what_was_read_is_another_one(built: Site, copy: Path) -> None:
     """The source was committed to while Spark started: the run read past the version of its plan."""
-    output, saved = OutputLog(copy / "adding" / "table"), copy.parent / "saved"
+    output = OutputLog(copy / "adding" / "table")
+    saved = copy.parent / "saved"
     output.commit(raise_rewind_floor(1, 0))
     shutil.copytree(copy / "adding", saved)
 
@@ -387,12 +388,15 @@ def test_a_source_from_before_what_was_read_is_another_one(built: Site, copy: Pa
 def add_newest_rows(table: Path, count: int) -> None:
     """Add files of one row each that is later than all other rows. A snapshot lists these files first."""
     file = min(Path(path) for path in live_files(table))
-    row, made = pq.read_table(file, partitioning=None).slice(0, 1), file.with_name("newest.parquet")
+    row = pq.read_table(file, partitioning=None).slice(0, 1)
+    made = file.with_name("newest.parquet")
     at = row.schema.get_field_index("_event_time")
     newest = pa.array([START + timedelta(hours=1)], row.schema.field(at).type)
     pq.write_table(row.set_column(at, row.schema.field(at), newest), made)
-    hour, entry = file.parent.name, make_entry_path(table, DeltaTable(table).version())
-    values, added = dict([hour.split("=", 1)]), list[bytes]()
+    hour = file.parent.name
+    entry = make_entry_path(table, DeltaTable(table).version())
+    values = dict([hour.split("=", 1)])
+    added = list[bytes]()
     for number in range(count):
         (file.parent / f"newest_{number}.parquet").hardlink_to(made)
         add = {"path": f"{hour}/newest_{number}.parquet", "size": made.stat().st_size, "partitionValues": values}
@@ -647,7 +651,8 @@ def test_a_table_that_fails_leaves_the_others_their_turn(platform: Platform, cop
         'derived = activity(stream, "later_activity")\n'
     )
     with find_storage(copy).lock(DerivedFolders("activity", copy).lock):
-        both, planned = platform.call("derive", "--json"), platform.call("derive", "--plan")
+        both = platform.call("derive", "--json")
+        planned = platform.call("derive", "--plan")
     assert (both.exit_code, planned.exit_code) == (1, 0)
     assert [done["name"] for done in msgspec.json.decode(both.stdout)] == ["later_activity"]
     assert both.stderr.startswith("error: another run writes derived table activity"), both.stderr

@@ -78,7 +78,8 @@ def test_its_description_says_what_it_reads_when_rows_are_final_and_what_runs_it
 
 def test_its_runs_and_ticks_are_pruned_as_those_of_streams(documented: Derived) -> None:
     (stream,) = documented.sources
-    scope, alone = PruningScope.of([stream], [documented]), PruningScope.of([stream])
+    scope = PruningScope.of([stream], [documented])
+    alone = PruningScope.of([stream])
     schedule = derived_schedule(documented)
     assert scope.jobs - alone.jobs == {schedule.job_name}
     assert scope.assets - alone.assets == {AssetKey(["book_activity", "table"])}

@@ -58,7 +58,8 @@ def test_a_change_that_the_heads_do_not_show_is_found_by_its_kind(tmp_path: Path
 def test_rows_that_others_deleted_are_found_and_a_description_is_not(tmp_path: Path) -> None:
     made = EveryCommit(tmp_path)
     made.batch()
-    noted, table = look(made), made.run.folders.table
+    noted = look(made)
+    table = made.run.folders.table
     DeltaTable(table).alter.set_table_description("rows")
     later = msgspec.structs.replace(noted, version=noted.version + 1)
     assert find_other_history(made.run.folders.root, [noted], [later]) is None

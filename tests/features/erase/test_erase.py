@@ -131,7 +131,8 @@ def count_violations(folders: StreamFolders, scratch: Path) -> list[object]:
                 ExpectedSideRows(chain.place, table.get(key), violations) for table in (stored.quarantine, {})
             )
             aside = SideTableCheck(kept, late, violations)
-            cursor, known = rows.cursor(key), ErasedSessions(stored.head.table_id, chain)
+            cursor = rows.cursor(key)
+            known = ErasedSessions(stored.head.table_id, chain)
             check_without_kafka(chain.ranges, cursor, aside, violations, removed=known)
     return list(violations.listed)
 
@@ -387,7 +388,8 @@ def test_savepoints_refuse_it_or_go_with_it(tmp_path: Path) -> None:
     make_savepoint(folders, "release", who="ann", why="test")
     with pytest.raises(Refused, match="savepoints release keep its rows"):
         erased(folders)
-    accepting, noted = EraseRequest(session="s1", drop_savepoints=True), list[tuple[str, int, int]]()
+    accepting = EraseRequest(session="s1", drop_savepoints=True)
+    noted = list[tuple[str, int, int]]()
     with send_progress(lambda *progress: noted.append(progress)):
         erase_session(folders, accepting, CONTEXT, who="ann", why="test")
     assert [doing for doing, done, total in noted if done == total] == ["writing files without the session"]
@@ -399,7 +401,8 @@ def test_a_compaction_that_comes_first_makes_it_plan_again_and_one_that_comes_la
 ) -> None:
     folders = write(tmp_path, clean_batches(2))
     close_hour(folders)
-    rewrite, calls = rewriting.rewrite_without, list[str]()
+    rewrite = rewriting.rewrite_without
+    calls = list[str]()
 
     def compacted_meanwhile(*args: object) -> object:
         if not calls:
@@ -444,7 +447,8 @@ def test_a_savepoint_that_is_made_after_the_plan_keeps_the_session_from_being_er
         make_savepoint(folders, "release", who="bob", why="test")
         return write_states(*args)  # type: ignore[arg-type]  # called unchanged
 
-    before, files = read_rows(folders), list_files(folders)
+    before = read_rows(folders)
+    files = list_files(folders)
     monkeypatch.setattr(erase, "_write_states", made_meanwhile)
     request = EraseRequest(session="s1", drop_savepoints=drops)
     with pytest.raises(ErasureOvertaken, match="batch 1 or a savepoint was committed"):
@@ -464,7 +468,9 @@ def test_an_erasure_on_a_full_disk_does_not_keep_it_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     folders = write(tmp_path, clean_batches(2))
-    before, calls, call = list_files(folders), list[str](), getattr(erase, step)
+    before = list_files(folders)
+    calls = list[str]()
+    call = getattr(erase, step)
 
     def fail_at_last(*args: object) -> object:
         calls.append(step)
@@ -544,7 +550,8 @@ def test_the_same_command_after_a_kill_behind_the_commit_finishes_it_and_succeed
         patched.setattr(erase, "redact_side_tables", _die)
         with pytest.raises(KeyboardInterrupt):
             erased(folders)
-    done, erasure = erased(folders), OutputLog(folders.table).base().head.erasure
+    done = erased(folders)
+    erasure = OutputLog(folders.table).base().head.erasure
     assert erasure is not None
     assert (done.batch, done.version, done.messages) == (erasure.batch, erasure.version, 1)
     assert (done.plan.last_batch, done.plan.obstacles, erasure.is_finished) == (erasure.batch - 1, (), True)
@@ -572,7 +579,8 @@ def _die(*_: object) -> None:
 def test_an_erasure_that_is_killed_is_done_or_not_and_can_be_repeated(tmp_path: Path, moment: str) -> None:
     folders = write(tmp_path / "t", clean_batches(2))
     add_quarantine(folders, "s1", "s2")
-    before, last_check = read_rows(folders), put_last_check(folders)
+    before = read_rows(folders)
+    last_check = put_last_check(folders)
     command = [sys.executable, "-m", "tests.features.erase.dying_erase", str(folders.root), folders.stream, moment]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     landed = OutputLog(folders.table).base().head.erasure is not None
@@ -603,7 +611,8 @@ def test_quarantine_files_of_a_closed_hour_become_one_in_order(tmp_path: Path) -
     folders = write(tmp_path / "t", clean_batches(1))
     for _ in range(3):
         add_quarantine(folders, "s1", "s2")
-    before, head = read_quarantine(folders), OutputLog(folders.table).base().head
+    before = read_quarantine(folders)
+    head = OutputLog(folders.table).base().head
     assert plan_side_tables(folders, head) == ()
     next_hour = compute_next_hour(find_current_hour())
     assert plan_side_tables(folders, msgspec.structs.replace(head, hour=next_hour)) == ()  # health counts its files
@@ -702,7 +711,8 @@ def test_what_a_killed_batch_had_put_in_quarantine_goes_too_and_a_compaction_und
         path for path in folders.quarantine.glob("*.parquet") if "s1" in pq.read_table(path)["session"].to_pylist()
     )
     other = next(path for path in folders.quarantine.glob("*.parquet") if path != one)
-    label, number = f"g{head.generation}-e{head.epoch}-b{head.batch + 1}", pa.array([head.batch + 1], pa.int64())
+    label = f"g{head.generation}-e{head.epoch}-b{head.batch + 1}"
+    number = pa.array([head.batch + 1], pa.int64())
     whole, torn = (folders.quarantine / f"quarantine-{label}-{digit * 32}.parquet" for digit in "ab")
     rows = pq.read_table(one)
     pq.write_table(rows.set_column(rows.schema.get_field_index("batch"), "batch", number), whole)

@@ -80,7 +80,8 @@ def runs(runs: LocalRuns, feed: Feed) -> LocalRuns:
 
 
 def test_a_session_is_gone_and_all_else_stays(feed: Feed, runs: LocalRuns) -> None:
-    topic, sent = feed.create("values"), [*interleaved("ann", "bob", "cyd"), ("bob", POISONED), ("cyd", POISONED)]
+    topic = feed.create("values")
+    sent = [*interleaved("ann", "bob", "cyd"), ("bob", POISONED), ("cyd", POISONED)]
     send_in_batches(feed, runs, topic, sent)
     close_hour(runs.folders)
     compact_stream(runs.folders)
@@ -106,7 +107,8 @@ def test_a_session_is_gone_and_all_else_stays(feed: Feed, runs: LocalRuns) -> No
 
 def test_the_command_plans_refuses_and_erases_and_no_rewind_goes_back(broker: Broker, tmp_path: Path) -> None:
     made = platform_in(tmp_path, broker)
-    topic, sent = made.feed.create("values"), interleaved("ann", "bob")
+    topic = made.feed.create("values")
+    sent = interleaved("ann", "bob")
     send_in_batches(made.feed, made.runs, topic, sent)
     made.feed.send(topic, [update(7, a=1)], key="ann")
     planned = msgspec.json.decode(made.call("erase", "adding", "--session", "bob", "--plan", "--json").stdout)

@@ -29,8 +29,10 @@ WITHDRAWAL_STEPS = ("before an hour is withdrawn", "after an hour is withdrawn",
 
 def interrupt(step: str, act: Callable[[], None]) -> None:
     """Call a function once at a step of the next hour: before the manifest, before the rename or after it."""
-    storage, done = LocalStorage, list[bool]()
-    move, replace = storage.move, storage.replace
+    storage = LocalStorage
+    done = list[bool]()
+    move = storage.move
+    replace = storage.replace
 
     def once() -> None:
         if not done:
@@ -53,7 +55,8 @@ def interrupt(step: str, act: Callable[[], None]) -> None:
         if step in [after[name] for name in hours]:
             once()
 
-    storage.move, storage.replace = moving, replacing  # type: ignore[method-assign]  # this process is killed
+    storage.move = moving  # type: ignore[method-assign]  # this process is killed
+    storage.replace = replacing  # type: ignore[method-assign]  # the same
 
 
 def die() -> None:

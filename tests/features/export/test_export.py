@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from lockstep.table.layout import StreamFolders
     from lockstep.table.live_files import LiveFile
 
-A0, B0 = ("a", 0), ("b", 0)
+A0 = ("a", 0)
+B0 = ("b", 0)
 HOURS = tuple(f"2026-01-01T0{number}" for number in range(5))
 PLAIN = make_stream(Export())
 
@@ -329,7 +330,8 @@ def test_a_rewind_to_a_batch_that_no_exported_hour_holds_changes_nothing(tmp_pat
 
 def test_an_hour_that_a_rewind_overtakes_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second export publishes the hours after the rewind: the first must check that, or it adds undone rows."""
-    made, later = Rewound.begin(tmp_path), list[ExportResult]()
+    made = Rewound.begin(tmp_path)
+    later = list[ExportResult]()
 
     def publish_late(folder: Path, staged: Path, manifest: HourManifest) -> bool:
         monkeypatch.setattr(write, "publish_hour", publish_hour)
@@ -371,7 +373,8 @@ def test_an_hour_that_leaves_the_export_is_not_dropped_from_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hour is withdrawn between the plan of a retention and its commit, as by an erasure."""
-    made, find = Rewound(ProtocolRun(folders_in(tmp_path)), make_stream(Export(), retention=timedelta(hours=2))), []
+    made = Rewound(ProtocolRun(folders_in(tmp_path)), make_stream(Export(), retention=timedelta(hours=2)))
+    find = []
     made.run.claim()
     made.hours(6)
     first, second = made.export(18).hours[:2]
@@ -432,7 +435,8 @@ def test_a_folder_in_use_that_is_no_dataset_is_refused_and_stays_as_it_is(filled
 def test_only_staging_folders_of_ours_are_deleted(filled: StreamTable) -> None:
     export_stream(PLAIN, filled.folders)
     staging = filled.folders.export / STAGING
-    ours, other = staging / f"{HOURS[0]}-{'0' * 32}", staging / "photos"
+    ours = staging / f"{HOURS[0]}-{'0' * 32}"
+    other = staging / "photos"
     for each in (ours, other):
         each.mkdir(parents=True)
         os.utime(each, (time.time() - 2 * STALE_SECONDS,) * 2)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-A, B = TopicIdPartition("a", 0), TopicIdPartition("b", 0)
+A = TopicIdPartition("a", 0)
+B = TopicIdPartition("b", 0)
 
 
 def look(

@@ -39,7 +39,8 @@ def look(*alarms: Alarm, **changes: object) -> HealthSnapshot:
 
 def decide(*looks: HealthSnapshot, seconds: float = 30.0) -> list[HealthDecision]:
     """Return the decisions of consecutive snapshots."""
-    cursor, found = HealthCursor(), list[HealthDecision]()
+    cursor = HealthCursor()
+    found = list[HealthDecision]()
     for number, each in enumerate(looks):
         found.append(decide_health(each, cursor, NOW + number * seconds))
         cursor, warning = HealthCursor.read(found[-1].cursor.encode())
@@ -51,7 +52,9 @@ def events(decisions: list[HealthDecision]) -> list[tuple[NotificationEvent, str
     return [(note.event, note.alarm) for note in decisions[-1].cursor.waiting]
 
 
-BEGAN, CHANGED, ENDED = NotificationEvent.BEGAN, NotificationEvent.CHANGED, NotificationEvent.ENDED
+BEGAN = NotificationEvent.BEGAN
+CHANGED = NotificationEvent.CHANGED
+ENDED = NotificationEvent.ENDED
 
 
 def test_a_healthy_stream_is_evaluated_once_and_then_at_times() -> None:
@@ -180,7 +183,8 @@ def test_an_outage_is_told_once_however_many_streams_it_stops(
     streams: int, outages: int, severities: list[AlarmSeverity], takes: list[bool]
 ) -> None:
     """Start and end are sent once per severity; a notification that the webhook refuses is sent again."""
-    told, webhook = OutageNotes(), Taker(iter(takes))
+    told = OutageNotes()
+    webhook = Taker(iter(takes))
     for _ in range(outages):
         for event in (BEGAN, ENDED):
             for number, severity in enumerate(severities[:streams]):

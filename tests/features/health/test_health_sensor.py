@@ -47,15 +47,19 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 HOUR = 3_600
-PASSED, FAILED = AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED
-VARIABLE, CANARY = "HEALTH_TEST_WEBHOOK", "canary-42"
+PASSED = AssetCheckExecutionRecordStatus.SUCCEEDED
+FAILED = AssetCheckExecutionRecordStatus.FAILED
+VARIABLE = "HEALTH_TEST_WEBHOOK"
+CANARY = "canary-42"
 
 
 class Watched:
     """A stream with its health sensor on a separate instance."""
 
     def __init__(self, runs: LocalRuns, instance: DagsterInstance, **changed: object) -> None:
-        self.runs, self.instance, self.cursor = runs, instance, ""
+        self.runs = runs
+        self.instance = instance
+        self.cursor = ""
         self.configure(**changed)
 
     def configure(self, **changed: object) -> None:
@@ -287,7 +291,8 @@ def test_a_webhook_gets_one_post_when_an_alarm_begins_and_one_when_it_ends(
     feed: Feed, watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refusals, redirects and a missing server stop no poll; unaccepted notifications are sent again."""
-    hook, began = Hook(), (NotificationEvent.BEGAN, AlarmKind.HEADROOM, AlarmSeverity.ERROR)
+    hook = Hook()
+    began = (NotificationEvent.BEGAN, AlarmKind.HEADROOM, AlarmSeverity.ERROR)
     watched.configure(health=HealthSettings(secrets={"webhook": f"env:{VARIABLE}"}))
     watched.runs.run()
     let_headroom_shrink(feed)

@@ -14,7 +14,8 @@ from lockstep.features.health import webhook as of_webhook
 from lockstep.features.health.webhook import AlarmWebhook, Notification, NotificationEvent
 from lockstep.operations.alarms import AlarmKind, AlarmSeverity
 
-VARIABLE, CANARY = "WEBHOOK_OF_A_TEST", "canary-42"
+VARIABLE = "WEBHOOK_OF_A_TEST"
+CANARY = "canary-42"
 NOTE = Notification(
     text="adding, error: 5 min",
     event=NotificationEvent.BEGAN,

@@ -73,7 +73,8 @@ def test_the_same_fold_under_another_name_is_equal_as_far_as_both_have_read(feed
 
 
 def test_rows_that_are_missing_added_or_changed_are_counted_and_shown(feed: Feed, runs: LocalRuns) -> None:
-    shadow, topic = named(runs, "shadow", Other()), feed.create("values")
+    shadow = named(runs, "shadow", Other())
+    topic = feed.create("values")
     feed.send(topic, session(5))
     runs.run()
     shadow.run()
@@ -99,7 +100,8 @@ def test_partitions_and_columns_of_one_stream_alone_are_noted(feed: Feed, runs: 
 
 def test_a_column_of_another_type_is_noted_and_not_compared(feed: Feed, runs: LocalRuns) -> None:
     """The engine would treat the text "1" and the number 1 as equal, and fail on other texts."""
-    topic, shadow = feed.create("values"), runs.of(dataclasses.replace(release(feed.pattern, Texts()), name="shadow"))
+    topic = feed.create("values")
+    shadow = runs.of(dataclasses.replace(release(feed.pattern, Texts()), name="shadow"))
     feed.send(topic, session(3))
     runs.run()
     shadow.run()
@@ -108,7 +110,8 @@ def test_a_column_of_another_type_is_noted_and_not_compared(feed: Feed, runs: Lo
 
 
 def test_offsets_before_the_later_stream_began_are_not_compared(feed: Feed, runs: LocalRuns) -> None:
-    shadow, topic = named(runs, "shadow"), feed.create("values")
+    shadow = named(runs, "shadow")
+    topic = feed.create("values")
     feed.send(topic, session(3))
     feed.send(topic, session(2), key="t")
     runs.run()

@@ -101,7 +101,8 @@ def planned(run: ProtocolRun, shadow: ProtocolRun, *more: Field) -> PromotionCom
 def test_a_savepoint_is_promoted_to_though_the_entries_after_it_are_deleted(
     run: ProtocolRun, shadow: ProtocolRun
 ) -> None:
-    plan, newest = planned(run, shadow), run.output.base().version
+    plan = planned(run, shadow)
+    newest = run.output.base().version
     kept = {plan.target.batch_version, newest}
     for version in kept:
         write_checkpoint(run.folders.table, version)
@@ -115,7 +116,9 @@ def test_a_savepoint_is_promoted_to_though_the_entries_after_it_are_deleted(
 def test_a_clean_up_in_the_middle_of_a_promotion_to_a_savepoint_is_no_obstacle(
     run: ProtocolRun, shadow: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, newest, listed = planned(run, shadow), run.output.base().version, delta_log.list_versions
+    plan = planned(run, shadow)
+    newest = run.output.base().version
+    listed = delta_log.list_versions
     for version in (plan.target.batch_version, newest):
         write_checkpoint(run.folders.table, version)
     between = range(plan.target.batch_version + 1, newest)
@@ -166,7 +169,8 @@ def test_a_file_that_is_gone_refuses_the_promotion(
     run: ProtocolRun, shadow: ProtocolRun, tmp_path: Path, gone: str
 ) -> None:
     """Otherwise the table would become unreadable."""
-    plan, before = planned(run, shadow), run.output.base()
+    plan = planned(run, shadow)
+    before = run.output.base()
     if gone == "a copied data file":
         (run.folders.table / plan.files[-1].path).unlink()
     else:
@@ -203,7 +207,8 @@ def test_code_and_policies_of_the_shadow_begin_with_batches_of_the_stream(
     run: ProtocolRun, shadow: ProtocolRun
 ) -> None:
     """Batch 2 of the shadow becomes batch 6; batches of the stream count up to batch 4."""
-    halts, suspends = ViolationPolicy(), ViolationPolicy(suspends=True)
+    halts = ViolationPolicy()
+    suspends = ViolationPolicy(suspends=True)
     plan = planned(run, shadow)
     of_shadow = msgspec.structs.replace(
         plan.shadow, code=FoldCode("new", 2), policies=(PolicyChange(1, halts), PolicyChange(2, suspends))
@@ -229,7 +234,8 @@ def test_a_ledger_that_lacks_a_promotion_is_behind_and_nothing_is_lost(
     run: ProtocolRun, shadow: ProtocolRun, tmp_path: Path
 ) -> None:
     """A kill between the commit and the side tables: a start, a repair or a restore brings the ledger forward."""
-    before, head = run.output.base(), run.output.commit(commit_promotion(planned(run, shadow))).head
+    before = run.output.base()
+    head = run.output.commit(commit_promotion(planned(run, shadow))).head
     assert find_matching_versions(run.folders).table == before.version
     make_backup(run.folders, tmp_path / "copy")
     found = {check.check: check.condition for check in repair_stream(run.folders, apply=False).checks}
@@ -254,7 +260,9 @@ def test_columns_of_the_shadow_come_with_the_same_commit(run: ProtocolRun, shado
 
 
 def test_of_promotions_and_a_batch_at_once_one_wins(run: ProtocolRun, shadow: ProtocolRun) -> None:
-    first, second, batch = planned(run, shadow), planned(run, shadow), run.prepared()
+    first = planned(run, shadow)
+    second = planned(run, shadow)
+    batch = run.prepared()
     others = [OutputLog(run.folders.table) for _ in range(2)]
 
     def promote(output: OutputLog, plan: PromotionCommit) -> bool:

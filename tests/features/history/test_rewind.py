@@ -320,7 +320,8 @@ def test_a_writer_goes_on_beside_a_savepoint(run: ProtocolRun) -> None:
 def test_a_time_of_which_only_the_entry_of_a_savepoint_is_left_names_no_batch(run: ProtocolRun) -> None:
     folder = run.folders.table
     at = {version: entry.written_at for version in range(2, 6) if (entry := delta_log.read_entry(folder, version))}
-    between, last = at[3], at[5]
+    between = at[3]
+    last = at[5]
     assert between is not None
     assert last is not None
     for version in (3, 4):  # as housekeeping does for a savepoint of batch 1

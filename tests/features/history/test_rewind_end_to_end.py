@@ -102,7 +102,8 @@ def test_a_fault_that_was_seen_on_friday_is_corrected_from_the_first_wrong_row_o
     broker: Broker, tmp_path: Path
 ) -> None:
     made = platform_in(tmp_path, broker)
-    topic, values = made.feed.create("values"), session(7)
+    topic = made.feed.create("values")
+    values = session(7)
     wrong = made.runs.of(adding(made.feed.pattern, transform=Wrong()))
     read_in_batches(made.feed, wrong, topic, values)
     assert made.call("verify", "adding").exit_code == 3
@@ -283,7 +284,8 @@ def test_everything_can_be_read_again_from_before_the_first_batch(topic: str, ru
 
 
 def test_growth_that_was_accepted_since_is_judged_again(feed: Feed, runs: LocalRuns) -> None:
-    ordered, topic = runs.of(adding(feed.pattern, Ordered())), feed.create("values")
+    ordered = runs.of(adding(feed.pattern, Ordered()))
+    topic = feed.create("values")
     read_in_batches(feed, ordered, topic, session(5))
     feed.grow(topic, 2)
     ordered.run()
@@ -358,7 +360,8 @@ def test_a_clean_up_that_has_looked_before_a_rewind_deletes_nothing_that_the_rew
     close_hour(runs.folders)
     compact_stream(runs.folders)
     OutputLog(runs.folders.table).commit(raise_rewind_floor(1, 2))
-    head, folders = head_of(runs), runs.folders
+    head = head_of(runs)
+    folders = runs.folders
     found = [*housekeeping.find_replaced_data_files(folders, head), *state_gc.find_unreachable_state(folders, head)]
     back(runs, 2)
     for path in found:

@@ -46,20 +46,23 @@ def rewound(
 
 
 def test_a_partition_goes_back_to_its_position_as_of_the_target() -> None:
-    held, now = keyed(row("a", 0, 0, 10)), keyed(row("a", 0, 20, 30))
+    held = keyed(row("a", 0, 0, 10))
+    now = keyed(row("a", 0, 20, 30))
     assert rewound(held, now, keyed(row("a", 0, 10, 20))) == {("id-a", 0): (10, False)}
 
 
 def test_a_topic_that_was_taken_up_since_is_read_again_from_its_first_position() -> None:
     """A read from the log start would not notice offsets that expired since."""
-    held, since = keyed(row("a", 0, 0, 10)), keyed(row("b", 0, 5, 9), row("b", 1, 0, 3))
+    held = keyed(row("a", 0, 0, 10))
+    since = keyed(row("b", 0, 5, 9), row("b", 1, 0, 3))
     now = keyed(row("a", 0, 0, 10), row("b", 0, 9, 40), row("b", 1, 3, 7))
     assert rewound(held, now, since) == {("id-a", 0): (10, False), ("id-b", 0): (5, False), ("id-b", 1): (0, False)}
     assert list(make_unplaced_rows(held, {}, since)) == []
 
 
 def test_a_partition_that_a_known_topic_got_since_has_no_position_and_its_growth_is_judged_again() -> None:
-    held, since = keyed(row("a", 0, 0, 10)), keyed(row("a", 0, 10, 20), row("a", 1, 0, 4))
+    held = keyed(row("a", 0, 0, 10))
+    since = keyed(row("a", 0, 10, 20), row("a", 1, 0, 4))
     now = keyed(row("a", 0, 10, 20), row("a", 1, 0, 4))
     assert rewound(held, now, since) == {("id-a", 0): (10, False)}
     assert [(each.partition, each.until) for each in make_unplaced_rows(held, {}, since)] == [(1, 0)]

@@ -165,7 +165,8 @@ def prove(runs: LocalRuns) -> tuple[str, ...]:
 
 
 def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), session(7)
+    topic = feed.create("values")
+    values = session(7)
     live = wrong(feed, runs)
     read_in_batches(feed, live, topic, values)
     before = live.rows(topic)
@@ -190,7 +191,8 @@ def test_a_shadow_goes_on_from_the_state_of_a_batch_with_rows_of_its_own(feed: F
 
 
 def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), session(9)
+    topic = feed.create("values")
+    values = session(9)
     live = wrong(feed, runs)
     read_in_batches(feed, live, topic, values[:8])
     before = live.rows(topic)
@@ -222,7 +224,8 @@ def test_a_promoted_shadow_is_the_stream_as_the_new_code_would_have_written_it(f
 def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_back(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    topic, values = feed.create("values"), session(11)
+    topic = feed.create("values")
+    values = session(11)
     runs = runs.of(adding(feed.pattern, Ordered()))
     live = runs.of(adding(feed.pattern, Ordered(), transform=Wrong()))
 
@@ -238,7 +241,8 @@ def test_a_compacted_quarantine_holds_what_a_promotion_brought_and_what_it_took_
     shadow_of(runs).with_limits(Limits(batch_messages=3)).run()
     promote(runs)
     read_with_ghosts(runs, 8, 12)
-    before, kept = quarantined(runs), list_quarantine(runs.folders, QuarantineFilter())
+    before = quarantined(runs)
+    kept = list_quarantine(runs.folders, QuarantineFilter())
     assert (len(before), kept.messages) == (8, 6)  # the promotion undid two and added them again
     later = msgspec.structs.replace(head_of(runs), hour="2099-01-01T00")
     for _ in range(2):
@@ -287,7 +291,8 @@ def test_a_promotion_is_of_the_shadow_that_was_shown(feed: Feed, runs: LocalRuns
 
 
 def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), session(5)
+    topic = feed.create("values")
+    values = session(5)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
     with pytest.raises(TableError, match="is a shadow of adding already"):
@@ -332,7 +337,8 @@ def test_what_does_not_agree_refuses_a_promotion_by_name(feed: Feed, runs: Local
 def test_the_batches_of_a_promotion_are_proven_by_the_class_and_the_policy_of_the_shadow(
     feed: Feed, runs: LocalRuns, integrity: IntegrityClass, corrected: IntegrityClass, kept: InvariantStatus
 ) -> None:
-    topic, live = feed.create("values"), runs.of(adding(feed.pattern, integrity))
+    topic = feed.create("values")
+    live = runs.of(adding(feed.pattern, integrity))
     read_in_batches(feed, live, topic, session(3))
     fix = runs.of(adding(feed.pattern, corrected))
     begin(fix, "1")
@@ -365,7 +371,9 @@ def test_columns_that_do_not_fit_refuse_a_promotion_before_anything_is_copied(fe
 
 
 def test_a_topic_that_was_retired_since_the_shadow_began_stays_retired(feed: Feed, runs: LocalRuns) -> None:
-    topic, left, goes_on = feed.create("values"), feed.create("left"), feed.create("goes_on")
+    topic = feed.create("values")
+    left = feed.create("left")
+    goes_on = feed.create("goes_on")
     for each in (left, goes_on):
         feed.send(each, session(1), key=each)
     read_in_batches(feed, runs, topic, session(3))
@@ -398,7 +406,8 @@ def test_what_the_stream_has_read_of_a_topic_that_is_forgotten_refuses_a_promoti
 @pytest.mark.parametrize("of_stream", [False, True], ids=["shadow alone", "stream too"])
 def test_a_topic_that_the_shadow_has_forgotten_is_no_loss(feed: Feed, runs: LocalRuns, *, of_stream: bool) -> None:
     runs = runs.of(adding(feed.pattern, Ordered())).tuned(forget_seconds=0.0)
-    topic, gone = feed.create("values"), feed.create("gone")
+    topic = feed.create("values")
+    gone = feed.create("gone")
     read_in_batches(feed, runs, gone, session(3))
     begin(runs, "2")
     forget(feed, runs, gone, *([] if of_stream else [shadow_of(runs)]))
@@ -443,7 +452,8 @@ def take_away(path: Path) -> Callable[[], None]:
 @pytest.mark.fault("F62")
 def test_a_promotion_is_refused_by_name_where_something_is_gone(feed: Feed, runs: LocalRuns) -> None:
     """Missing rows or state of the shadow, state of its start batch, or messages that only the stream has read."""
-    topic, values = feed.create("values"), session(7)
+    topic = feed.create("values")
+    values = session(7)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
     shadow = shadow_of(runs)
@@ -475,7 +485,8 @@ def state_file(runs: LocalRuns, batch: int | None = None) -> Path:
 
 
 def test_no_shadow_brings_an_erased_session_back(feed: Feed, runs: LocalRuns, tmp_path: Path) -> None:
-    topic, values = feed.create("values"), session(3)
+    topic = feed.create("values")
+    values = session(3)
     feed.send(topic, values[:2], key="gone")
     feed.send(topic, values[:2], key="s")
     runs.run()
@@ -528,7 +539,8 @@ def test_the_proof_of_a_shadow_reads_the_positions_from_the_newest_full_set_on(
 
 
 def test_the_proof_of_a_shadow_finds_another_state_at_its_start(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), session(5)
+    topic = feed.create("values")
+    values = session(5)
     read_in_batches(feed, runs, topic, values)
     begin(runs, "2")
     shadow = shadow_of(runs)
@@ -545,7 +557,8 @@ def test_the_proof_of_a_shadow_finds_another_state_at_its_start(feed: Feed, runs
 @pytest.fixture
 def _own_modules() -> Iterator[None]:
     """Restore the modules named `assets` of other tests, which the code of a shadow replaces."""
-    modules, path = dict(sys.modules), list(sys.path)
+    modules = dict(sys.modules)
+    path = list(sys.path)
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "assets"]:
         del sys.modules[name]
@@ -556,7 +569,8 @@ def _own_modules() -> Iterator[None]:
 @pytest.mark.usefixtures("_own_modules")
 def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_path: Path) -> None:
     made = platform_in(tmp_path, broker)
-    topic, values = made.feed.create("values"), session(5)
+    topic = made.feed.create("values")
+    values = session(5)
     live = wrong(made.feed, made.runs)
     read_in_batches(made.feed, live, topic, values)
     fix = tmp_path / "fix" / "assets"
@@ -592,7 +606,8 @@ def test_a_shadow_of_another_checkout_is_found_by_its_name(broker: Broker, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_promotion_that_is_killed_has_happened_or_not(feed: Feed, runs: LocalRuns, moment: str) -> None:
-    topic, values = feed.create("values"), session(7)
+    topic = feed.create("values")
+    values = session(7)
     live = wrong(feed, runs)
     read_in_batches(feed, live, topic, values[:6])
     before = live.rows(topic)
@@ -658,7 +673,8 @@ def test_what_the_shadow_reads_during_its_promotion_is_not_promoted(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its rows would be stored twice: by the copy, and by the next run that reads these messages again."""
-    topic, values = feed.create("values"), session(9)
+    topic = feed.create("values")
+    values = session(9)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
     shadow = shadow_of(runs)
@@ -685,7 +701,8 @@ def test_a_promotion_on_a_full_disk_does_not_keep_it_full(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """It fails after the copy of the state, after the copy of the rows, or at its commit."""
-    topic, values = feed.create("values"), session(5)
+    topic = feed.create("values")
+    values = session(5)
     read_in_batches(feed, runs, topic, values)
     begin(runs, "1")
     shadow_of(runs).run()
@@ -718,7 +735,8 @@ def fail_when_read_again(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_what_a_promotion_left_that_was_killed_before_its_commit_is_deleted(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), session(9)
+    topic = feed.create("values")
+    values = session(9)
     read_in_batches(feed, runs, topic, values[:4])
     begin(runs, "1")
     shadow_of(runs).run()
@@ -832,7 +850,8 @@ def test_shadows_with_long_names_have_savepoints_of_their_own() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", BEGINNINGS)
 def test_a_shadow_whose_beginning_is_killed_is_begun_again(feed: Feed, runs: LocalRuns, moment: str) -> None:
-    topic, values = feed.create("values"), session(5)
+    topic = feed.create("values")
+    values = session(5)
     read_in_batches(feed, runs, topic, values)
     arguments = (feed.bootstrap_servers, str(runs.root), feed.pattern, NAME, moment)
     died = subprocess.run(

@@ -50,7 +50,10 @@ class SlowStream:
     """A stream that writes after a time, and whose runs may fail before."""
 
     def __init__(self, clock: Clock, begins_at: float, fails_at: float, *, wrote: bool) -> None:
-        self.clock, self.begins_at, self.fails_at, self.wrote = clock, begins_at, fails_at, wrote
+        self.clock = clock
+        self.begins_at = begins_at
+        self.fails_at = fails_at
+        self.wrote = wrote
 
     def look(self) -> StreamState:
         old = HeartbeatRecord(7, Phase.WRITING) if self.wrote else None
@@ -111,7 +114,8 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalPlatf
         for name in ("kafka", "code", "daemon"):
             of.ensure(name, lambda: SLEEP)
 
-    started, start = list[subprocess.Popen[bytes]](), LocalPlatform.start
+    started = list[subprocess.Popen[bytes]]()
+    start = LocalPlatform.start
 
     def keep(of: LocalPlatform, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         started.append(start(of, name, command))
@@ -140,7 +144,8 @@ class Named:
 def test_a_slow_stream_ends_nothing_and_the_next_up_completes_it(
     live: LocalPlatform, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    writing, counter = {"a", "b"}, iter(range(1_000_000))
+    writing = {"a", "b"}
+    counter = iter(range(1_000_000))
 
     def look(_: LocalPlatform, stream: str) -> StreamState:
         pulse = HeartbeatRecord(next(counter), Phase.WRITING) if stream in writing else None

@@ -58,7 +58,8 @@ def read(broker: Broker) -> dict[bytes, list[tuple[bytes, int]]]:
     left = count_produced(broker.bootstrap_servers, TOPIC)
     while left:
         for message in consumer.consume(left, 5.0):
-            key, value = message.key(), message.value()
+            key = message.key()
+            value = message.value()
             assert isinstance(key, bytes)
             assert isinstance(value, bytes)
             found[key].append((value, message.timestamp()[1]))
@@ -70,7 +71,8 @@ def read(broker: Broker) -> dict[bytes, list[tuple[bytes, int]]]:
 @pytest.mark.parametrize("away_seconds", [0.0, 59.0])
 def test_sessions_stay_whole_when_kafka_dies_under_the_feed(kafka: Broker, away_seconds: float) -> None:
     """After 59 s, a client with a message timeout of a minute would drop its first messages and send the others."""
-    began_ms, stop = time.time() * 1000, threading.Event()
+    began_ms = time.time() * 1000
+    stop = threading.Event()
     settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)
     feeding = threading.Thread(target=feed, args=({TOPIC: RECORDED}, settings, 200.0, stop))
     feeding.start()

@@ -28,7 +28,8 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalP
     """A platform without Kafka whose servers are restarted immediately."""
     (tmp_path / "logs").mkdir()
     monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.1)
-    made, over = LocalPlatform(tmp_path, tmp_path), threading.Event()
+    made = LocalPlatform(tmp_path, tmp_path)
+    over = threading.Event()
     left: list[subprocess.Popen[bytes]] = []
     keeper = threading.Thread(target=lambda: left.extend(keep_servers(made, over)))
     first = [made.start(name, SLEEP) for name in ("web", "feed")]

@@ -30,7 +30,8 @@ DEADLINE_SECONDS = 120.0
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_kafka_that_is_killed_comes_back_with_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.1)
-    platform, over = LocalPlatform(ROOT, tmp_path), threading.Event()
+    platform = LocalPlatform(ROOT, tmp_path)
+    over = threading.Event()
     feed = Feed(platform.start_kafka().bootstrap_servers, "kept")
     topic = feed.create("values")
     feed.send(topic, session(2))

@@ -187,7 +187,8 @@ def test_reload_shows_the_edited_definitions_and_the_streams_go_on(live: Live) -
 
 
 def test_a_run_that_is_terminated_in_the_ui_ends_and_a_new_one_goes_on(live: Live) -> None:
-    console, job = DagsterGraphQLClient(live.servers.console.removeprefix("http://")), "betting_markets_stream"
+    console = DagsterGraphQLClient(live.servers.console.removeprefix("http://"))
+    job = "betting_markets_stream"
     with live.instance() as instance:
         run = instance.get_runs(RunsFilter(job_name=job, statuses=[DagsterRunStatus.STARTED]))[0].run_id
     console.terminate_run(run)
@@ -224,7 +225,8 @@ def test_up_again_brings_back_what_is_to_be_running_and_leaves_the_rest_stopped(
 
 
 def test_a_killed_code_server_comes_back_and_the_runs_go_on(live: Live) -> None:
-    before, console = live.servers.started["code"], live.servers.console.removeprefix("http://")
+    before = live.servers.started["code"]
+    console = live.servers.console.removeprefix("http://")
     os.kill(before.pid, signal.SIGKILL)
     at = live.head("order_books")
     wait_until(lambda: live.servers.started["code"] != before, "the code server is started again")
@@ -285,7 +287,8 @@ def test_rows_reach_every_output_once_whatever_is_killed(live: Live) -> None:
 
 
 def test_up_completes_and_down_ends_all_of_it_whatever_was_killed_before(live: Live) -> None:
-    folder, servers = live.platform.folder, live.servers
+    folder = live.platform.folder
+    servers = live.servers
     for name in ("keeper", "code"):
         os.kill(servers.started[name].pid, signal.SIGKILL)
     wait_until(lambda: set(servers.dead()) == {"code", "keeper"}, "the code server is gone")

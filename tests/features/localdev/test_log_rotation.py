@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def test_a_log_that_has_grown_is_set_aside_and_its_writer_goes_on_at_the_beginning(tmp_path: Path) -> None:
-    log, small = tmp_path / "code.log", tmp_path / "web.log"
+    log = tmp_path / "code.log"
+    small = tmp_path / "web.log"
     small.write_bytes(b"small")
     with log.open("ab", buffering=0) as writer:
         for number in range(3):
@@ -52,7 +53,8 @@ def test_the_process_looks_after_all_its_folders(tmp_path: Path) -> None:
 
 
 def test_a_live_platform_rotates_the_log_of_its_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    platform, started = LocalPlatform(tmp_path, tmp_path / ".live"), dict[str, list[str]]()
+    platform = LocalPlatform(tmp_path, tmp_path / ".live")
+    started = dict[str, list[str]]()
     monkeypatch.setattr(LocalPlatform, "start_kafka", lambda _: None)
     monkeypatch.setattr(LocalPlatform, "start", lambda _, name, command: started.setdefault(name, command))
     monkeypatch.setattr(local_servers, "_start_outputs", lambda _: iter(()))

@@ -158,7 +158,8 @@ def test_another_class_judges_forgotten_partitions_one_by_one(spark: SparkSessio
     unordered = check_stream(spark, folders, traits=RowTraits(unordered_because="the numbers of a session may fall"))
     assert [each.topic for each in unordered.partitions] == ["(forgotten topics)", stays.topic]
     write_more(folders, batches, 2)
-    found, whole = check_stream(spark, folders), check_stream(spark, folders, full=True)
+    found = check_stream(spark, folders)
+    whole = check_stream(spark, folders, full=True)
     assert outcomes(found) == outcomes(whole) == {**ALL_PASSED, "sequence": RuleOutcome.FAILED}
     assert found.coverage.reason == "the rules were changed since the last check"
 
@@ -170,7 +171,8 @@ def test_tables_that_are_two_batches_apart_are_refused(spark: SparkSession, tmp_
 
 
 def test_the_last_result_is_kept_beside_the_table(kept: Kept) -> None:
-    folders, checked = kept.folders, kept.checked
+    folders = kept.folders
+    checked = kept.checked
     read = json.loads(make_result_path(folders).read_text())
     assert msgspec.convert(read["checked"], Checked) == checked
     assert [part["success"] for part in read["great_expectations"]] == [True, True]

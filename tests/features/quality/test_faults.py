@@ -77,7 +77,8 @@ def a_row_lies_beyond_what_was_read(parts: Parts) -> None:
 
 
 def two_sequences_are_swapped(parts: Parts) -> None:
-    first, second = parts[1].row(132), parts[1].row(134)
+    first = parts[1].row(132)
+    second = parts[1].row(134)
     first["_sequence"], second["_sequence"] = second["_sequence"], first["_sequence"]
 
 

@@ -74,7 +74,8 @@ def measure(parts: Iterable[list[Event]], rules: Iterable[str] = ("r",)) -> list
 
 def random_events(chance: random.Random, place: int) -> list[Event]:
     """Return adjacent, separate, overlapping and empty ranges; rows in and out, some twice, late or unnumbered."""
-    events, until = [reached(place, 5), an_end(place, 3, 2)] if chance.random() < 0.5 else [], 5
+    events = [reached(place, 5), an_end(place, 3, 2)] if chance.random() < 0.5 else []
+    until = 5
     for batch in range(1, chance.randint(2, 12)):
         start = max(0, until + chance.choice([0, 0, 0, 0, 2, -2]))
         until = start + chance.choice([0, 3, 5, 8])

@@ -40,7 +40,8 @@ def test_a_table_of_a_ready_fold_keeps_all_rules(seed: int, spark: SparkSession,
 
 @pytest.mark.parametrize("seed", [0, 2])
 def test_a_number_that_falls_without_a_snapshot_is_a_break(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    offline, folders = make_table(seed, tmp_path), StreamFolders("shelves", tmp_path / "forged")
+    offline = make_table(seed, tmp_path)
+    folders = StreamFolders("shelves", tmp_path / "forged")
     forged = Forged.copy(offline.folders.table.parent, folders.table.parent)
     rows = reversed(forged.all_rows("table"))
     file, at, _ = next(each for each in rows if each[2]["_cause"] == "update" and each[2]["_sequence"] > 1)

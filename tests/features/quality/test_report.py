@@ -135,7 +135,8 @@ def test_names_and_values_of_others_are_text_of_the_page_and_nothing_else(tmp_pa
 
 
 def test_a_message_from_the_future_is_no_younger_than_now(tmp_path: Path) -> None:
-    batches, future = clean_batches(1), datetime(2200, 1, 1, tzinfo=UTC)
+    batches = clean_batches(1)
+    future = datetime(2200, 1, 1, tzinfo=UTC)
     for part in batches[0].values():
         part.change_ledger(newest_timestamp=future)
     folders = write(tmp_path, batches)
@@ -152,7 +153,8 @@ def test_the_ticks_of_small_values_differ() -> None:
     assert ticks == [text for pair in zip(Y_TICKS, X_TICKS, strict=True) for text in pair]
 
 
-Y_TICKS, X_TICKS = ["0", "0.25", "0.5", "0.75", "1"], ["0", "0.0008", "0.0016", "0.0024", "0.0032"]
+Y_TICKS = ["0", "0.25", "0.5", "0.75", "1"]
+X_TICKS = ["0", "0.0008", "0.0016", "0.0024", "0.0032"]
 
 
 def test_a_chart_of_many_lines_shows_each_name_within_its_width() -> None:

@@ -61,7 +61,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-PASSED, FAILED, CRASHED, NEW = RuleOutcome.PASSED, RuleOutcome.FAILED, RuleOutcome.CRASHED, RuleOutcome.NOTHING_NEW
+PASSED = RuleOutcome.PASSED
+FAILED = RuleOutcome.FAILED
+CRASHED = RuleOutcome.CRASHED
+NEW = RuleOutcome.NOTHING_NEW
 
 RANGE = InRange("value", at_least=100, at_most=100_000, severity=Severity.CRITICAL, blocking=True)
 SQL = Predicate("value = _offset and cast(_session as int) is null", id="value_is_offset")
@@ -218,7 +221,8 @@ def test_an_increment_reads_what_was_added_and_judges_the_whole(
 
 @pytest.mark.slow
 def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    batches, gone = clean_batches(5), CLEAN[2]
+    batches = clean_batches(5)
+    gone = CLEAN[2]
     until = batches[1][gone].ledger[0].until
     for number, batch in enumerate(batches[2:], 3):
         forgotten = msgspec.structs.replace(quiet(gone, number), start=until, until=until, lifecycle=FORGOTTEN)
@@ -233,7 +237,8 @@ def test_a_forgotten_partition_costs_the_next_checks_nothing(spark: SparkSession
         assert (checked.coverage.full, checked.passed) == (False, True)
     assert {each.topic for each in checked.partitions} == {"(forgotten topics)", *(place.topic for place in CLEAN[:2])}
     assert checked.rows == DeltaTable(folders.table).to_pyarrow_dataset().count_rows()
-    state, versions = load_state(folders), find_matching_versions(folders)
+    state = load_state(folders)
+    versions = find_matching_versions(folders)
     assert state is not None
     assert {end.topic_id for end in state.sessions} == {"id-a"}
     planned = plan_increment(folders, state, versions, state.rules)
@@ -317,7 +322,8 @@ def test_faults_across_the_boundary_are_found(spark: SparkSession, tmp_path: Pat
 def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Path) -> None:
     batches = clean_batches(3)
     folders = write(tmp_path, batches[:2])
-    before, rules = find_matching_versions(folders), ("NotNull()",)
+    before = find_matching_versions(folders)
+    rules = ("NotNull()",)
     state = CheckState(before, rules, (), (), ())
     write_more(folders, batches, 2)
     now = find_matching_versions(folders)
@@ -350,7 +356,8 @@ def test_a_check_that_cannot_continue_reads_everything_and_says_why(tmp_path: Pa
 
 def test_a_table_that_was_set_back_and_written_again_is_read_whole(tmp_path: Path) -> None:
     """Restored from a copy without its check state: as many versions as before, from other commits."""
-    batches, copy = clean_batches(5), tmp_path / "copy"
+    batches = clean_batches(5)
+    copy = tmp_path / "copy"
     folders = write(tmp_path, batches[:2])
     shutil.copytree(tmp_path / folders.stream, copy)
     write_more(folders, batches[:4], 2)
@@ -383,7 +390,8 @@ def zone(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def test_an_expectation_about_times_means_utc_wherever_the_check_runs(spark: SparkSession, zone: str) -> None:
     """Spark returns times to Python in local time, and treats times without a zone as local."""
-    first, last = datetime(2026, 3, 8, 4, 30, tzinfo=UTC), datetime(2026, 3, 8, 8, tzinfo=UTC)
+    first = datetime(2026, 3, 8, 4, 30, tzinfo=UTC)
+    last = datetime(2026, 3, 8, 8, tzinfo=UTC)
     frame = spark.createDataFrame(pa.table({"at": pa.array([first, last], pa.timestamp("us", tz="UTC"))}))
     naive = [each.replace(tzinfo=None) for each in (first, last)]
     written: dict[str, list[Any]] = {

@@ -226,7 +226,10 @@ def fold(cell: Cell, *messages: SentMessage[Message]) -> tuple[list[RowWithOrigi
 @st.composite
 def feeds(draw: st.DrawFn, cell: Cell) -> list[SentMessage[Message]]:
     """Draw two sessions that start, continue, restart and end; numbers and times mostly rise, with exceptions."""
-    numbers, links, sent, second = {"a": 0, "b": 0}, {"a": 0, "b": 0}, list[SentMessage[Message]](), 0
+    numbers = {"a": 0, "b": 0}
+    links = {"a": 0, "b": 0}
+    sent = list[SentMessage[Message]]()
+    second = 0
     for _ in range(draw(st.integers(1, 24))):
         session = draw(st.sampled_from("ab"))
         kind = draw(st.sampled_from([Kind.UPDATE] * 6 + [Kind.SNAPSHOT, Kind.END]))

@@ -33,7 +33,8 @@ def rule(name: str) -> SummaryRule[Place]:
     )
 
 
-HIGH, LOW = rule("high"), rule("low")
+HIGH = rule("high")
+LOW = rule("low")
 
 
 def test_each_rule_has_its_own_result_whatever_the_order() -> None:

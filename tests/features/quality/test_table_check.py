@@ -13,7 +13,8 @@ from lockstep.features.quality.check import Checked, Coverage
 from lockstep.features.quality.increment import TableVersions
 from lockstep.features.quality.rules import RuleOutcome, RuleResult
 
-FAILED, CRASHED = RuleOutcome.FAILED, RuleOutcome.CRASHED
+FAILED = RuleOutcome.FAILED
+CRASHED = RuleOutcome.CRASHED
 OF_ROWS = RuleResult(rule="r", sentence="s", outcome=FAILED, observed=30, unexpected=2, checked=3, rows=100)
 OF_PARTITIONS = RuleResult(rule="r", sentence="s", outcome=FAILED, observed=30, unexpected=2, checked=3)
 BROKEN = RuleResult(rule="r", sentence="s", outcome=CRASHED, observed=None)

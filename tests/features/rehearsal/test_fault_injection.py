@@ -21,7 +21,8 @@ from tests.support.stream_table import StreamTable
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUN, SLEEP = "run", [sys.executable, "-c", "import time; time.sleep(600)"]
+RUN = "run"
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def test_a_process_that_got_the_pid_of_a_dead_run_is_not_killed(
@@ -29,7 +30,8 @@ def test_a_process_that_got_the_pid_of_a_dead_run_is_not_killed(
 ) -> None:
     monkeypatch.setattr(fault_injection, "PATIENCE_SECONDS", 0.1)
     platform = LocalPlatform(tmp_path, tmp_path)
-    table, this = StreamTable(platform.tables), read_this_process()
+    table = StreamTable(platform.tables)
+    this = read_this_process()
     assert this is not None
     fault = PlannedFault(1, FaultKind.RUN_KILLED, "readings", outage_seconds=0.0, calm_seconds=0.0)
     with subprocess.Popen(SLEEP) as other, Heartbeat(table.folders.control, table.head.epoch, run_id=RUN):

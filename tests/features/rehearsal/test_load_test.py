@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-RATE, SECONDS = 400, 8.0
+RATE = 400
+SECONDS = 8.0
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def topics_of(runs: LocalRuns) -> tuple[str, ...]:
 
 def fail_first_deletions(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Fail the first deletions, as if Kafka were briefly unavailable."""
-    tries, really_delete = iter(range(count)), copied_topics.delete_copies
+    tries = iter(range(count))
+    really_delete = copied_topics.delete_copies
 
     def delete(admin: ClusterClient, names: Sequence[str], timeout_seconds: float) -> None:
         if next(tries, None) is not None:
@@ -130,7 +132,8 @@ def test_topics_of_another_load_test_are_named_and_removed_on_request(quick: Loc
 
 
 def test_copies_take_messages_larger_than_the_brokers_do_by_default(quick: LocalRuns) -> None:
-    large, copy = CopiedMessage(b"k", bytes(3_000_000)), f"{PREFIX}.{quick.stream.name}.1.large"
+    large = CopiedMessage(b"k", bytes(3_000_000))
+    copy = f"{PREFIX}.{quick.stream.name}.1.large"
     create_copies(quick.handle.admin, quick.stream.name, {copy: 1}, 30.0, message_bytes_max=large.size)
     order = SendOrder("{}", 0.1, renames_keys=True, partitions=(PartitionOrder(copy, 0, 2, (large,)),))
     sent = send(open_producer(quick.settings.kafka), make_lanes(order), order.seconds, threading.Event())
@@ -184,7 +187,8 @@ def test_a_sample_that_is_too_small_for_one_message_is_the_reason_given(
 
 def test_no_more_is_read_than_a_sample_holds(quick: LocalRuns, feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """A range has a message count: without a limit, 100,000 large messages would be read for 64 MB of them."""
-    topic, read = feed.create("large"), list[int]()
+    topic = feed.create("large")
+    read = list[int]()
     feed.send(topic, [*session(20), *(update(22 + n, a=1) for n in range(3_000))], key="k")
 
     class Counting(KafkaSource):

@@ -64,7 +64,8 @@ def laps_of(stream: AnyStream, messages: list[CopiedMessage]) -> Laps:
 
 
 def test_a_session_begins_with_its_snapshot_and_ends_before_its_first_fault() -> None:
-    whole, started = session(2), [update(7, a=1), snapshot(8, a=1), update(9, a=1)]
+    whole = session(2)
+    started = [update(7, a=1), snapshot(8, a=1), update(9, a=1)]
     broken = [snapshot(1, a=1), update(2, a=1), update(4, a=1), update(5, a=1)]
     messages = [*copies("w", *whole), *copies("s", *started), *copies("b", *broken), *copies("g", b"garbage")]
     expected = [*copies("w", *whole), *copies("s", *started[1:]), *copies("b", *broken[:2])]

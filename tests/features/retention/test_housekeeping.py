@@ -124,7 +124,8 @@ def test_the_stream_goes_on_after_it(run: ProtocolRun) -> None:
 
 
 def test_a_plan_deletes_nothing_and_says_what_a_run_deletes(run: ProtocolRun) -> None:
-    before, head = every_file(run.folders), run.output.base()
+    before = every_file(run.folders)
+    head = run.output.base()
     planned = keep(run, plan_only=True)
     assert (every_file(run.folders), run.output.base()) == (before, head)
     done = keep(run)
@@ -136,7 +137,8 @@ def test_a_plan_deletes_nothing_and_says_what_a_run_deletes(run: ProtocolRun) ->
 def test_a_run_that_died_in_the_middle_leaves_a_log_that_can_be_read(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, left = stored_offsets(run.folders), [5]
+    before = stored_offsets(run.folders)
+    left = [5]
 
     class Killed(BaseException):
         """Simulates kill -9."""
@@ -259,7 +261,8 @@ def test_a_file_of_a_batch_under_way_stays(run: ProtocolRun) -> None:
 
 def test_what_a_commit_names_must_be_there(run: ProtocolRun) -> None:
     """A driver that slept for days between its tasks and its commit restarts from the last commit."""
-    batch, gone = run.prepared(), run.folders.state / "gone.state"
+    batch = run.prepared()
+    gone = run.folders.state / "gone.state"
     with pytest.raises(TableError, match=f"{gone} is missing; nothing was committed"):
         run.commit(msgspec.structs.replace(batch, needs={gone: 10}))
     gone.parent.mkdir(exist_ok=True)
@@ -307,7 +310,8 @@ def test_a_step_that_fails_does_not_keep_the_others_from_their_work(
 def test_entries_that_another_clean_up_deletes_meanwhile_are_no_obstacle(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed, floors = delta_log.list_versions, list[int]()
+    listed = delta_log.list_versions
+    floors = list[int]()
 
     def list_before(table: Path) -> list[int]:
         found = listed(table)
@@ -342,9 +346,12 @@ def test_the_log_stays_as_short_as_the_retention_through_hourly_runs(tmp_path: P
 
     The retention is a day.
     """
-    folder, entries, needed = tmp_path / "_delta_log", 60, 24 * 60
+    folder = tmp_path / "_delta_log"
+    entries = 60
+    needed = 24 * 60
     folder.mkdir()
-    newest, longest = 0, 0
+    newest = 0
+    longest = 0
     for _ in range(days * 24):
         for version in range(newest, newest + entries):
             delta_log.make_entry_path(tmp_path, version).touch()
@@ -375,7 +382,8 @@ def test_signs_of_life_of_old_epochs_go(run: ProtocolRun) -> None:
 
 
 def test_what_dead_runs_and_killed_processes_left_goes_and_what_may_be_in_use_stays(run: ProtocolRun) -> None:
-    folders, day = run.folders, 2 * housekeeping.DEAD_SECONDS
+    folders = run.folders
+    day = 2 * housekeeping.DEAD_SECONDS
     ages = {
         folders.control / f"{'ab' * 16}{RUN_FILE}": day,
         folders.control / "liveness-1.4711.1.tmp": day,
@@ -403,7 +411,8 @@ def put_dropped(run: ProtocolRun) -> Path:
 
 
 def test_what_a_killed_deletion_of_a_shadow_left_goes_and_no_other_folder(run: ProtocolRun) -> None:
-    dropped, other = put_dropped(run), run.folders.root / ".Backup.dropped"
+    dropped = put_dropped(run)
+    other = run.folders.root / ".Backup.dropped"
     other.mkdir()
     planned = keep(run, plan_only=True)
     assert (files_of(planned)["dropped shadows"], dropped.exists()) == (1, True)

@@ -101,7 +101,8 @@ def test_the_open_hour_stays_whatever_the_clock_says(run: ProtocolRun) -> None:
 def test_a_compaction_between_plan_and_commit_makes_a_new_plan(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find, compactions = retention._find_last_batch, []  # noqa: SLF001  # between plan and commit
+    find = retention._find_last_batch  # noqa: SLF001  # between plan and commit
+    compactions = []
 
     def compact_first(folders: StreamFolders, head: Head, files: tuple[LiveFile, ...]) -> int:
         compactions.append(compact_stream(run.folders).bins)
@@ -133,7 +134,8 @@ def test_a_compaction_of_dropped_hours_comes_too_late(run: ProtocolRun) -> None:
 def test_the_ledger_is_read_from_the_last_retention_on_and_as_far_as_needed(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, read = list[tuple[int, int]](), ledger.read_columns
+    asked = list[tuple[int, int]]()
+    read = ledger.read_columns
 
     def note(folder: Path, columns: list[str], *, first_batch: int, last_batch: int) -> object:
         asked.append((first_batch, last_batch))

@@ -149,7 +149,8 @@ class Killed(Exception):  # not an error
 def test_a_killed_retention_is_completed_by_the_next_one(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch, survived: int
 ) -> None:
-    drop, left = drop_side_files, [survived]
+    drop = drop_side_files
+    left = [survived]
 
     def die(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:
         if not left[0]:
@@ -185,7 +186,8 @@ def test_the_head_names_what_goes_before_any_file_does(run: ProtocolRun, monkeyp
 def test_a_retention_or_rewind_before_the_commit_makes_a_new_plan(
     run: ProtocolRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, calls = retain_quarantine._plan, list[int]()  # noqa: SLF001  # between plan and commit
+    plan = retain_quarantine._plan  # noqa: SLF001  # between plan and commit
+    calls = list[int]()
 
     def overtaken(folders: StreamFolders, head: Head, keep: timedelta) -> object:
         found = plan(folders, head, keep)
@@ -208,7 +210,8 @@ def test_a_retention_or_rewind_before_the_commit_makes_a_new_plan(
 
 def test_a_compaction_between_plan_and_removal_loses_nothing(run: ProtocolRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """It merges dropped messages with others into a file, which stays until the others are also dropped."""
-    drop, later = drop_side_files, msgspec.structs.replace(run.head, hour="2099-01-01T00")
+    drop = drop_side_files
+    later = msgspec.structs.replace(run.head, hour="2099-01-01T00")
     with monkeypatch.context() as patched:
 
         def compact_first(side: Path, last_batch: int) -> tuple[SideTableFile, ...]:
@@ -309,7 +312,8 @@ def test_a_stream_without_batches_has_nothing_to_drop(tmp_path: Path) -> None:
 
 def test_a_compacted_message_takes_less_than_a_hundred_bytes_and_a_dropped_one_none(tmp_path: Path) -> None:
     """The figures of docs/sizing.md, for JSON of 206 B with random numbers."""
-    run, chance = ProtocolRun(folders_in(tmp_path)), random.Random(0)  # noqa: S311  # repeatable
+    run = ProtocolRun(folders_in(tmp_path))
+    chance = random.Random(0)  # noqa: S311  # repeatable
     run.claim()
 
     def make_value() -> bytes:

@@ -55,7 +55,8 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def hours(feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalRuns:
     """Four hours of one batch each: a raising message, a later message of its session, a message of another session."""
-    topic, began = feed.create("values"), ledger.read_clock()
+    topic = feed.create("values")
+    began = ledger.read_clock()
     runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path / "runs")
     for number in range(4):
         monkeypatch.setattr(ledger, "read_clock", lambda hours=number: began + hours * HOUR)

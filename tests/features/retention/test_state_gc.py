@@ -156,7 +156,8 @@ def test_a_backup_has_the_state_to_which_it_can_be_rewound_though_a_clean_up_del
         floor_at(stream.folders, BATCHES - 1)  # the clean-up does not raise it: only the savepoint changes
     for path in find_unreachable_state(stream.folders, OutputLog(stream.folders.table).base().head):
         path.unlink()
-    copy, deleted = backup._copy, list[int]()  # noqa: SLF001  # before the first copy
+    copy = backup._copy  # noqa: SLF001  # before the first copy
+    deleted = list[int]()
 
     def copy_late(*arguments: Any) -> object:
         monkeypatch.setattr(backup, "_copy", copy)
@@ -218,7 +219,8 @@ def test_files_of_builds_that_did_not_say_who_wrote_them_go_once_the_writer_is_o
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Call a function after the tasks of the next driver and before its commit."""
-    commit, acted = Committer.commit, list[object]()
+    commit = Committer.commit
+    acted = list[object]()
 
     def after_a_sleep(*batch: Any, **more: Any) -> tuple[Committed, float]:
         if not acted:

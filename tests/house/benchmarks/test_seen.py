@@ -44,7 +44,8 @@ def add(table: Path, version: int, offsets: list[int], *, data_change: bool = Tr
 
 
 def test_the_delay_of_a_message_ends_when_its_version_is_seen(tmp_path: Path) -> None:
-    table, notes = tmp_path / "table", tmp_path / "notes"
+    table = tmp_path / "table"
+    notes = tmp_path / "notes"
     (table / "_delta_log").mkdir(parents=True)
     add(table, 0, [0, 1])
     add(table, 1, [2, 3])
@@ -71,7 +72,9 @@ def test_a_batch_counts_if_it_was_seen_late_enough(tmp_path: Path) -> None:
 
 
 def test_the_observer_notes_each_version_once_in_order(tmp_path: Path) -> None:
-    log, notes, done = tmp_path / "table" / "_delta_log", tmp_path / "notes", threading.Event()
+    log = tmp_path / "table" / "_delta_log"
+    notes = tmp_path / "notes"
+    done = threading.Event()
     watching = threading.Thread(target=observer.observe, args=(tmp_path / "table", notes, done), daemon=True)
     watching.start()
     log.mkdir(parents=True)

@@ -59,7 +59,8 @@ def test_a_null_is_refused_by_name() -> None:
 
 
 def test_only_the_committed_files_of_a_delta_table_count(tmp_path: Path) -> None:
-    hours, folder = pa.array(["2026-01-01T00", "2026-01-01T00", "2026-01-01T01"]), tmp_path / "ready fold, 100%"
+    hours = pa.array(["2026-01-01T00", "2026-01-01T00", "2026-01-01T01"])
+    folder = tmp_path / "ready fold, 100%"
     write_deltalake(str(folder), table(ROWS).append_column("commit_hour", hours), partition_by=["commit_hour"])
     pq.write_table(table(ROWS), folder / "orphan.parquet")
     assert digest_of(folder) == digest(ROWS)

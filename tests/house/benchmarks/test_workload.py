@@ -29,7 +29,8 @@ def test_an_update_of_the_main_size_has_161_bytes_on_average() -> None:
 def test_every_session_starts_with_its_snapshot_and_counts_its_updates() -> None:
     seen: dict[object, int] = {}
     for message in messages(SMOKE, 24):
-        session, sequence = message["session"], message["seq"]
+        session = message["session"]
+        sequence = message["seq"]
         assert sequence == seen.get(session, -1) + 1
         assert message["type"] == ("update" if session in seen else "snapshot")
         seen[session] = sequence

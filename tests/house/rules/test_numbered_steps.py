@@ -55,7 +55,8 @@ def unmarked_steps(source: str) -> Iterator[str]:
     functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
     marked = marked_lines(source)
     for function in functions:
-        steps, called = set(steps_of(function)), called_names(function)
+        steps = set(steps_of(function))
+        called = called_names(function)
         helpers = [each for each in functions if each.name in called and not steps_of(each)]
         missing = steps.difference(*(marks_of(each, marked) for each in (function, *helpers)))
         if missing:

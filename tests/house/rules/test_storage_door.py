@@ -87,7 +87,8 @@ def file_call(call: ast.Call) -> str | None:
         return function.id if function.id == "open" or opens_itself(function.id, call) else None
     if not isinstance(function, ast.Attribute):
         return None
-    name, owner = function.attr, function.value
+    name = function.attr
+    owner = function.value
     if isinstance(owner, ast.Name) and owner.id in FILE_MODULES:
         return None if name in NOT_FILES else f"{owner.id}.{name}"
     if is_door(owner):

@@ -90,7 +90,8 @@ def test_a_lock_pins_every_package_by_hashes_and_names_no_address(name: str) -> 
 
 
 def test_the_image_installs_the_tested_versions_without_the_tools_of_development() -> None:
-    tested, runtime = set(locked("requirements.lock")), set(locked("requirements-runtime.lock"))
+    tested = set(locked("requirements.lock"))
+    runtime = set(locked("requirements-runtime.lock"))
     names = {name for name, _ in runtime}
     assert runtime <= tested
     assert {"pyspark", "dagster", "protobuf", "requests", "dagster-postgres"} <= names

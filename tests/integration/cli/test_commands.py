@@ -248,7 +248,8 @@ def test_a_reason_that_says_nothing_is_refused(platform: Platform) -> None:
 def test_a_run_whose_jvm_is_killed_says_so_and_the_next_one_goes_on(fresh: Platform) -> None:
     topic = fresh.feed.create("values")
     fresh.feed.send(topic, session(1))
-    lockstep, environment = str(Path(sys.executable).with_name("lockstep")), os.environ | fresh.environment
+    lockstep = str(Path(sys.executable).with_name("lockstep"))
+    environment = os.environ | fresh.environment
     with subprocess.Popen(
         [lockstep, "run", "adding"],
         cwd=fresh.folder,
@@ -398,7 +399,8 @@ def test_what_cannot_be_read_of_a_table_is_said_with_the_command_that_looks_at_i
     fresh.runs.run()
     table = fresh.folder / "tables" / "adding" / "table"
     newest = max((table / "_delta_log").glob("*.json"))
-    whole, files = newest.read_bytes(), {file: file.read_bytes() for file in table.rglob("*.parquet")}
+    whole = newest.read_bytes()
+    files = {file: file.read_bytes() for file in table.rglob("*.parquet")}
 
     for file in files:
         file.unlink()

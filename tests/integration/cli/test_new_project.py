@@ -34,7 +34,8 @@ def test_an_installed_package_writes_a_project_that_loads_with_a_stream(tmp_path
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, timeout=120
     )
     (wheel,) = tmp_path.glob("*.whl")
-    installed, project = tmp_path / "site", tmp_path / "project"
+    installed = tmp_path / "site"
+    project = tmp_path / "project"
     zipfile.ZipFile(wheel).extractall(installed)
     environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{ROOT}"}
 

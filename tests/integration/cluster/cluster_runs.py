@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[3]
 NO_DAGSTER = Path(__file__).with_name("no_dagster")
-POLL_SECONDS, WAIT_SECONDS_MAX = 0.1, 400.0
+POLL_SECONDS = 0.1
+WAIT_SECONDS_MAX = 400.0
 OPTIONS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

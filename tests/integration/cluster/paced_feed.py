@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
 
 Partition = tuple[str, int]
-PACE_SECONDS, UPDATES_A_TURN = 0.25, 25
+PACE_SECONDS = 0.25
+UPDATES_A_TURN = 25
 
 
 @dataclass

@@ -88,7 +88,8 @@ class Caught:
 
 @pytest.fixture
 def caught(broker: Broker, topic_family: str, tmp_path: Path, shared_spark: SparkSession) -> Caught:
-    feed, trap = Feed(broker.bootstrap_servers, topic_family), tmp_path / "trap"
+    feed = Feed(broker.bootstrap_servers, topic_family)
+    trap = tmp_path / "trap"
     trap.mkdir()
     topic = feed.create("values")
     feed.send(topic, MESSAGES)

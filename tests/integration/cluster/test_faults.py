@@ -188,7 +188,9 @@ def kill_a_worker(runs: ClusterRuns) -> None:
 
 def stop_an_executor(runs: ClusterRuns) -> None:
     """Stop an executor's JVM and Python, like a machine that hangs."""
-    worker, before, began = runs.cluster.workers[0], runs.batches, time.monotonic()
+    worker = runs.cluster.workers[0]
+    before = runs.batches
+    began = time.monotonic()
     stopped = stop(worker)
     waited = runs.wait_for_batches(2)
     say(f"executor stopped: two more batches after {waited:.1f} s")
@@ -240,7 +242,8 @@ def during(runs: ClusterRuns, paced: PacedFeed, what: str, action: Callable[[], 
     seen = paced.freshness(read_ledger(runs.folders.ledger), began, until)
     for (topic, partition), seconds in seen.items():
         if seconds:
-            middle, worst = seconds[len(seconds) // 2], seconds[-1]
+            middle = seconds[len(seconds) // 2]
+            worst = seconds[-1]
             say(f"{what}: {topic.rsplit('.', 1)[1]}/{partition} visible after p50 {middle:.1f} s, most {worst:.1f} s")
 
 

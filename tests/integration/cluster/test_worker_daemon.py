@@ -60,7 +60,8 @@ def test_a_worker_that_a_task_ends_is_replaced_when_it_is_needed(shared_spark: S
 
         return set(context.parallelize(range(1), 1).mapPartitions(work).collect())
 
-    before, ended = {pid for _ in range(4) for pid in run(ends=False)}, set[int]()
+    before = {pid for _ in range(4) for pid in run(ends=False)}
+    ended = set[int]()
     while not before <= ended:  # Spark assigns each task to the worker that has waited longest
         ended |= run(ends=True)
     wait_until(lambda: not any(map(psutil.pid_exists, ended)), "the workers have ended")
@@ -76,7 +77,8 @@ print(*sorted((thread / "comm").read_text().strip() for thread in pathlib.Path("
 print("pandas" in sys.modules)
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    of_arrow, of_python = "jemalloc_bg_thd", {"python", "python3", Path(sys.executable).resolve().name[:15]}
+    of_arrow = "jemalloc_bg_thd"
+    of_python = {"python", "python3", Path(sys.executable).resolve().name[:15]}
     assert set(found[0].split(",")) <= {of_arrow, *of_python}  # BLAS names its threads as the process
     assert found[1] == "False"
 

@@ -219,7 +219,8 @@ def test_a_schema_that_is_registered_later_changes_neither_the_proof_nor_a_rebui
 ) -> None:
     monkeypatch.setattr(schema_registry, "UNKNOWN_SECONDS", 0.0)  # the worker asks again
     topic = feed.create("values")
-    messages, unknown = avro_messages(schemas), FIRST_ID + 2
+    messages = avro_messages(schemas)
+    unknown = FIRST_ID + 2
     feed.send(topic, [*messages, frame(UPDATE, {"seq": 5, "id": "a", "value": 4.5}, unknown), messages[0]])
     runs = runs_of(avro_panels(feed.pattern, Ordered()), feed, tmp_path)
     assert runs.run() is RunOutcome.ENDED

@@ -142,7 +142,8 @@ def assert_kept_whole(row: dict[str, Any], bad: Bad) -> None:
 def test_a_strict_stream_halts_at_a_bad_input_by_name_or_gives_the_same_row(went: Went, name: str) -> None:
     """The preceding messages have rows in both cases."""
     for topic, bad in went.topics[name]:
-        finding, rows = went.halts.get(topic), went.strict_rows[topic]
+        finding = went.halts.get(topic)
+        rows = went.strict_rows[topic]
         assert [row["_offset"] for row in rows][:2] == [0, 1]
         if bad.kept:
             assert finding is not None

@@ -211,10 +211,12 @@ def test_a_run_that_starts_while_the_leader_of_all_is_silent_waits_for_the_next_
 ) -> None:
     """Other brokers describe the topic without its offsets: an end of -1001 must not be used."""
     servers = ",".join(broker.bootstrap_servers for broker in brokers)
-    feed, values = Feed(servers, "waiting"), session(4)
+    feed = Feed(servers, "waiting")
+    values = session(4)
     topic = feed.create("values")
     feed.send(topic, values[:2])
-    silent, runs = brokers[leaders(servers, topic)[0] - 1], LocalRuns(adding(feed.pattern), servers, tmp_path)
+    silent = brokers[leaders(servers, topic)[0] - 1]
+    runs = LocalRuns(adding(feed.pattern), servers, tmp_path)
     assert runs.run() is RunOutcome.ENDED
     feed.send(topic, values[2:])
     assert silent.pid is not None

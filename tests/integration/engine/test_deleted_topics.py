@@ -87,7 +87,8 @@ class Going:
 
 @contextmanager
 def going(runs: LocalRuns, around: Callable[[Runner], Runner] = lambda runner: runner) -> Iterator[Going]:
-    run, before = Going(runs, around), len(runs.reports)
+    run = Going(runs, around)
+    before = len(runs.reports)
     run.thread.start()
     try:
         wait_until(lambda: len(runs.reports) > before or bool(run.ended))
@@ -117,7 +118,8 @@ def test_the_deletion_of_a_topic_that_is_read_is_an_event_and_the_others_go_on(
     feed: Feed, runs: LocalRuns, integrity: IntegrityClass
 ) -> None:
     runs = runs.of(adding(feed.pattern, integrity))
-    gone, other = feed.create("gone", partitions=2), feed.create("other")
+    gone = feed.create("gone", partitions=2)
+    other = feed.create("other")
     feed.send(gone, session(3), partition=1)
     feed.send(other, session(3))
     with going(runs) as run:
@@ -163,7 +165,9 @@ class Before:
 @pytest.mark.fault("F30")
 def test_unread_messages_make_a_deletion_a_fault_of_that_topic_by_class(feed: Feed, runs: LocalRuns) -> None:
     """Two topics are deleted together: the fully read topic remains an event despite the halt."""
-    gone, read, other = feed.create("gone"), feed.create("read"), feed.create("other")
+    gone = feed.create("gone")
+    read = feed.create("read")
+    other = feed.create("other")
     for topic in (gone, read, other):
         feed.send(topic, session(3))
 
@@ -188,7 +192,8 @@ def test_unread_messages_make_a_deletion_a_fault_of_that_topic_by_class(feed: Fe
 
 def test_a_class_that_goes_on_has_the_lost_offsets_in_the_ledger(feed: Feed, runs: LocalRuns) -> None:
     runs = runs.of(adding(feed.pattern, Ordered()))
-    gone, other = feed.create("gone"), feed.create("other")
+    gone = feed.create("gone")
+    other = feed.create("other")
     for topic in (gone, other):
         feed.send(topic, session(3))
     deletion = Before(gone, lambda: feed.delete(gone))
@@ -206,7 +211,8 @@ def test_nobody_knows_the_end_of_a_topic_that_was_deleted_while_no_run_was_live(
     feed: Feed, runs: LocalRuns, integrity: IntegrityClass
 ) -> None:
     runs = runs.of(adding(feed.pattern, integrity))
-    gone, other = feed.create("gone"), feed.create("other")
+    gone = feed.create("gone")
+    other = feed.create("other")
     for topic in (gone, other):
         feed.send(topic, session(3))
     runs.run()
@@ -226,7 +232,8 @@ def test_nobody_knows_the_end_of_a_topic_that_was_deleted_while_no_run_was_live(
 @pytest.mark.fault("F30")
 def test_a_topic_that_is_read_and_created_again_is_another_topic(feed: Feed, runs: LocalRuns) -> None:
     """A poll of Kafka between deletion and creation must not decide whether a stream halts."""
-    again, other = feed.create("again"), feed.create("other")
+    again = feed.create("again")
+    other = feed.create("other")
     for topic in (again, other):
         feed.send(topic, session(3))
 
@@ -251,7 +258,8 @@ def test_a_topic_that_is_read_and_created_again_is_another_topic(feed: Feed, run
 def test_a_batch_may_take_longer_than_an_observation_counts(feed: Feed, runs: LocalRuns, watch_seconds: float) -> None:
     """A thread polls Kafka meanwhile; without it, a slow machine would halt the stream."""
     runs = runs.tuned(end_look_seconds=watch_seconds, end_seconds_max=4.0)
-    gone, slow = feed.create("gone"), feed.create("slow")
+    gone = feed.create("gone")
+    slow = feed.create("slow")
     for topic in (gone, slow):
         feed.send(topic, session(3))
 
@@ -289,7 +297,8 @@ def test_messages_of_an_open_transaction_are_unread(feed: Feed, runs: LocalRuns)
 @pytest.fixture
 def deletes(monkeypatch: pytest.MonkeyPatch, feed: Feed) -> Callable[[str], None]:
     """Makes the next run delete a topic after its first poll of Kafka, before its claim."""
-    claim, wanted = WriterStartup.claim, list[str]()
+    claim = WriterStartup.claim
+    wanted = list[str]()
 
     def delete_first(startup: WriterStartup, cancelled: Callable[[], bool]) -> WriterClaim:
         while wanted:
@@ -303,7 +312,8 @@ def deletes(monkeypatch: pytest.MonkeyPatch, feed: Feed) -> Callable[[str], None
 def test_a_topic_that_is_deleted_during_a_handover_was_observed_by_its_successor(
     feed: Feed, runs: LocalRuns, deletes: Callable[[str], None]
 ) -> None:
-    gone, other = feed.create("gone"), feed.create("other")
+    gone = feed.create("gone")
+    other = feed.create("other")
     for topic in (gone, other):
         feed.send(topic, session(3))
     runs.run()
@@ -315,7 +325,8 @@ def test_a_topic_that_is_deleted_during_a_handover_was_observed_by_its_successor
 def test_a_rewind_to_a_batch_that_has_all_of_a_deleted_topic_keeps_its_end(
     feed: Feed, runs: LocalRuns, deletes: Callable[[str], None]
 ) -> None:
-    gone, other = feed.create("gone"), feed.create("other")
+    gone = feed.create("gone")
+    other = feed.create("other")
     for topic in (gone, other):
         feed.send(topic, session(3))
     runs.run()
@@ -334,7 +345,9 @@ def test_a_rewind_to_a_batch_that_has_all_of_a_deleted_topic_keeps_its_end(
 def test_a_topic_that_one_look_does_not_show_is_not_deleted(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, look, hides = feed.create("kept"), ClusterAdmin.view, threading.Event()
+    topic = feed.create("kept")
+    look = ClusterAdmin.view
+    hides = threading.Event()
     feed.send(topic, session(3))
 
     def hide_once(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-BEFORE, LOST, AFTER = [snapshot(1, a=1), update(2, a=1), update(3, a=1)], [update(4, a=1)] * 2, [snapshot(9, a=5)]
+BEFORE = [snapshot(1, a=1), update(2, a=1), update(3, a=1)]
+LOST = [update(4, a=1)] * 2
+AFTER = [snapshot(9, a=5)]
 
 
 def holes(runs: LocalRuns, topic: str) -> list[tuple[int, int, str]]:
@@ -38,7 +40,8 @@ def holes(runs: LocalRuns, topic: str) -> list[tuple[int, int, str]]:
 
 def test_they_are_in_the_ledger_once_however_late_the_next_message_comes(feed: Feed, runs: LocalRuns) -> None:
     """The next message arrives during the run that committed the loss with another topic's batch."""
-    silent, other = feed.create("silent"), feed.create("other")
+    silent = feed.create("silent")
+    other = feed.create("other")
     feed.send(silent, BEFORE)
     runs = runs.of(adding(feed.pattern, Ordered()))
     runs.run()

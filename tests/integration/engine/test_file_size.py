@@ -191,7 +191,9 @@ def sizes(runs: LocalRuns) -> list[int]:
 
 def test_files_of_a_steady_stream_have_the_wanted_size(feed: Feed, runs: LocalRuns) -> None:
     """Sizes differ by at most a fifth, except the first file, which teaches sizes, and the last of a bounded run."""
-    topic, chance, stop = feed.create("values"), random.Random(7), threading.Event()  # noqa: S311  # no secret
+    topic = feed.create("values")
+    chance = random.Random(7)  # noqa: S311  # no secret
+    stop = threading.Event()
     values = grown(chance, 20_000)
     feed.send(topic, values[:4_000])
     with ThreadPoolExecutor(1) as pool:
@@ -213,7 +215,10 @@ def test_a_lone_message_waits_for_company_but_not_for_ever(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A poll finds it without a commit; later it is committed in a file that is far from full."""
-    topic, stop, looks, begins = feed.create("values"), threading.Event(), list[float](), list[float]()
+    topic = feed.create("values")
+    stop = threading.Event()
+    looks = list[float]()
+    begins = list[float]()
     right = ClusterMonitor.refresh_for_plan
 
     def noting(watch: ClusterMonitor) -> ClusterView:

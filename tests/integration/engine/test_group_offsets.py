@@ -87,7 +87,8 @@ def test_positions_that_kafka_refuses_again_and_again_are_warned_of_once(
     feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A consumer has joined the group, so Kafka accepts offsets from its members only."""
-    topic, group = feed.create("values"), group_of(runs)
+    topic = feed.create("values")
+    group = group_of(runs)
     member = Consumer({"bootstrap.servers": feed.bootstrap_servers, "group.id": group.name})
     member.subscribe([topic])
     while not member.assignment():

@@ -26,7 +26,8 @@ def test_a_session_that_begins_in_the_first_partition_after_growth_may_not_begin
     feed: Feed, runs: LocalRuns
 ) -> None:
     """At the run's start the topic has one partition, so no session can be in two."""
-    topic, stop = feed.create("values"), threading.Event()
+    topic = feed.create("values")
+    stop = threading.Event()
     feed.send(topic, [snapshot(1, a=1)])
 
     def grow() -> None:

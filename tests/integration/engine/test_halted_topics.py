@@ -94,7 +94,8 @@ def halted(runs: LocalRuns) -> set[str]:
 
 def test_a_gap_in_one_of_eleven_topics_halts_that_one_alone(feed: Feed, contained: LocalRuns) -> None:
     messages = {f"t{number}": whole() for number in range(TOPICS)} | {"t4": with_gap()}
-    topics, runs = send_topics(feed, messages), contained
+    topics = send_topics(feed, messages)
+    runs = contained
     (finding,) = run_halted(runs)
     assert (finding.topic, finding.cause, finding.offset) == (topics["t4"], "gap", 2)
     assert {name: len(runs.rows(topic)) for name, topic in topics.items()} == dict.fromkeys(topics, 3) | {"t4": 1}
@@ -161,7 +162,8 @@ def test_each_topic_is_read_as_far_as_a_stream_of_it_alone(
 
 def make_messages(chance: random.Random) -> list[bytes]:
     """Return the messages of a topic, with or without a fault."""
-    values, at = whole(chance.randrange(4, 12)), chance.randrange(2, 5)
+    values = whole(chance.randrange(4, 12))
+    at = chance.randrange(2, 5)
     return FAULTS[chance.choice(sorted(FAULTS))](values, at)
 
 
@@ -181,7 +183,8 @@ def run_to_halt(runs: LocalRuns, cores: int = 2) -> tuple[Finding, ...]:
 
 def test_a_topic_is_resumed_beside_the_run_that_goes_on(feed: Feed, contained: LocalRuns) -> None:
     topics = send_topics(feed, {"good": whole(), "bad": with_gap(), "worse": with_gap()})
-    runs, stop = contained, threading.Event()
+    runs = contained
+    stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as executor:
         going = executor.submit(runs.run, trigger=Every(0.2), stop=stop)
         try:
@@ -222,7 +225,8 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 def test_a_halted_topic_stays_so_over_a_rewind_and_a_stop(feed: Feed, contained: LocalRuns) -> None:
     """A run after a rewind to before the halt repeats the finding, and the topic's rows are as before."""
-    topics, runs = send_topics(feed, {"good": whole(), "bad": whole()}), contained
+    topics = send_topics(feed, {"good": whole(), "bad": whole()})
+    runs = contained
     assert runs.run() is RunOutcome.ENDED
     before = runs.handle.require_head().batch
     feed.send(topics["bad"], [update(9, a=1)])
@@ -238,7 +242,8 @@ def test_a_halted_topic_stays_so_over_a_rewind_and_a_stop(feed: Feed, contained:
 def test_retention_that_reaches_a_halted_topic_is_noted_and_halts_nothing_else(
     feed: Feed, contained: LocalRuns
 ) -> None:
-    topics, runs = send_topics(feed, {"good": whole(), "bad": with_gap()}), contained
+    topics = send_topics(feed, {"good": whole(), "bad": with_gap()})
+    runs = contained
     run_halted(runs)
     feed.expire(topics["bad"], 4)
     feed.send(topics["good"], [update(5, a=1)])
@@ -257,7 +262,8 @@ def test_a_halted_topic_that_is_deleted_is_resumed_with_all_its_partitions(
     feed: Feed, contained: LocalRuns, *, is_made_again: bool
 ) -> None:
     """Each partition has a finding; one decision answers all of them."""
-    runs, topic = contained, feed.create("bad", partitions=3)
+    runs = contained
+    topic = feed.create("bad", partitions=3)
     send_topics(feed, {"good": whole()})
     for partition in range(3):
         feed.send(topic, with_gap() if partition == 1 else whole(), partition=partition)
@@ -277,12 +283,15 @@ def test_a_halted_topic_that_is_deleted_is_resumed_with_all_its_partitions(
 @pytest.mark.parametrize("stale", ["of a topic that is read", "that answers another finding", "of another release"])
 def test_a_request_that_does_not_fit_the_halt_changes_nothing(feed: Feed, contained: LocalRuns, stale: str) -> None:
     """An earlier resumption has changed the halt against which the options were checked."""
-    topics, runs, stop = send_topics(feed, {"good": whole(), "bad": with_gap()}), contained, threading.Event()
+    topics = send_topics(feed, {"good": whole(), "bad": with_gap()})
+    runs = contained
+    stop = threading.Event()
     with ThreadPoolExecutor(max_workers=1) as executor:
         going = executor.submit(runs.run, trigger=Every(0.2), stop=stop)
         try:
             wait_until(lambda: going.done() or len(halted_if_any(runs)) == 1)
-            head, ids = runs.handle.require_head(), {row.topic: row.topic_id for row in runs.handle.positions.values()}
+            head = runs.handle.require_head()
+            ids = {row.topic: row.topic_id for row in runs.handle.positions.values()}
             name = "good" if stale == "of a topic that is read" else "bad"
             options = encode_options([SkipSession(topics[name], 0, "s" if name == "good" else "other")])
             if stale == "of another release":

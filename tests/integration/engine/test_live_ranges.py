@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 LIVE = Every(seconds=0.05)
-OPENING, LATER = session(4), [update(n, a=n) for n in (6, 7, 8)]
+OPENING = session(4)
+LATER = [update(n, a=n) for n in (6, 7, 8)]
 
 
 def run_once(runs: LocalRuns, between: Callable[[], None], trigger: Trigger = LIVE) -> None:
@@ -124,7 +125,8 @@ def test_a_bounded_run_reads_what_was_there_at_its_start(feed: Feed, runs: Local
 
 def test_transactions_beyond_the_end_are_explained(feed: Feed, runs: LocalRuns) -> None:
     """Offsets 5 to 7 committed, 8 marker, 9 aborted, 10 marker, 11 committed, 12 marker."""
-    topic, producer = feed.create("values"), feed.transactional()
+    topic = feed.create("values")
+    producer = feed.transactional()
     last = update(9, a=1)
 
     def between() -> None:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from tests.support.local_runs import LocalRuns
 
 SHADOW = "weighing_shadow"
-LIGHT, HEAVY = {"a": 1, "b": 1}, {"a": 10}
+LIGHT = {"a": 1, "b": 1}
+HEAVY = {"a": 10}
 
 
 class Killed(BaseException):

@@ -124,7 +124,8 @@ def test_brokers_that_leave_control_records_out_of_fetches_prove_no_marker(
 def test_what_compaction_removed_after_it_was_read_is_not_proven_and_no_violation(feed: Feed, runs: LocalRuns) -> None:
     """A message replaced by a later message of its key, and an aborted message, under a class that allows holes."""
     runs = runs.of(adding(feed.pattern, Ordered()))
-    replaced, aborted = feed.create("replaced", config=CLEANABLE), feed.create("aborted", config=CLEANABLE)
+    replaced = feed.create("replaced", config=CLEANABLE)
+    aborted = feed.create("aborted", config=CLEANABLE)
     producer = feed.transactional()
     producer.begin_transaction()
     send_within(producer, aborted, [snapshot(1, a=1)])
@@ -152,7 +153,9 @@ def test_a_broker_that_is_silent_while_a_hole_is_explained_halts_nothing(
     broker: Broker, feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The range ends before the hole, and the next batch asks again."""
-    topic, asked, explained = feed.create("values"), [], kafka_reader.explain_missing_offsets
+    topic = feed.create("values")
+    asked = []
+    explained = kafka_reader.explain_missing_offsets
     transactions(feed, topic, session(3), [update(5, a=1)])
 
     def explain_in_silence(*args: object, **options: object) -> object:

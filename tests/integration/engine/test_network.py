@@ -38,7 +38,8 @@ SESSIONS, UPDATES = 30, 500
 LARGE_BYTES = 200_000
 
 
-ABORTED, ABORTED_BYTES = 40, 100_000
+ABORTED = 40
+ABORTED_BYTES = 100_000
 MARKERS = 10
 
 
@@ -59,17 +60,21 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Link
 def test_a_slow_link_makes_a_stream_slow_and_nothing_else(far: tuple[Broker, Link], tmp_path: Path) -> None:
     """The link has a delay of 0.1 s each way and 3 Mbit/s."""
     broker, link = far
-    feed, values = Feed(broker.bootstrap_servers, "slow"), session(UPDATES)
+    feed = Feed(broker.bootstrap_servers, "slow")
+    values = session(UPDATES)
     sent = [(f"s{number}", value) for number in range(SESSIONS) for value in values]
-    topic, servers = feed.create("values"), f"127.0.0.1:{link.port}"
+    topic = feed.create("values")
+    servers = f"127.0.0.1:{link.port}"
     feed.append(topic, [ProducerRecord(*each) for each in sent])
     runs = LocalRuns(adding(feed.pattern), servers, tmp_path, kafka=KafkaSettings(bootstrap_servers=servers))
-    link.delay_seconds, link.bytes_per_second = 0.1, 3e6 / 8
+    link.delay_seconds = 0.1
+    link.bytes_per_second = 3e6 / 8
     began = time.monotonic()
     try:
         assert runs.run(trigger=AvailableNow()) is RunOutcome.ENDED
     finally:
-        link.delay_seconds, link.bytes_per_second = 0.0, None
+        link.delay_seconds = 0.0
+        link.bytes_per_second = None
     assert time.monotonic() - began > sum(len(value) for _, value in sent) / 3e6 * 8
     assert runs.rows(topic) == folded([(at, *each) for at, each in enumerate(sent)])
 
@@ -79,8 +84,10 @@ def test_a_link_that_takes_long_for_a_message_explains_holes_all_the_same(
 ) -> None:
     """Each message takes a second; a reader with less patience would never pass the first marker."""
     broker, link = far
-    feed, large = Feed(broker.bootstrap_servers, "large"), {"x" * LARGE_BYTES: 1}
-    topic, servers = feed.create("values"), f"127.0.0.1:{link.port}"
+    feed = Feed(broker.bootstrap_servers, "large")
+    large = {"x" * LARGE_BYTES: 1}
+    topic = feed.create("values")
+    servers = f"127.0.0.1:{link.port}"
     values = [snapshot(1, a=1), update(2, **large), update(3, **large)]
     producer = feed.transactional()
     for value in values:
@@ -102,8 +109,12 @@ def test_offsets_that_no_broker_gives_are_asked_for_again(
 ) -> None:
     """The client reports a result whose offsets are -1001; the stream must not start there."""
     broker, link = far
-    feed, values, silences = Feed(broker.bootstrap_servers, "unanswered"), session(4), list[threading.Timer]()
-    topic, servers, ask = feed.create("values"), f"127.0.0.1:{link.port}", ClusterClient.request_offsets
+    feed = Feed(broker.bootstrap_servers, "unanswered")
+    values = session(4)
+    silences = list[threading.Timer]()
+    topic = feed.create("values")
+    servers = f"127.0.0.1:{link.port}"
+    ask = ClusterClient.request_offsets
     feed.send(topic, values)
 
     def ask_into_silence(client: ClusterClient, *question: Any) -> Future[OffsetAnswers]:
@@ -173,8 +184,12 @@ def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_ov
 ) -> None:
     """The client reports nothing meanwhile; batches must not restart forever before the transaction."""
     broker, link = far
-    feed, servers = Feed(broker.bootstrap_servers, "aborted"), f"127.0.0.1:{link.port}"
-    topic, producer, first, last = feed.create("values"), feed.transactional(), session(2), update(4, a=1)
+    feed = Feed(broker.bootstrap_servers, "aborted")
+    servers = f"127.0.0.1:{link.port}"
+    topic = feed.create("values")
+    producer = feed.transactional()
+    first = session(2)
+    last = update(4, a=1)
     feed.send(topic, first)
     producer.begin_transaction()
     send_within(producer, topic, [bytes(ABORTED_BYTES)] * ABORTED)
@@ -196,7 +211,8 @@ def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_ov
 def test_markers_that_take_longer_than_the_patience_are_explained(far: tuple[Broker, Link]) -> None:
     """Between compacted offsets each marker needs a fetch, 0.2 s here, and none has a message."""
     broker, link = far
-    feed, servers = Feed(broker.bootstrap_servers, "markers"), f"127.0.0.1:{link.port}"
+    feed = Feed(broker.bootstrap_servers, "markers")
+    servers = f"127.0.0.1:{link.port}"
     topic = feed.create("values", config=CLEANABLE)
     transactions(feed, topic, *([update(number, a=1)] for number in range(MARKERS)))
     for number in range(2):

@@ -42,13 +42,16 @@ def wait_until_read(runs: LocalRuns, topic: str, until: int) -> None:
 
 def test_a_topic_that_appears_is_read_by_the_run_that_goes_on(feed: Feed, runs: LocalRuns) -> None:
     runs = runs.tuned(appear_seconds=0.2)
-    first, values, stop = feed.create("first"), session(3), threading.Event()
+    first = feed.create("first")
+    values = session(3)
+    stop = threading.Event()
     feed.send(first, values)
     runs.run()
     going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.2), "stop": stop})
     going.start()
     try:
-        empty, new = feed.create("empty"), feed.create("new", partitions=2)
+        empty = feed.create("empty")
+        new = feed.create("new", partitions=2)
         wait_until_read(runs, empty, 0)  # it counts as subscribed, though nothing is there
         feed.send(new, values, partition=1)
         wait_until_read(runs, new, len(values))
@@ -69,10 +72,14 @@ def test_a_topic_that_flaps_is_read_once_it_stays(
 ) -> None:
     """Each poll lists the topic with a new id: deleted topics are not read, and the lasting topic is not missed."""
     runs = runs.tuned(appear_seconds=0.05)
-    first, values, stop, begins = feed.create("first"), session(3), threading.Event(), iter(range(flaps))
+    first = feed.create("first")
+    values = session(3)
+    stop = threading.Event()
+    begins = iter(range(flaps))
     feed.send(first, session(3))
     runs.run()
-    listed, flapping = ClusterAdmin.topic_names, f"{feed.family}.flapping"
+    listed = ClusterAdmin.topic_names
+    flapping = f"{feed.family}.flapping"
 
     def re_create_first(admin: ClusterAdmin) -> frozenset[str]:
         if len(runs.reports) > 1 and (number := next(begins, None)) is not None:
@@ -102,7 +109,10 @@ def test_a_topic_that_is_gone_at_the_second_look_is_no_loss(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = runs.tuned(appear_seconds=0.2)
-    first, stop, listed, gone = feed.create("first"), threading.Event(), ClusterAdmin.topic_names, set[str]()
+    first = feed.create("first")
+    stop = threading.Event()
+    listed = ClusterAdmin.topic_names
+    gone = set[str]()
     feed.send(first, session(3))
     runs.run()
 

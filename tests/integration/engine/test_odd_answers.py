@@ -33,7 +33,8 @@ VALUES = session(4)
 
 def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None:
     """Change the cluster's answers in some polls of a run; other answers stay as they are."""
-    asked, view = [0], ClusterAdmin.view
+    asked = [0]
+    view = ClusterAdmin.view
 
     def odd_view(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:
         found = view(admin, names)
@@ -91,7 +92,8 @@ def test_an_odd_log_start_or_topic_id_is_looked_at_again_before_a_position_moves
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, look: int, odd: Odd
 ) -> None:
     """A class that may skip must not lose rows and count them as expired."""
-    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Ordered()))
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, Ordered()))
     feed.send(topic, VALUES[:2])
     runs.run()
     feed.send(topic, VALUES[2:])
@@ -136,7 +138,9 @@ def test_a_start_asks_again_about_rights_and_settings_where_a_broker_is_silent(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, request_name: str
 ) -> None:
     """The client waits for one broker, which may just have died; any other request makes it use another broker."""
-    topic, ask, seconds = feed.create("values"), getattr(ClusterClient, request_name), list[float]()
+    topic = feed.create("values")
+    ask = getattr(ClusterClient, request_name)
+    seconds = list[float]()
     feed.send(topic, VALUES)
 
     def ask_silent_one(client: ClusterClient, asked: object, *, request_timeout: float, **more: object) -> object:

@@ -27,7 +27,8 @@ CLASSES: dict[str, IntegrityClass] = {
     "once": Once(keep_ids=10),
     "ordered": Ordered(session_start=SessionStart.FIRST_MESSAGE),
 }
-RAISED, UNFIT = "transform raised", "value not storable"
+RAISED = "transform raised"
+UNFIT = "value not storable"
 NANOSECONDS = 1_700_000_000_000_000_000
 ODD: dict[str, tuple[dict[str, object], str, str]] = {
     "a number for a session": ({"session": 5, "n": 1}, RAISED, "Envelope.session = 5 is of type int, not str"),
@@ -64,7 +65,8 @@ def test_an_odd_envelope_is_kept_with_its_reason_and_the_stream_goes_on(
 ) -> None:
     """No task ends with "the fold is not deterministic" or UnicodeEncodeError."""
     message, cause, reason = ODD[odd]
-    runs, topic = runs.of(summing(feed.pattern, CLASSES[name])), feed.create("values")
+    runs = runs.of(summing(feed.pattern, CLASSES[name]))
+    topic = feed.create("values")
     feed.send(topic, sent(message))
     runs.run()
     (kept,) = [row for row in DeltaTable(runs.folders.quarantine).to_pyarrow_table().to_pylist() if row["offset"] == 2]
@@ -75,7 +77,8 @@ def test_an_odd_envelope_is_kept_with_its_reason_and_the_stream_goes_on(
 
 
 def test_a_halt_at_a_session_of_lone_surrogates_is_committed(feed: Feed, runs: LocalRuns) -> None:
-    runs, topic = runs.of(summing(feed.pattern, Strict(evidence=LogOnly()))), feed.create("values")
+    runs = runs.of(summing(feed.pattern, Strict(evidence=LogOnly())))
+    topic = feed.create("values")
     feed.send(topic, [json.dumps({"session": "\ud800", "n": 1}).encode()])
     with pytest.raises(IntegrityLost, match=r"unknown session at .* session '\\\\ud800'"):
         runs.run()
@@ -83,7 +86,8 @@ def test_a_halt_at_a_session_of_lone_surrogates_is_committed(feed: Feed, runs: L
 
 def test_a_halt_at_an_event_time_in_nanoseconds_names_it(feed: Feed, runs: LocalRuns) -> None:
     strict = Strict(evidence=LogOnly(), session_start=SessionStart.FIRST_MESSAGE)
-    runs, topic = runs.of(summing(feed.pattern, strict)), feed.create("values")
+    runs = runs.of(summing(feed.pattern, strict))
+    topic = feed.create("values")
     feed.send(topic, [json.dumps({"session": "a", "n": 1, "time_us": NANOSECONDS}).encode()])
     with pytest.raises(IntegrityLost, match=rf"value not storable at .*session 'a' .*event_time_us = {NANOSECONDS}"):
         runs.run()

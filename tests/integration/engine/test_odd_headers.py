@@ -26,7 +26,8 @@ def test_a_message_with_such_a_header_is_read_or_kept_without_its_headers(
     feed: Feed, runs: LocalRuns, name: str
 ) -> None:
     """The message must not end its task, as no batch could be committed then."""
-    runs, topic = runs.of(summing(feed.pattern, CLASSES[name])), feed.create("values")
+    runs = runs.of(summing(feed.pattern, CLASSES[name]))
+    topic = feed.create("values")
     sent = [{"session": "a", "n": 1}, {"session": "a", "n": 1, "headed": True}, {"session": "a"}]
     send_with_header(feed.bootstrap_servers, topic, b"\xff", [json.dumps(value).encode() for value in sent])
     runs.run()

@@ -48,7 +48,8 @@ def test_a_message_larger_than_the_answers_that_the_client_takes_by_default_is_r
     feed: Feed, runs: LocalRuns
 ) -> None:
     """The message also exceeds the stream's limit: it is quarantined, and the next messages are read."""
-    runs, values = runs.of(adding(feed.pattern, Ordered())), session(2)
+    runs = runs.of(adding(feed.pattern, Ordered()))
+    values = session(2)
     topic = feed.create("values", config={"max.message.bytes": str(ANSWER_BYTES + 4_000_000)})
     producer = Producer({"bootstrap.servers": feed.bootstrap_servers, "message.max.bytes": ANSWER_BYTES + 2_000_000})
     producer.produce(topic, bytes(ANSWER_BYTES + 1), "s", partition=0)

@@ -56,7 +56,8 @@ def test_a_session_may_begin_with_it(name: str, number: int) -> None:
 
 @pytest.mark.parametrize("name", ["none", "window"])
 def test_the_proof_says_the_same_of_them(feed: Feed, runs: LocalRuns, name: str) -> None:
-    runs, topic = runs.of(adding(feed.pattern, CLASSES[name])), feed.create("values")
+    runs = runs.of(adding(feed.pattern, CLASSES[name]))
+    topic = feed.create("values")
     feed.send(topic, [snapshot(1, a=1), update(2**63, a=1), update(2**63, a=2), update(2, b=1), snapshot(3, a=1)])
     runs.run()
     found = verify_stream(runs.stream, runs.folders, runs.settings.kafka, None)

@@ -55,7 +55,8 @@ def test_a_run_keeps_its_claim_and_goes_on_within_two_batches(broker: Broker, tm
     going = Going((broker,), tmp_path, "kept")
     going.runs = going.runs.tuned(**PATIENCE)
     with going:
-        epoch, batches = going.runs.handle.require_head().epoch, len(going.runs.reports)
+        epoch = going.runs.handle.require_head().epoch
+        batches = len(going.runs.reports)
         broker.kill()
         time.sleep(AWAY_SECONDS)
         broker.restart()
@@ -85,8 +86,10 @@ def test_a_run_that_waits_is_stopped_at_once(broker: Broker, tmp_path: Path) -> 
 def test_a_bounded_run_gives_up_with_an_exit_code_of_its_own_and_the_next_one_goes_on(
     broker: Broker, tmp_path: Path
 ) -> None:
-    runs, feed = make_runs(broker, tmp_path, "bounded"), Feed(broker.bootstrap_servers, "bounded")
-    topic, values = feed.create("values"), session(4)
+    runs = make_runs(broker, tmp_path, "bounded")
+    feed = Feed(broker.bootstrap_servers, "bounded")
+    topic = feed.create("values")
+    values = session(4)
     feed.send(topic, values)
     kill_once = threading.Event()
 
@@ -121,7 +124,8 @@ def reach() -> Never:
 def test_a_restart_waits_for_kafka_and_a_first_start_gives_up(broker: Broker, tmp_path: Path, *, has_run: bool) -> None:
     """A first start must not wait forever for a mistyped address."""
     family = f"started-{has_run}"
-    runs, feed = make_runs(broker, tmp_path, family), Feed(broker.bootstrap_servers, family)
+    runs = make_runs(broker, tmp_path, family)
+    feed = Feed(broker.bootstrap_servers, family)
     feed.send(feed.create("values"), session(2))
     if has_run:
         runs.run()
@@ -141,10 +145,12 @@ def test_a_restart_waits_for_kafka_and_a_first_start_gives_up(broker: Broker, tm
 
 @pytest.mark.slow
 def test_a_start_that_waits_is_stopped_before_it_claims(broker: Broker, tmp_path: Path) -> None:
-    runs, feed = make_runs(broker, tmp_path, "unclaimed"), Feed(broker.bootstrap_servers, "unclaimed")
+    runs = make_runs(broker, tmp_path, "unclaimed")
+    feed = Feed(broker.bootstrap_servers, "unclaimed")
     feed.send(feed.create("values"), session(2))
     runs.run(trigger=AvailableNow())
-    epoch, stop = runs.handle.require_head().epoch, threading.Event()
+    epoch = runs.handle.require_head().epoch
+    stop = threading.Event()
     broker.kill()
     try:
         threading.Timer(3.0, stop.set).start()

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-KILLER, MESSAGES = 37, 100
+KILLER = 37
+MESSAGES = 100
 UPDATES = [snapshot(1, a=1, b=2), *(update(1 + n, a=n, b=-n) for n in range(1, MESSAGES))]
 
 
@@ -86,7 +87,8 @@ def test_best_effort_keeps_it_in_quarantine_and_goes_on(feed: Feed, runs: LocalR
 
 
 def test_an_ordered_stream_keeps_it_in_quarantine_and_waits_for_a_snapshot(feed: Feed, runs: LocalRuns) -> None:
-    topic, values = feed.create("values"), [*UPDATES, snapshot(500, a=5), update(501, a=1)]
+    topic = feed.create("values")
+    values = [*UPDATES, snapshot(500, a=5), update(501, a=1)]
     feed.send(topic, values)
     runs = runs.of(adding(feed.pattern, Ordered()))
     assert runs.run(around=Deadly(topic, KILLER).around) is RunOutcome.ENDED
@@ -120,7 +122,8 @@ def test_wherever_and_however_many_they_are_each_is_named(
 
 
 def test_partitions_without_it_commit_while_it_is_looked_for(feed: Feed, runs: LocalRuns) -> None:
-    sick, well = feed.create("sick"), feed.create("well", partitions=2)
+    sick = feed.create("sick")
+    well = feed.create("well", partitions=2)
     feed.send(sick, UPDATES)
     for partition in range(2):
         feed.send(well, session(30), partition=partition)
@@ -209,7 +212,8 @@ def test_a_message_is_blamed_only_after_jobs_with_it_and_without_it_alternate(fe
     deadly = Deadly(topic, 0)
     with pytest.raises(IntegrityLost, match="kills its worker"):
         runs.run(around=deadly.around)
-    whole, first = ((0, 2),), ((0, 1),)
+    whole = ((0, 2),)
+    first = ((0, 1),)
     tried = [(whole, False)] * 2 + [(first, False), (first, True)] * retries.CONTROLS
     assert deadly.jobs == tried
 

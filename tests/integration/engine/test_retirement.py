@@ -63,7 +63,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 def running(runs: LocalRuns, feed: Feed) -> Iterator[LocalRuns]:
     """A continuous run with one topic, which checks retired topics often."""
-    runs, stop = runs.tuned(lifecycle_seconds=0.2), threading.Event()
+    runs = runs.tuned(lifecycle_seconds=0.2)
+    stop = threading.Event()
     feed.send(feed.create("busy"), session(2))
     ended: list[RunOutcome] = []
     going = threading.Thread(target=lambda: ended.append(runs.run(trigger=Every(seconds=0.2), stop=stop)))
@@ -78,7 +79,9 @@ def running(runs: LocalRuns, feed: Feed) -> Iterator[LocalRuns]:
 
 
 def test_a_retired_topic_comes_back_where_it_stopped(feed: Feed, running: LocalRuns) -> None:
-    runs, topic, values = running, feed.create("old"), session(3)
+    runs = running
+    topic = feed.create("old")
+    values = session(3)
     send_old(feed, topic, values)
     wait_until(lambda: len(runs.rows(topic)) == len(values) * 2 - 2)
     retire_topic(runs.handle, topic, who="ann", why="no longer sent")
@@ -94,7 +97,8 @@ def test_a_retired_topic_comes_back_where_it_stopped(feed: Feed, running: LocalR
 
 def test_a_time_beyond_the_calendar_says_nothing_of_the_age_of_a_topic(feed: Feed, runs: LocalRuns) -> None:
     """A producer that sends microseconds as milliseconds, to a topic that accepts any time."""
-    old, absurd = feed.create("old"), feed.create("absurd", config={"message.timestamp.after.max.ms": str(2**62)})
+    old = feed.create("old")
+    absurd = feed.create("absurd", config={"message.timestamp.after.max.ms": str(2**62)})
     send_old(feed, old, session(1))
     feed.append(absurd, [ProducerRecord("s", value, OLD_MS * 1_000) for value in session(1)])
     runs.run()
@@ -102,7 +106,8 @@ def test_a_time_beyond_the_calendar_says_nothing_of_the_age_of_a_topic(feed: Fee
 
 
 def test_a_later_run_looks_after_retired_topics_and_a_re_created_one_is_new(feed: Feed, runs: LocalRuns) -> None:
-    kept, again = feed.create("kept"), feed.create("again")
+    kept = feed.create("kept")
+    again = feed.create("again")
     for topic in (kept, again):
         send_old(feed, topic, session(2))
     runs.run()
@@ -165,7 +170,8 @@ def test_the_plan_says_which_retired_topics_a_run_reads_again(feed: Feed, runs: 
 
 
 def test_a_retired_topic_that_the_pattern_leaves_out_is_not_read_again(feed: Feed, runs: LocalRuns) -> None:
-    left, read = feed.create("left"), feed.create("read")
+    left = feed.create("left")
+    read = feed.create("read")
     for topic in (left, read):
         send_old(feed, topic, session(2))
     runs.run()
@@ -252,7 +258,8 @@ def test_a_retirement_says_at_once_that_another_run_took_over(
 
 
 def test_it_stands_in_the_ledger_under_a_class_that_goes_on(feed: Feed, runs: LocalRuns) -> None:
-    gone, left = feed.create("gone"), feed.create("left")
+    gone = feed.create("gone")
+    left = feed.create("left")
     tolerant = runs.of(adding(feed.pattern, Ordered()))
     for topic in (gone, left):
         feed.send(topic, session(2))
@@ -351,7 +358,8 @@ def test_a_retired_topic_that_kafka_has_is_never_forgotten(feed: Feed, runs: Loc
 
 def test_a_session_is_erased_from_the_rows_of_a_forgotten_topic(feed: Feed, runs: LocalRuns) -> None:
     runs = forgetting(runs)
-    gone, kept = feed.create("gone"), feed.create("kept")
+    gone = feed.create("gone")
+    kept = feed.create("kept")
     for topic in (gone, kept):
         feed.append(topic, [ProducerRecord(key, value) for key in ("s", "t") for value in session(1)])
     runs.run()
@@ -370,7 +378,8 @@ def test_a_session_is_erased_from_the_rows_of_a_forgotten_topic(feed: Feed, runs
 def test_the_rows_before_a_re_creation_can_be_erased(feed: Feed, runs: LocalRuns) -> None:
     """The earlier topic keeps its position until it is forgotten, and an erasure counts its removed rows."""
     runs = runs.of(adding(feed.pattern, Ordered()))
-    topic, stop = feed.create("again"), threading.Event()
+    topic = feed.create("again")
+    stop = threading.Event()
     feed.append(topic, [ProducerRecord(key, value) for key in ("s", "t") for value in session(1)])
     going = threading.Thread(target=lambda: runs.run(trigger=Every(seconds=0.2), stop=stop))
     going.start()
@@ -400,7 +409,8 @@ def test_a_list_that_leaves_a_topic_out_makes_nothing_forget_it(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list omits topics that the user may not see, and a broker may be late: each topic is requested by name."""
-    runs, listed = forgetting(runs), ClusterAdmin.topic_names
+    runs = forgetting(runs)
+    listed = ClusterAdmin.topic_names
     topic = feed.create("kept")
     feed.send(topic, session(2))
     runs.run()

@@ -44,7 +44,8 @@ WAIT_SECONDS_MAX = 120.0
 
 def sent(feed: Feed, topic: str, partition: int, updates: int) -> list[tuple[int, str, bytes]]:
     """Send two sessions to a partition in sequence and return the partition's messages."""
-    first, second = f"a{partition}", f"b{partition}"
+    first = f"a{partition}"
+    second = f"b{partition}"
     feed.send(topic, session(updates), key=first, partition=partition)
     feed.send(topic, session(updates, first=40), key=second, partition=partition)
     values = [(first, value) for value in session(updates)] + [(second, value) for value in session(updates, first=40)]
@@ -71,7 +72,8 @@ def test_a_run_with_nothing_to_read_ends_at_once_and_commits_no_rows(feed: Feed,
     topic = feed.create("values")
     feed.send(topic, session(2))
     runs.run()
-    files, batch = named_files(runs.folders.table), heads(runs.folders.table)[-1]["batch"]
+    files = named_files(runs.folders.table)
+    batch = heads(runs.folders.table)[-1]["batch"]
     assert runs.run() is RunOutcome.ENDED
     assert (named_files(runs.folders.table), heads(runs.folders.table)[-1]["batch"]) == (files, batch)
 
@@ -119,7 +121,8 @@ def test_a_run_that_answers_nobody_is_fenced_and_what_it_wrote_stays_invisible(f
     feed.send(topic, session(3))
     impatient = runs.with_limits(Limits(handover_timeout_seconds=0.5))
     with ThreadPoolExecutor(1) as pool:
-        written, go_on = threading.Event(), threading.Event()
+        written = threading.Event()
+        go_on = threading.Event()
         first = pool.submit(runs.run, trigger=Every(seconds=0.1), around=holding(written, go_on))
         try:
             assert written.wait(WAIT_SECONDS_MAX)
@@ -211,7 +214,9 @@ def test_a_failed_batch_does_not_wait_for_a_long_interval(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "RETRY_SECONDS", 0.2)
-    topic, stop, calls = feed.create("values"), threading.Event(), iter(range(1_000))
+    topic = feed.create("values")
+    stop = threading.Event()
+    calls = iter(range(1_000))
     feed.send(topic, session(5))
 
     def failing_once(runner: Runner) -> Runner:
@@ -332,7 +337,8 @@ def test_one_odd_answer_of_a_broker_loses_nothing(feed: Feed, runs: LocalRuns, m
     feed.send(topic, session(4))
     runs.run()
     feed.send(topic, [update(6, a=1)])
-    right, looks = ClusterAdmin.view, iter(range(1_000))
+    right = ClusterAdmin.view
+    looks = iter(range(1_000))
 
     def odd_at_first(admin: ClusterAdmin, names: Iterable[str]) -> ClusterView:
         view = right(admin, names)

@@ -118,7 +118,8 @@ def test_a_state_moves_into_rows_and_back(told: Told) -> None:
     told.send(("a", update(7, z=1)), ("b", snapshot(3, x=9)), ("b", update(4, y=1, x=1)))
     told.run(InRows())
     told.check()
-    stream, root = told.of(InRows()).stream, told.runs.root / "tables"
+    stream = told.of(InRows()).stream
+    root = told.runs.root / "tables"
     shown = {name: read_states(stream, root, StateFilter(session=name)).sessions[0].state for name in "abc"}
     assert shown["b"] == {"held": {"x": 10, "y": 1}, "note": ""}
     assert shown["c"] == {"held": {"x": 4}, "note": "migrated"}
@@ -233,7 +234,8 @@ def test_the_state_of_every_retained_batch_can_be_read(told: Told) -> None:
     for seq in range(2, 6):
         told.send(("a", update(seq, x=1)))
         told.run(First())
-    stream, root = told.of(First()).stream, told.runs.root / "tables"
+    stream = told.of(First()).stream
+    root = told.runs.root / "tables"
     shown = [read_states(stream, root, StateFilter(session="a"), at).sessions[0].state for at in (1, 3, 5, None)]
     assert shown == [{"values": {"x": value}} for value in (1, 3, 5, 5)]
     assert read_states(stream, root, StateFilter(), 2).batch == 2

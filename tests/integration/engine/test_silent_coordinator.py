@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
+OFFSET_COMMIT = 8
+OFFSET_FETCH = 9
+FIND_COORDINATOR = 10
 TIMEOUT_SECONDS = 2.0
 SLACK_SECONDS = 6.0
 """For a loaded machine; without a limit a commit waits for minutes."""
@@ -86,7 +88,8 @@ ASKS = {
 def test_a_request_without_an_answer_ends(older: Older, asks: str, unanswered: int) -> None:
     broker, proxy, address = older
     topic = Feed(broker.bootstrap_servers, f"{asks}{unanswered}").create("values")
-    group, place = ConsumerGroup(make_settings(address), "g"), TopicNamePartition(topic, 0)
+    group = ConsumerGroup(make_settings(address), "g")
+    place = TopicNamePartition(topic, 0)
     publish_at_last(group, place, 0)
     proxy.unanswered = frozenset({unanswered})
     began = time.monotonic()

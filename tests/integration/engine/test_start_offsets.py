@@ -54,7 +54,8 @@ def sent_before(feed: Feed, name: str = "before") -> str:
 
 def rows_from(start: int, sent: list[tuple[str, bytes]] = SENT) -> list[tuple[object, ...]]:
     """Return the rows of the messages from an offset, each session from its first snapshot."""
-    known, kept = set[str](), list[tuple[int, str, bytes]]()
+    known = set[str]()
+    kept = list[tuple[int, str, bytes]]()
     for offset, (key, value) in enumerate(sent):
         if offset >= start and (key in known or b"snapshot" in value):
             known.add(key)
@@ -129,7 +130,8 @@ def test_the_latest_reads_what_comes_and_topics_that_appear_later_whole(feed: Fe
 
 
 def test_the_offsets_of_a_group_and_a_topic_with_a_start_of_its_own(feed: Feed, runs: LocalRuns) -> None:
-    taken, untaken = sent_before(feed, "taken"), sent_before(feed, "untaken")
+    taken = sent_before(feed, "taken")
+    untaken = sent_before(feed, "untaken")
     group = f"{feed.family}-old-job"
     commit_offset(feed, group, taken, 5)
     runs = runs.of(
@@ -154,7 +156,8 @@ def test_the_page_on_migration_makes_a_group_of_the_checkpoint_of_a_spark_query(
     feed: Feed, runs: LocalRuns, tmp_path: Path
 ) -> None:
     """The files are as Spark 4.2 wrote them, with batch 10 planned and not committed."""
-    topic, checkpoint = sent_before(feed), tmp_path / "checkpoint"
+    topic = sent_before(feed)
+    checkpoint = tmp_path / "checkpoint"
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir(parents=True)
     for batch, end in ((8, 2), (9, 5), (10, 7)):

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
 
-ORDERED, SUSPENDING = Ordered(), Strict(evidence=Sequence(), on_violation=Suspend())
-UNDECODABLE, POISONED, UNFIT = b'{"type":"update"', update(4, a=1, b=POISON), update(4, a=2**64)
-GAP, REPEAT, LATE = update(7, a=1), update(3, a=9), update(2, a=9)
+ORDERED = Ordered()
+SUSPENDING = Strict(evidence=Sequence(), on_violation=Suspend())
+UNDECODABLE = b'{"type":"update"'
+POISONED = update(4, a=1, b=POISON)
+UNFIT = update(4, a=2**64)
+GAP = update(7, a=1)
+REPEAT = update(3, a=9)
+LATE = update(2, a=9)
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,9 @@ def test_what_cannot_be_applied_goes_to_quarantine_and_the_rest_goes_on(
     read_by: Callable[[str, int], LocalRuns], name: str, batch_messages: int
 ) -> None:
     """The result does not depend on the split into batches."""
-    case, sent, runs = CASES[name], messages(CASES[name]), read_by(name.partition("-")[0], batch_messages)
+    case = CASES[name]
+    sent = messages(CASES[name])
+    runs = read_by(name.partition("-")[0], batch_messages)
     (topic,) = {row.topic for row in read_ledger(runs.folders.ledger) if row.topic.endswith(f".{name}")}
     applied = [(at, *message) for at, message in enumerate(sent) if at in case.applied or b"snapshot" in message[1]]
     assert folded(applied) == runs.rows(topic)
@@ -221,7 +228,8 @@ def test_best_effort_is_not_stopped_by_much_garbage(feed: Feed, runs: LocalRuns)
 
 def test_the_policy_may_change_between_two_runs_both_ways(feed: Feed, runs: LocalRuns) -> None:
     """A session continues under the other policy; a suspended session is unknown to a halting stream."""
-    topic, halting = feed.create("values"), Strict(evidence=Sequence())
+    topic = feed.create("values")
+    halting = Strict(evidence=Sequence())
     feed.send(topic, [snapshot(1, a=1), update(2, a=1)])
     runs.of(adding(feed.pattern, halting)).run()
     feed.send(topic, [update(3, a=1)])

@@ -114,7 +114,8 @@ class Sizes(Transform[bytes | None, int, Balance]):
 
 
 FIRST = SessionStart.FIRST_MESSAGE
-ORDERED, LATENESS = Ordered(session_start=FIRST), timedelta(hours=1)
+ORDERED = Ordered(session_start=FIRST)
+LATENESS = timedelta(hours=1)
 
 
 def accounts(pattern: str, integrity: IntegrityClass = ORDERED) -> Stream[Change | None, Account, Balance]:
@@ -156,7 +157,8 @@ BALANCES = [("a", 1), ("b", 5), ("a", 2), ("a", None), ("a", 3), ("b", 6)]
 def test_a_tombstone_ends_the_session_of_its_key_and_no_other(
     feed: Feed, runs: LocalRuns, integrity: IntegrityClass, *, is_numbered: bool
 ) -> None:
-    topic, kept = feed.create("rows", config={"cleanup.policy": "compact"}), runs.of(accounts(feed.pattern, integrity))
+    topic = feed.create("rows", config={"cleanup.policy": "compact"})
+    kept = runs.of(accounts(feed.pattern, integrity))
     for key, value in log(numbered=is_numbered):
         feed.send(topic, [value], key=key)
     assert kept.run() is RunOutcome.ENDED

@@ -153,7 +153,8 @@ def test_a_topic_made_again_goes_on_from_the_old_position(
     family = f"again{type(integrity).__name__}"
     runs, (first, _) = make_runs(older, tmp_path, family, TopicIdentity.NAME, integrity)
     runs.run()
-    feed, before = Feed(older[0], family), runs.rows(first)
+    feed = Feed(older[0], family)
+    before = runs.rows(first)
     feed.delete(first)
     feed.create_again("first")
     feed.send(first, session(40))

@@ -25,8 +25,10 @@ def test_markers_and_aborted_messages_are_explained_holes_and_a_strict_stream_go
     feed: Feed, runs: LocalRuns
 ) -> None:
     """Offsets: 0 to 3 committed, 4 marker, 5 and 6 aborted, 7 marker, 8 committed, 9 marker at the end."""
-    topic, producer = feed.create("values"), feed.transactional()
-    opening, next_one = session(3), update(5, a=1)
+    topic = feed.create("values")
+    producer = feed.transactional()
+    opening = session(3)
+    next_one = update(5, a=1)
     producer.begin_transaction()
     send_within(producer, topic, opening)
     feed.end_transaction(producer, topic)
@@ -46,7 +48,8 @@ def test_a_bounded_run_says_what_it_leaves_behind_a_young_open_transaction(
     feed: Feed, runs: LocalRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second run can read nothing and has no batch, but still reports them."""
-    topic, producer = feed.create("values"), feed.transactional()
+    topic = feed.create("values")
+    producer = feed.transactional()
     feed.send(topic, session(2))
     assert runs.run() is RunOutcome.ENDED
     assert "transaction" not in caplog.text

@@ -48,7 +48,8 @@ def sent(key: str) -> list[ProducerRecord]:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_stream_goes_on_and_the_proof_says_the_same(feed: Feed, runs: LocalRuns, name: str) -> None:
-    runs, topic = runs.of(histories(CLASSES[name], feed.pattern)), feed.create("values")
+    runs = runs.of(histories(CLASSES[name], feed.pattern))
+    topic = feed.create("values")
     feed.append(topic, [*sent("p"), *(ProducerRecord("q", measured(seq)) for seq in (1, 2, 3))])
     assert runs.run() is RunOutcome.ENDED
     kept = {row["offset"]: row["cause"] for row in read_table(runs.folders.quarantine).to_pylist()}
@@ -64,7 +65,8 @@ def test_the_stream_goes_on_and_the_proof_says_the_same(feed: Feed, runs: LocalR
 
 def test_a_strict_stream_halts_and_is_resumed_as_after_a_fold_that_raised(feed: Feed, runs: LocalRuns) -> None:
     strict = Strict(evidence=Sequence(), session_start=FIRST)
-    runs, topic = runs.of(histories(strict, feed.pattern)), feed.create("values")
+    runs = runs.of(histories(strict, feed.pattern))
+    topic = feed.create("values")
     feed.append(topic, sent("p")[:4])
     with pytest.raises(
         IntegrityLost, match=rf"state not storable at {topic}/0 offset 2, session 'p': expected a state"

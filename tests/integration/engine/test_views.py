@@ -49,7 +49,8 @@ class Reports(list["BatchReport"]):
 
 def test_a_topic_re_created_after_its_description_is_found_before_the_commit(feed: Feed, runs: LocalRuns) -> None:
     """The plan uses an earlier description, and its task reads the new log at the old offset."""
-    topic, runs = feed.create("values"), runs.tuned(described_seconds=60.0)
+    topic = feed.create("values")
+    runs = runs.tuned(described_seconds=60.0)
     feed.send(topic, VALUES)
     read: list[tuple[int, int]] = []
 
@@ -77,7 +78,8 @@ def test_a_topic_re_created_after_its_description_is_found_before_the_commit(fee
 
 def test_messages_that_come_during_a_commit_are_in_the_next_plan(feed: Feed, runs: LocalRuns) -> None:
     """The poll before that commit is not used for a plan."""
-    topic, stop = feed.create("values"), threading.Event()
+    topic = feed.create("values")
+    stop = threading.Event()
     feed.send(topic, VALUES)
 
     def send_more() -> None:
@@ -113,7 +115,8 @@ def test_a_view_of_many_partitions_is_asked_for_in_parts(
 
 def test_changed_retention_is_seen_after_a_while(feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator who raises it against the alarm `headroom` would otherwise see the alarm until the run's end."""
-    topic, gone = feed.create("values", config={"retention.ms": "60000"}), feed.create("gone")
+    topic = feed.create("values", config={"retention.ms": "60000"})
+    gone = feed.create("gone")
     cluster_admin = ClusterAdmin(make_admin_client(runs.settings.kafka), 15.0)
     assert cluster_admin.view([topic, gone]).topics[topic].retention_ms == 60_000
     feed.configure(topic, "retention.ms", "120000")
@@ -129,9 +132,11 @@ def test_what_one_look_has_found_is_its_own_while_another_one_asks_again(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Polls of several threads share a client."""
-    first, second = feed.create("first"), feed.create("second")
+    first = feed.create("first")
+    second = feed.create("second")
     client = make_admin_client(runs.settings.kafka)
-    cluster_admin, describe = ClusterAdmin(client, 15.0), client.describe_configs
+    cluster_admin = ClusterAdmin(client, 15.0)
+    describe = client.describe_configs
     cluster_admin.view([first])
 
     def describe_late(resources: list[ConfigResource], **more: Any) -> dict[ConfigResource, Future[Any]]:
@@ -173,7 +178,8 @@ def test_retention_stays_known_while_kafka_does_not_answer_about_it(
 
 def test_descriptions_leave_nothing_in_memory(feed: Feed, runs: LocalRuns) -> None:
     """A run requests a description per batch and topic; a leak in each would fill a machine's memory within days."""
-    topics, client = [feed.create("values"), feed.create("more")], make_admin_client(runs.settings.kafka)
+    topics = [feed.create("values"), feed.create("more")]
+    client = make_admin_client(runs.settings.kafka)
     described = ClusterAdmin(client, 15.0).topics(topics)
     ids = _count_topic_ids()
     for cluster_admin in (*[ClusterAdmin(client, 15.0)] * 20, *(ClusterAdmin(client, 15.0) for _ in range(20))):

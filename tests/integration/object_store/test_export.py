@@ -60,7 +60,8 @@ def sort(rows: pa.Table) -> list[dict[str, Any]]:
 
 def assert_exported(table: StreamTable) -> None:
     """Assert that readers of plain Parquet see each row of the table once."""
-    folders, path = table.folders, "/".join(table.folders.export.parts[1:])
+    folders = table.folders
+    path = "/".join(table.folders.export.parts[1:])
     seen = ds.dataset(path, filesystem=open_arrow_client(), format="parquet", partitioning="hive").to_table()
     held = DeltaTable(find_storage(folders.table).uri(folders.table)).to_pyarrow_table()
     held = held.filter([str(hour) in EXPORTED for hour in held["commit_hour"].to_pylist()])
@@ -102,7 +103,8 @@ class Killed(BaseException):
 def test_what_a_killed_export_left_is_no_whole_hour_and_is_written_again_after_a_day(
     filled: StreamTable, monkeypatch: pytest.MonkeyPatch, copied: int
 ) -> None:
-    export, copies = filled.folders.export, list[Path]()
+    export = filled.folders.export
+    copies = list[Path]()
 
     def copy_until_killed(self: ObjectStorage, path: Path, target: Path) -> None:
         if len(copies) == copied:

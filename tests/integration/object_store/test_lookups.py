@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from tests.integration.cli.conftest import Platform
 
-LIGHT, HEAVY = {"a": 1, "b": 1}, {"a": 10, "b": 1}
+LIGHT = {"a": 1, "b": 1}
+HEAVY = {"a": 10, "b": 1}
 
 
 def write_weights(table: Path, weights: Mapping[str, int]) -> None:
@@ -30,7 +31,8 @@ def write_weights(table: Path, weights: Mapping[str, int]) -> None:
 
 
 def test_a_table_that_is_overwritten_and_compacted_changes_later_rows_only(made: Platform) -> None:
-    runs, topic = made.runs.of(weighing(made.feed.pattern)), made.feed.create("values")
+    runs = made.runs.of(weighing(made.feed.pattern))
+    topic = made.feed.create("values")
     table = runs.folders.root / "weights"
     sent: list[tuple[bytes, Mapping[str, int]]] = []
     for messages, weights in ((session(3), LIGHT), ([update(5, a=2, b=1), update(6, a=1)], HEAVY)):

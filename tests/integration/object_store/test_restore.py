@@ -119,7 +119,8 @@ def is_first_entry_of_the_table(target: Path) -> bool:
 
 def die_at(patch: pytest.MonkeyPatch, below: Path, at: Callable[[Path], bool]) -> None:
     """Kill the process before it writes an object below a folder; its cleanup fails too."""
-    copy, create = ObjectStorage.copy, ObjectStorage.create_whole
+    copy = ObjectStorage.copy
+    create = ObjectStorage.create_whole
 
     def die(path: Path) -> None:
         if path.is_relative_to(below) and at(path):
@@ -181,7 +182,9 @@ def test_of_a_first_start_and_a_restore_at_the_same_time_none_mixes_its_files_wi
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start checks for a restore just before it, and creates its tables just after the restore's check."""
-    walk, refuse, looks = ObjectStorage.walk_files, vars(create)["refuse_incoming"], list[StreamFolders]()
+    walk = ObjectStorage.walk_files
+    refuse = vars(create)["refuse_incoming"]
+    looks = list[StreamFolders]()
 
     def refuse_the_second_time(folders: StreamFolders) -> None:
         looks.append(folders)
@@ -237,7 +240,8 @@ def test_a_restore_knows_what_it_has_created_itself(
     name: str,
 ) -> None:
     """The client repeats a request without an answer; `incoming` must not count as another restore's and stay."""
-    create_whole, lost = ObjectStorage.create_whole, list[Path]()
+    create_whole = ObjectStorage.create_whole
+    lost = list[Path]()
 
     def create_and_lose_the_answer(self: ObjectStorage, path: Path, content: bytes) -> None:
         if path == elsewhere.folders.table.parent / name:
@@ -257,7 +261,9 @@ def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_fro
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The restore must not create `incoming`: killed then, it would advise deleting a live stream's objects."""
-    create_whole, open_logs, created = ObjectStorage.create_whole, vars(backup_module)["_open_logs"], list[Path]()
+    create_whole = ObjectStorage.create_whole
+    open_logs = vars(backup_module)["_open_logs"]
+    created = list[Path]()
 
     def record(self: ObjectStorage, path: Path, content: bytes) -> None:
         created.append(path)
@@ -300,7 +306,8 @@ def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slow restore was considered dead."""
-    walk, starts = ObjectStorage.walk_files, list[Path]()
+    walk = ObjectStorage.walk_files
+    starts = list[Path]()
 
     def start_meanwhile(self: ObjectStorage, folder: Path) -> Iterator[tuple[str, FileStatus]]:
         if ".restoring-" in str(folder) and not starts:

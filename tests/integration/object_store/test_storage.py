@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def test_an_object_is_created_once_whoever_asks(prefix: Path) -> None:
-    storage, wins = find_storage(prefix), list[tuple[Path, int]]()
+    storage = find_storage(prefix)
+    wins = list[tuple[Path, int]]()
     paths = [prefix / f"{number}.json" for number in range(100)]
 
     def create(racer: int) -> None:
@@ -50,7 +51,8 @@ def test_an_object_is_created_once_whoever_asks(prefix: Path) -> None:
 
 
 def test_objects_are_read_listed_moved_and_deleted_as_files_are(prefix: Path, object_store: ObjectStore) -> None:
-    storage, folder = find_storage(prefix), prefix / "table"
+    storage = find_storage(prefix)
+    folder = prefix / "table"
     assert (storage.exists(folder), storage.list_names(folder), storage.get_status(folder / "a")) == (False, [], None)
     for name in ("a.json", "b-1.json", "_delta_log/0.json", "commit_hour=2026-01-01T00/rows é.parquet"):
         storage.create(folder / name, name.encode())
@@ -72,7 +74,8 @@ def test_objects_are_read_listed_moved_and_deleted_as_files_are(prefix: Path, ob
 
 
 def test_a_pending_object_is_there_when_it_is_finished_and_an_abandoned_one_never(prefix: Path) -> None:
-    storage, path = find_storage(prefix), prefix / "rows.parquet"
+    storage = find_storage(prefix)
+    path = prefix / "rows.parquet"
     content = bytes(range(256)) * 80_000  # in several parts
     pending = storage.open_pending(path)
     pending.sink.write(content)
@@ -94,8 +97,10 @@ def test_a_pending_object_is_there_when_it_is_finished_and_an_abandoned_one_neve
 
 
 def test_a_file_too_large_to_be_read_whole_is_read_by_parts(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage, path = find_storage(prefix), prefix / "rows.parquet"
-    rows, pending = pa.table({"number": range(1_000_000)}), storage.open_pending(path)
+    storage = find_storage(prefix)
+    path = prefix / "rows.parquet"
+    rows = pa.table({"number": range(1_000_000)})
+    pending = storage.open_pending(path)
     pq.write_table(rows, pending.sink, row_group_size=100_000)
     size = pending.finish()
     for limit in (size, size - 1):
@@ -107,7 +112,8 @@ def test_a_file_too_large_to_be_read_whole_is_read_by_parts(prefix: Path, monkey
 
 def test_a_request_is_repeated_whose_answer_breaks_off(prefix: Path, link: Link) -> None:
     """Answers to each kind of request break off for 0.3 s."""
-    storage, large = find_storage(prefix), bytes(9_000_000)
+    storage = find_storage(prefix)
+    large = bytes(9_000_000)
 
     asked: tuple[tuple[Callable[[], object], object], ...] = (
         (lambda: storage.replace(prefix / "table" / "small", b"small"), None),
@@ -179,7 +185,8 @@ def test_requests_for_several_files_are_sent_at_the_same_time(prefix: Path) -> N
 
 def test_files_are_deleted_by_one_request_for_a_thousand(prefix: Path, object_store: ObjectStore, link: Link) -> None:
     """Single deletions take two requests each, and an hour of a stream leaves three thousand files."""
-    storage, folder = find_storage(prefix), object_store.find_file(prefix / "log")
+    storage = find_storage(prefix)
+    folder = object_store.find_file(prefix / "log")
     folder.mkdir(parents=True)
     paths = [prefix / "log" / f"{number}.json" for number in range(2_100)]
     for number in range(2_100):
@@ -221,7 +228,8 @@ def upload(path: Path, content: bytes) -> int:
 
 
 def test_errors_are_those_of_files_and_name_the_object(prefix: Path) -> None:
-    storage, path = find_storage(prefix), prefix / "none.json"
+    storage = find_storage(prefix)
+    path = prefix / "none.json"
     for act in (storage.read, lambda asked: storage.read_range(asked, 0, 1)):
         with pytest.raises(FileNotFoundError) as missing:
             act(path)

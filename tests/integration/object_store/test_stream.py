@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 
 def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_store(made: Platform) -> None:
-    values, topic = session(9), made.feed.create("values")
+    values = session(9)
+    topic = made.feed.create("values")
     read_in_batches(made.feed, made.runs, topic, values[:4])
     made.feed.send(topic, values[4:6])
 
@@ -78,7 +79,9 @@ def test_a_stream_goes_on_from_its_state_after_a_crash_and_without_its_local_sto
 
 def test_a_run_waits_for_a_store_that_is_away(made: Platform, object_store: ObjectStore) -> None:
     """The run waits at any read or write."""
-    values, topic, stop = session(59), made.feed.create("values"), threading.Event()
+    values = session(59)
+    topic = made.feed.create("values")
+    stop = threading.Event()
     with ThreadPoolExecutor(1) as thread:
         run = thread.submit(made.runs.run, trigger=Every(seconds=0.1), stop=stop)
         try:
@@ -120,7 +123,8 @@ def test_every_client_waits_for_a_store_that_is_away(made: Platform, object_stor
 
 def test_rows_are_there_once_where_answers_break_off(made: Platform, link: Link) -> None:
     """This includes the answer to a commit, which then exists without its writer's knowledge."""
-    values, topic = session(7), made.feed.create("values")
+    values = session(7)
+    topic = made.feed.create("values")
     link.breaks_each = 7
     read_in_batches(made.feed, made.runs, topic, values)
     close_hour(made.runs.folders)
@@ -143,7 +147,8 @@ def await_offset(runs: LocalRuns, run: Future[RunOutcome], until: int) -> None:
 
 
 def test_of_two_writers_one_is_fenced_and_every_row_is_there_once(made: Platform) -> None:
-    values, topic = session(5), made.feed.create("values")
+    values = session(5)
+    topic = made.feed.create("values")
     made.feed.send(topic, values)
     outcomes = list[RunOutcome]()
 
@@ -164,7 +169,8 @@ def test_of_two_writers_one_is_fenced_and_every_row_is_there_once(made: Platform
 
 
 def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, object_store: ObjectStore) -> None:
-    values, topic = session(9), made.feed.create("values")
+    values = session(9)
+    topic = made.feed.create("values")
     read_in_batches(made.feed, made.runs, topic, values)
     made.feed.send(topic, session(3), key="bob")
     made.runs.run()
@@ -198,7 +204,8 @@ def test_tables_are_compacted_cleaned_up_erased_and_rewound(made: Platform, obje
 
 
 def test_a_shadow_is_compared_promoted_and_dropped(made: Platform) -> None:
-    live, topic = made.runs.of(adding(made.feed.pattern, transform=Mended())), made.feed.create("values")
+    live = made.runs.of(adding(made.feed.pattern, transform=Mended()))
+    topic = made.feed.create("values")
     read_in_batches(made.feed, live, topic, session(9))
     begin_shadow(made.runs.handle, "other", "2", code="", who="ann", why="a fix")
     shadow = made.runs.of(dataclasses.replace(made.runs.stream, name="other"))
@@ -221,8 +228,10 @@ def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its
     made: Platform, left: str
 ) -> None:
     """The new shadow must not use the old shadow's side tables, whose positions are those of another batch."""
-    folders, topic = made.runs.folders, made.feed.create("values")
-    storage, other = find_storage(folders.root), StreamFolders("other", folders.root)
+    folders = made.runs.folders
+    topic = made.feed.create("values")
+    storage = find_storage(folders.root)
+    other = StreamFolders("other", folders.root)
     read_in_batches(made.feed, made.runs, topic, session(9))
     begin_shadow(made.runs.handle, "other", "2", code="", who="ann", why="a fix")
     if left == "table":

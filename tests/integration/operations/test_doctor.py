@@ -68,7 +68,8 @@ def test_a_cluster_that_does_not_answer_is_one_error_and_hides_nothing_else(runs
     assert report.brokers == NOWHERE
 
 
-NEW, OLD = {"Metadata": 13, "OffsetForLeaderEpoch": 4}, {"Metadata": 9, "OffsetForLeaderEpoch": 3}
+NEW = {"Metadata": 13, "OffsetForLeaderEpoch": 4}
+OLD = {"Metadata": 9, "OffsetForLeaderEpoch": 3}
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ def test_what_retention_deleted_from_under_a_stopped_stream_is_an_error(feed: Fe
 
 
 def test_a_transaction_is_as_old_as_its_first_message(feed: Feed, runs: LocalRuns) -> None:
-    topic, producer = feed.create("values"), feed.transactional()
+    topic = feed.create("values")
+    producer = feed.transactional()
     feed.send(topic, session(2))
     runs.run()
     producer.begin_transaction()
@@ -247,7 +248,8 @@ def test_a_compaction_of_the_quarantine_is_no_growth_of_it(
     for first in (1, 10):
         feed.send(topic, [*session(2, first), *[b"garbage"] * 2], key=str(first))
         runs.run()
-    head, later = OutputLog(runs.folders.table).base().head, time.time() + 2 * HOUR
+    head = OutputLog(runs.folders.table).base().head
+    later = time.time() + 2 * HOUR
     monkeypatch.setattr(time, "time", lambda: later)
     assert compact_side_tables(runs.folders, msgspec.structs.replace(head, hour="2099-01-01T00")).files_after == 1
     health = read_health(runs.handle)

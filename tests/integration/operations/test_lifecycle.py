@@ -99,7 +99,8 @@ def test_a_writer_that_waits_for_kafka_ends_when_it_is_asked_to_stop(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.send(feed.create("values"), session(3))
-    worked, refused = threading.Event(), threading.Event()
+    worked = threading.Event()
+    refused = threading.Event()
 
     def refuse(*_: object) -> None:
         refused.set()
@@ -201,7 +202,8 @@ def test_a_writer_that_takes_longer_than_its_patience_is_fenced_and_nothing_of_i
     feed: Feed, runs: LocalRuns
 ) -> None:
     feed.send(feed.create("values"), session(3))
-    working, released = threading.Event(), threading.Event()
+    working = threading.Event()
+    released = threading.Event()
 
     def slow(runner: Runner) -> Runner:
         def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -340,7 +342,8 @@ def test_a_stop_in_the_middle_of_a_handover_holds(feed: Feed, runs: LocalRuns) -
 def test_a_successor_that_is_stopped_before_it_asks_for_a_handover_leaves_the_writer_at_work(
     feed: Feed, runs: LocalRuns
 ) -> None:
-    topic, worked = feed.create("values"), threading.Event()
+    topic = feed.create("values")
+    worked = threading.Event()
     feed.send(topic, session(1))
     with living(runs, then(worked)):
         assert worked.wait(WAIT_SECONDS_MAX)
@@ -354,7 +357,8 @@ def test_a_successor_that_is_stopped_before_it_asks_for_a_handover_leaves_the_wr
 
 
 def test_a_successor_that_is_stopped_while_it_waits_for_a_long_batch_takes_its_request_back(written: Offline) -> None:
-    control, asked = written.folders.control, threading.Event()
+    control = written.folders.control
+    asked = threading.Event()
     with Heartbeat(control, 2) as writer:
         successor = on_its_way(written, never_ending=True)
 

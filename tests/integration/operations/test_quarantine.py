@@ -52,7 +52,8 @@ def read(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Read:
     feed = Feed(broker.bootstrap_servers, f"quarantine_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern, Ordered()), feed.bootstrap_servers, tmp_path_factory.mktemp("quarantine"))
     runs = runs.with_limits(Limits(message_bytes=10_000))
-    good, evil = feed.create("good"), feed.create("evil")
+    good = feed.create("good")
+    evil = feed.create("evil")
     feed.send(good, [snapshot(1, a=1), update(2, a=POISON), update(3, a=1), update(4, a=1)], key="s")
     runs.run()
     producer = Producer({"bootstrap.servers": feed.bootstrap_servers})
@@ -74,8 +75,10 @@ def groups(runs: LocalRuns, wanted: QuarantineFilter) -> set[tuple[str, int, str
 
 def test_messages_are_listed_by_cause_and_session_with_their_offsets(read: Read) -> None:
     runs, good, evil = read
-    raised, after = (good, 0, "transform raised", "s", 1, 1, 1, 1), (good, 0, "suspended", "s", 2, 2, 3, 1)
-    garbage, null = (evil, 0, "undecodable", EVIL, 1, 0, 0, 2), (evil, 0, "undecodable", "null", 1, 2, 2, 2)
+    raised = (good, 0, "transform raised", "s", 1, 1, 1, 1)
+    after = (good, 0, "suspended", "s", 2, 2, 3, 1)
+    garbage = (evil, 0, "undecodable", EVIL, 1, 0, 0, 2)
+    null = (evil, 0, "undecodable", "null", 1, 2, 2, 2)
     unknown = (evil, 0, "unknown session", EVIL, 1, 1, 1, 2)
     assert groups(runs, QuarantineFilter()) == {raised, after, garbage, null, unknown}
     assert groups(runs, QuarantineFilter(cause="undecodable")) == {garbage, null}
@@ -91,7 +94,8 @@ def test_a_selection_of_nothing_says_what_there_is(read: Read, monkeypatch: pyte
     assert found.messages_total == list_quarantine(read[0].folders, QuarantineFilter()).messages
     monkeypatch.setattr("lockstep.cli.messages.find_folders", lambda _: read[0].folders)
     shown = CliRunner().invoke(app, ["quarantine", "list", "adding", "--cause", "nope"]).stdout
-    total, causes = found.messages_total, ", ".join(found.causes)
+    total = found.messages_total
+    causes = ", ".join(found.causes)
     assert "undecodable" in found.causes
     assert shown.splitlines()[0] == (
         f"adding: 0 of {total} messages in quarantine are of cause 'nope'; causes: {causes}"
@@ -159,7 +163,8 @@ def test_a_refused_export_ends_its_process_at_once(read: Read, tmp_path: Path, e
 
 def test_an_export_holds_every_byte_and_overwrites_nothing(read: Read, tmp_path: Path) -> None:
     runs, _, evil = read
-    lines, parquet = tmp_path / "kept.jsonl", tmp_path / "kept.parquet"
+    lines = tmp_path / "kept.jsonl"
+    parquet = tmp_path / "kept.parquet"
     assert export_quarantined(runs.folders, QuarantineFilter(topic=evil), lines).messages == 3
     assert export_quarantined(runs.folders, QuarantineFilter(topic=evil), parquet).messages == 3
     decoded = [json.loads(line) for line in lines.read_text().splitlines()]

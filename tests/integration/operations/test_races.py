@@ -67,7 +67,8 @@ def running(feed: Feed, runs: LocalRuns) -> Iterator[LocalRuns]:
 
 def test_a_live_writer_retires_what_several_operators_ask_for_at_once(feed: Feed, running: LocalRuns) -> None:
     """A request must not replace another operator's request."""
-    topics, refused = [f"{feed.family}.{name}" for name in "abc"], list[BaseException]()
+    topics = [f"{feed.family}.{name}" for name in "abc"]
+    refused = list[BaseException]()
 
     def retire(topic: str) -> None:
         try:
@@ -86,7 +87,8 @@ def test_a_live_writer_retires_what_several_operators_ask_for_at_once(feed: Feed
 
 
 def test_a_retirement_beside_another_one_without_a_writer_says_so(feed: Feed, runs: LocalRuns) -> None:
-    one, other = feed.create("one"), feed.create("other")
+    one = feed.create("one")
+    other = feed.create("other")
     for topic in (one, other):
         feed.send(topic, session(2))
     runs.run()
@@ -135,7 +137,8 @@ def test_a_promotion_of_a_shadow_that_is_dropped_meanwhile_changes_nothing(
     begin(runs, "1")
     shadow = runs.of(dataclasses.replace(runs.stream, name=NAME))
     shadow.run()
-    before, usual = head_of(runs), getattr(promotion, step)
+    before = head_of(runs)
+    usual = getattr(promotion, step)
 
     def dropped_first(*arguments: object, **named: object) -> object:
         monkeypatch.undo()

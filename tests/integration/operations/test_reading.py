@@ -141,7 +141,8 @@ def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_th
     feed: Feed, runs: LocalRuns
 ) -> None:
     """A message of an unknown session was lost; rows alone do not explain the partition's gaps."""
-    topic, runs = feed.create("values", partitions=2), runs.of(adding(feed.pattern, Ordered()))
+    topic = feed.create("values", partitions=2)
+    runs = runs.of(adding(feed.pattern, Ordered()))
     feed.send(topic, session(2), partition=1)
     runs.run()
     assert read_status(runs.handle).suspensions == ()
@@ -157,7 +158,9 @@ def test_a_partition_whose_sessions_are_all_suspended_is_shown_with_the_batch_th
 
 
 def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> None:
-    read, deleted, again = feed.create("read"), feed.create("deleted"), feed.create("again")
+    read = feed.create("read")
+    deleted = feed.create("deleted")
+    again = feed.create("again")
     feed.send(read, session(1))
     runs.run()
     feed.delete(deleted)
@@ -176,7 +179,8 @@ def test_topics_are_told_apart_by_their_lives(feed: Feed, runs: LocalRuns) -> No
     by_name: dict[str, TopicStatus] = {item.topic: item for item in found.topics}
     assert (by_name[new].partitions, by_name[new].messages, by_name[new].lag_messages) == (3, 5, 5)
     assert (by_name[deleted].messages, by_name[deleted].first_message) == (None, None)
-    first, last = by_name[new].first_message, by_name[new].last_message
+    first = by_name[new].first_message
+    last = by_name[new].last_message
     assert first is not None
     assert last is not None
     assert first <= last
@@ -285,7 +289,8 @@ def test_a_state_with_keys_that_are_no_text_becomes_a_list() -> None:
 
 def test_rows_are_those_of_now_of_a_version_or_of_a_time(read: Read) -> None:
     _, runs = read
-    root, now = runs.root / "tables", AsOf()
+    root = runs.root / "tables"
+    now = AsOf()
     rows = query_stream("adding", root, now, limit=None)
     assert len(rows.rows) == len(folded([(n, "a", v) for n, v in enumerate(session(3))])) + 2
     assert rows.rows == sorted(
@@ -319,7 +324,8 @@ def test_derived_tables_are_read_by_name_and_joined_to_their_streams(read: Read)
 
 def test_a_time_that_a_derived_table_does_not_know_matters_only_where_the_query_names_it(read: Read) -> None:
     _, runs = read
-    root, before = runs.root / "tables", AsOf(time=datetime(2020, 1, 1, tzinfo=UTC))
+    root = runs.root / "tables"
+    before = AsOf(time=datetime(2020, 1, 1, tzinfo=UTC))
     folder = DerivedFolders("cleaned", root).table
     for number in (1, 2):
         write_deltalake(folder, pa.table({"n": [number]}), mode="append")

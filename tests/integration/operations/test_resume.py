@@ -72,7 +72,8 @@ def test_a_message_on_which_the_fold_fails_is_kept_whole_when_its_session_is_ski
     feed: Feed, runs: LocalRuns
 ) -> None:
     bad = update(3, a=1, b=POISON)
-    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, BY_CHECKSUM))
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, BY_CHECKSUM))
     sent = [*TWO, ("s", bad), ("t", update(3, b=1)), ("s", update(4, a=1)), ("s", snapshot(20, a=5))]
     send(feed, topic, *sent, ("s", update(21, a=1)))
     (finding,) = halted(runs)
@@ -87,7 +88,8 @@ def test_a_row_that_violates_a_rule_halts_the_stream_and_a_skipped_session_or_an
     feed: Feed, runs: LocalRuns
 ) -> None:
     """`OnViolation.FAIL`: the halt, both ways to resume, and the proof of the table."""
-    topic, plain = feed.create("values"), runs.stream
+    topic = feed.create("values")
+    plain = runs.stream
     rule = InRange("total", at_most=100, on_violation=OnViolation.FAIL)
     runs = runs.of(dataclasses.replace(plain, rules=[rule]))
     sent = [*TWO, ("s", update(3, a=500)), ("t", update(3, b=1)), ("s", snapshot(20, a=5)), ("s", update(21, a=1))]
@@ -141,7 +143,8 @@ def test_all_sessions_of_a_partition_wait_for_their_snapshots_after_garbage(feed
 @pytest.mark.parametrize("batch_messages", [200_000, 60])
 def test_a_run_of_garbage_is_one_halt_and_one_resumption(feed: Feed, runs: LocalRuns, batch_messages: int) -> None:
     """The garbage exceeds a burst, has messages of the stream in between, and spans more than one batch."""
-    topic, runs = feed.create("values"), runs.with_limits(Limits(batch_messages=batch_messages))
+    topic = feed.create("values")
+    runs = runs.with_limits(Limits(batch_messages=batch_messages))
     garbage: list[tuple[str, bytes]] = [("s", b"\x00garbage")] * 50
     sent = [*TWO, *garbage, ("s", update(3, a=1)), ("s", snapshot(4, a=2)), *garbage, *garbage[:25]]
     sent += [("s", snapshot(9, a=5)), ("t", update(3, b=1)), ("s", update(10, a=1))]
@@ -196,7 +199,8 @@ def test_a_session_that_is_unknown_or_cannot_be_written_is_not_proposed_to_be_sk
     feed: Feed, runs: LocalRuns, errors: str
 ) -> None:
     """For a key that is not UTF-8, a command to skip the session would be accepted without effect."""
-    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, transform=KeyReading(errors)))
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, transform=KeyReading(errors)))
     sent: list[tuple[str, bytes]] = [*TWO, ("", update(3, a=1)), ("s", snapshot(3, a=1)), ("s", update(4, a=1))]
     for at, (key, value) in enumerate(sent):
         feed.append(topic, [ProducerRecord(b"\xff" if at == len(TWO) else key, value)])
@@ -230,7 +234,8 @@ class Linking(Adding):
 def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: LocalRuns) -> None:
     """It is not a broken link, which would suspend the session until a snapshot that many feeds never send."""
     runs = runs.of(adding(feed.pattern, Strict(evidence=Linked()), Linking()))
-    topic, sent = feed.create("values"), [*TWO, ("s", update(2, a=1)), ("s", update(3, a=1)), ("s", update(6, a=1))]
+    topic = feed.create("values")
+    sent = [*TWO, ("s", update(2, a=1)), ("s", update(3, a=1)), ("s", update(6, a=1))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
     assert (finding.cause, suggest_option(finding)) == ("repeat", AcceptLoss(topic, 0, 4, 5))
@@ -243,7 +248,8 @@ def test_a_message_that_is_linked_twice_is_passed_over_alone(feed: Feed, runs: L
 
 def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRuns) -> None:
     """Under Once, other content of a known id is skipped, and messages after expired offsets are read."""
-    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, Once(keep_ids=100)))
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1))]
     send(feed, topic, *sent)
     (finding,) = halted(runs)
@@ -264,7 +270,8 @@ def test_sessions_that_need_no_snapshots_wait_for_none(feed: Feed, runs: LocalRu
 
 def test_what_is_given_up_under_once_goes_to_quarantine(feed: Feed, runs: LocalRuns) -> None:
     """Sessions under Once need no snapshot: `--from-snapshot` quarantines earlier messages, and sessions continue."""
-    topic, runs = feed.create("values"), runs.of(adding(feed.pattern, Once(keep_ids=100)))
+    topic = feed.create("values")
+    runs = runs.of(adding(feed.pattern, Once(keep_ids=100)))
     sent = [*TWO, ("s", update(2, a=9)), ("s", update(3, a=1)), ("t", update(4, b=1))]
     send(feed, topic, *sent)
     halted(runs)
@@ -304,7 +311,9 @@ def test_what_does_not_answer_every_finding_is_refused_with_the_whole_command(fe
 
 def test_a_halt_of_many_partitions_has_one_answer_which_can_be_planned(feed: Feed, runs: LocalRuns) -> None:
     """Retention was faster than the stream in all partitions of one topic; the other topic has no fault."""
-    wide, other, partitions = feed.create("wide", partitions=12), feed.create("other"), range(12)
+    wide = feed.create("wide", partitions=12)
+    other = feed.create("other")
+    partitions = range(12)
     for partition in partitions:
         feed.send(wide, session(1), partition=partition)
     feed.send(other, session(1))

@@ -51,7 +51,8 @@ def copy_of(runs: LocalRuns, name: str) -> LocalRuns:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_garbage_costs_one_message_or_all_up_to_the_next_snapshots(feed: Feed, runs: LocalRuns, seed: int) -> None:
-    rng, topic = random.Random(seed), feed.create("values")  # noqa: S311  # reproducible
+    rng = random.Random(seed)  # noqa: S311  # reproducible
+    topic = feed.create("values")
     log = make_log(rng, 60)
     bad = rng.randrange(20, 30)
     log.insert(bad, ("x", b'{"broken'))
@@ -74,7 +75,8 @@ def test_garbage_costs_one_message_or_all_up_to_the_next_snapshots(feed: Feed, r
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_gap_costs_its_session_or_all_sessions(feed: Feed, runs: LocalRuns, seed: int) -> None:
-    rng, topic = random.Random(seed), feed.create("values")  # noqa: S311  # reproducible
+    rng = random.Random(seed)  # noqa: S311  # reproducible
+    topic = feed.create("values")
     log = make_log(rng, 60)
     lost = next(at for at in range(20, 60) if b"update" in log[at][1] and b"update" in next_of(log, at))
     del log[lost]

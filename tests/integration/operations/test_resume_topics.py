@@ -48,7 +48,8 @@ def test_messages_that_expired_unread_are_passed_over_and_sessions_begin_anew(fe
 
 
 def test_a_topic_created_anew_is_read_from_its_start_and_its_old_life_is_retired(feed: Feed, runs: LocalRuns) -> None:
-    topic, other = feed.create("values"), feed.create("other")
+    topic = feed.create("values")
+    other = feed.create("other")
     send(feed, topic, *TWO)
     send(feed, other, *TWO)
     runs.run()
@@ -67,7 +68,8 @@ def test_a_topic_created_anew_is_read_from_its_start_and_its_old_life_is_retired
 
 
 def test_a_topic_that_is_gone_is_dropped_and_comes_back_as_a_new_one(feed: Feed, runs: LocalRuns) -> None:
-    topic, other = feed.create("values", partitions=2), feed.create("other")
+    topic = feed.create("values", partitions=2)
+    other = feed.create("other")
     send(feed, topic, *TWO)
     send(feed, other, *TWO)
     runs.run()
@@ -162,8 +164,10 @@ def test_a_log_that_was_cut_is_caught_up_with_and_sessions_begin_anew(
     harmed_broker: Broker, topic_family: str, tmp_path: Path
 ) -> None:
     """A broker that lost a partition's folder reuses offsets that were already read; the reused offsets are skipped."""
-    broker, feed = harmed_broker, Feed(harmed_broker.bootstrap_servers, topic_family)
-    topic, runs = feed.create("values"), LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
+    broker = harmed_broker
+    feed = Feed(harmed_broker.bootstrap_servers, topic_family)
+    topic = feed.create("values")
+    runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path)
     send(feed, topic, *TWO)
     runs.run()
     broker.stop()

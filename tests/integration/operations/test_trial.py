@@ -76,7 +76,8 @@ class EndingBook(TextBook):
 
 
 def test_a_stream_that_holds_is_shown_with_rows_and_costs(feed: Feed, runs: LocalRuns) -> None:
-    topic, empty = feed.create("good"), feed.create("empty")
+    topic = feed.create("good")
+    empty = feed.create("empty")
     feed.send(topic, session(20))
     tried = try_stream(runs.stream, runs.settings, messages_max=10)
     assert [(each.topic, each.start, each.until, each.messages) for each in tried.partitions] == [(topic, 0, 10, 10)]

@@ -45,7 +45,9 @@ class Site:
     """The shared table and Kafka with a Dagster home for each test, so that no back-off remains."""
 
     def __init__(self, installation: Installation, home: str) -> None:
-        self.installation, self.home, self.folders = installation, home, installation.folders
+        self.installation = installation
+        self.home = home
+        self.folders = installation.folders
 
     def daemon(self, *, served: bool = False) -> AbstractContextManager[Daemon]:
         return self.installation.daemon(self.home, served=served)
@@ -99,8 +101,10 @@ class Site:
         """Start a never-ending run of the command line and wait until it writes."""
         if self.installation.position("first") < 0:
             self.installation.produce("first", 0, 50)
-        epoch, run = self.epoch(), self.installation.materialize(available_now=False, home=self.home)
-        over, writes = run.process.poll, self.installation.writes
+        epoch = self.epoch()
+        run = self.installation.materialize(available_now=False, home=self.home)
+        over = run.process.poll
+        writes = self.installation.writes
         wait_until(lambda: over() is not None or writes(max(epoch + 1, self.epoch())), "the run writes")
         assert over() is None, run.said()
         # Else the messages above would be produced a second time, and the stream would halt.
@@ -146,7 +150,8 @@ def test_a_stream_of_bounded_runs_stays_bounded_and_new_topics_get_bounded_runs(
 def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site: Site) -> None:
     """Dagster alone would show this run of the command line as started forever."""
     run = site.started_by_hand()
-    killed, epoch = site.writer().run_id, site.epoch()
+    killed = site.writer().run_id
+    epoch = site.epoch()
     with site.daemon(served=True) as daemon:
         run.process.kill()
         began = time.monotonic()
@@ -164,7 +169,8 @@ def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site
 def ends_its_runs_before_itself(site: Site, daemon: Daemon) -> None:
     """Stop the code server like a container; Dagster's original would wait for its runs until it is killed."""
     assert daemon.server is not None
-    began, epoch = time.monotonic(), site.epoch()
+    began = time.monotonic()
+    epoch = site.epoch()
     daemon.server.terminate()
     daemon.server.wait(60)
     say_seconds("SIGTERM of a code server with a live run", began)
@@ -174,7 +180,8 @@ def ends_its_runs_before_itself(site: Site, daemon: Daemon) -> None:
 @pytest.mark.slow
 def test_a_run_of_the_daemon_that_is_killed_is_replaced(site: Site) -> None:
     with site.daemon() as daemon:
-        worker, epoch = site.supervised(daemon), site.epoch()
+        worker = site.supervised(daemon)
+        epoch = site.epoch()
         worker.kill()
         began = time.monotonic()
         site.read_on("a new run commits what came after the kill")
@@ -186,9 +193,11 @@ def test_a_run_of_the_daemon_that_is_killed_is_replaced(site: Site) -> None:
 def test_everything_that_is_killed_at_once_is_back_with_the_next_daemon(site: Site) -> None:
     with site.daemon() as daemon:
         site.supervised(daemon)
-        killed, epoch = site.writer().run_id, site.epoch()
+        killed = site.writer().run_id
+        epoch = site.epoch()
         daemon.kill_all()
-    before, began = len(site.runs()), time.monotonic()
+    before = len(site.runs())
+    began = time.monotonic()
     with site.daemon():
         site.read_on("a new run commits what came after the kill")
         say_seconds("kill -9 of everything, from the start of the next daemon", began)
@@ -201,7 +210,8 @@ def test_everything_that_is_killed_at_once_is_back_with_the_next_daemon(site: Si
 def test_a_run_whose_code_server_is_killed_goes_on_and_hears_terminate(site: Site) -> None:
     with site.daemon() as daemon:
         site.supervised(daemon)
-        run_id, epoch = site.writer().run_id, site.epoch()
+        run_id = site.writer().run_id
+        epoch = site.epoch()
         daemon.code_server().kill()
         site.read_on("the run goes on")
         assert site.epoch() == epoch
@@ -226,7 +236,8 @@ def test_a_new_topic_of_a_running_stream_is_read_by_a_never_ending_run(site: Sit
 @pytest.mark.slow
 def test_a_bare_signal_is_no_stop_and_the_supervisor_starts_again(site: Site) -> None:
     with site.daemon() as daemon:
-        worker, epoch = site.supervised(daemon), site.epoch()
+        worker = site.supervised(daemon)
+        epoch = site.epoch()
         worker.send_signal(signal.SIGTERM)
         began = time.monotonic()
         wait_until(lambda: site.epoch() > epoch, "the supervisor starts another run")
@@ -264,7 +275,8 @@ def test_a_terminate_whose_last_batch_is_abandoned_is_a_stop(site: Site) -> None
     """The Python workers of Spark are suspended during a batch, so it never ends."""
     run = site.started_by_hand()
     site.read_on("the run reads")
-    at, run_id = site.installation.position("first"), site.writer().run_id
+    at = site.installation.position("first")
+    run_id = site.writer().run_id
     suspended = run.suspend("lockstep.spark.worker_daemon")
     assert suspended
     site.installation.produce("first", at, at + 50)

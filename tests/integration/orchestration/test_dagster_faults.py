@@ -86,7 +86,8 @@ def locked(storage: Path) -> Iterator[int]:
 @contextmanager
 def fed(site: Site) -> Iterator[list[int]]:
     """Produce messages during the block and yield the list of sent end offsets."""
-    sent, over = [site.installation.position("first")], threading.Event()
+    sent = [site.installation.position("first")]
+    over = threading.Event()
 
     def send() -> None:
         while not over.wait(0.5):
@@ -130,7 +131,8 @@ def test_a_stream_does_not_miss_a_web_server_nor_a_daemon_that_are_killed(site: 
 def test_a_stream_writes_on_while_the_databases_of_dagster_are_locked(site: Site) -> None:
     run = site.started_by_hand()
     with site.daemon(served=True):
-        epoch, began = site.epoch(), time.monotonic()
+        epoch = site.epoch()
+        began = time.monotonic()
         with locked(site.installation.folder / site.home / "dagster") as databases:
             assert databases >= 3
             while time.monotonic() - began < LOCKED_SECONDS:
@@ -158,7 +160,8 @@ def small_home(site: Site) -> Iterator[MountedDisk]:
 def test_a_stream_writes_on_while_the_disk_of_dagster_is_full(site: Site, small_home: MountedDisk) -> None:
     """A new topic appears meanwhile; its handover is requested once there is room."""
     with site.daemon(served=True) as daemon, webserver(site):
-        worker, epoch = site.supervised(daemon), site.epoch()
+        worker = site.supervised(daemon)
+        epoch = site.epoch()
         small_home.fill()
         began = time.monotonic()
         site.installation.produce("while_full", 0, 50)
@@ -184,7 +187,9 @@ def test_a_run_that_is_killed_while_the_disk_of_dagster_is_full_is_replaced_once
     site: Site, small_home: MountedDisk
 ) -> None:
     with site.daemon(served=True) as daemon, webserver(site):
-        worker, epoch, killed = site.supervised(daemon), site.epoch(), site.writer().run_id
+        worker = site.supervised(daemon)
+        epoch = site.epoch()
+        killed = site.writer().run_id
         small_home.fill()
         worker.kill()
         time.sleep(FULL_SECONDS)
@@ -197,7 +202,8 @@ def test_a_run_that_is_killed_while_the_disk_of_dagster_is_full_is_replaced_once
 def test_a_handover_that_meets_a_full_disk_of_dagster_leaves_one_writer(site: Site, small_home: MountedDisk) -> None:
     with site.daemon(served=True) as daemon, webserver(site):
         site.supervised(daemon)
-        epoch, before = site.epoch(), {run.run_id for run in site.runs()}
+        epoch = site.epoch()
+        before = {run.run_id for run in site.runs()}
         site.installation.produce("at_handover", 0, 50)
         wait_until(lambda: {run.run_id for run in site.runs()} != before, "the handover is asked for")
         small_home.fill()

@@ -130,7 +130,8 @@ def web(installation: Installation) -> Iterator[WebServer]:
         command = [sys.executable, "-m", "dagster_webserver", "-w", workspace, "-h", "127.0.0.1", "-p", str(port)]
         with (installation.folder / "web.log").open("wb") as log:
             process = subprocess.Popen(command, cwd=ROOT, env=installation.environment("home"), stdout=log, stderr=log)
-        server, home = WebServer(installation, port), installation.folder / "home" / "dagster"
+        server = WebServer(installation, port)
+        home = installation.folder / "home" / "dagster"
         try:
             wait_until(
                 lambda: process.poll() is not None or not find_dagster_problems(server.console, home), "Dagster works"
@@ -196,7 +197,8 @@ def test_a_result_stays_visible_while_windows_go_by(installation: Installation, 
 def test_a_new_topic_is_read_by_a_handover_that_the_sensor_asked_for(
     installation: Installation, web: WebServer
 ) -> None:
-    first, epoch = writing_run(installation), installation.epoch()
+    first = writing_run(installation)
+    epoch = installation.epoch()
     installation.produce("second", 0, 300)
     wait_until(lambda: installation.position("second") == 300, "the new topic is read")
     handed_over = ended(installation, first)
@@ -240,7 +242,8 @@ def test_the_figures_of_the_table_begin_with_lag_freshness_and_completeness(inst
 
 
 def test_materialize_all_succeeds_and_leaves_a_live_table_alone(installation: Installation, web: WebServer) -> None:
-    living, epoch = writing_run(installation), installation.epoch()
+    living = writing_run(installation)
+    epoch = installation.epoch()
     whole = installation.start("asset", "materialize", "--select", "order_books/table,order_books/compaction")
     assert whole.wait() == 0, whole.said()
 
@@ -259,7 +262,8 @@ def test_materialize_all_succeeds_and_leaves_a_live_table_alone(installation: In
 
 
 def test_terminate_stops_the_stream_and_verify_proves_what_it_wrote(installation: Installation) -> None:
-    run_id, epoch = writing_run(installation), installation.epoch()
+    run_id = writing_run(installation)
+    epoch = installation.epoch()
     with installation.dagster() as instance:
         assert instance.run_coordinator.cancel_run(run_id)
     assert ended(installation, run_id).status is DagsterRunStatus.CANCELED

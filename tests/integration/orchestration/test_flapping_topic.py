@@ -26,7 +26,10 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
 
 CODE_LOCATION = "tests.support.ordered_books"
 """For the fixture `installation`."""
-TOPIC, FLAPS, FLAPS_ONCE_READ, MESSAGES = "order_books.flapping", 40, 10, 5
+TOPIC = "order_books.flapping"
+FLAPS = 40
+FLAPS_ONCE_READ = 10
+MESSAGES = 5
 THERE_SECONDS, GONE_SECONDS = 1.2, 0.6
 """The test takes two minutes on an idle machine, plus one or two for the start of the runs."""
 
@@ -74,7 +77,8 @@ def test_it_costs_a_few_runs_and_is_read_once_it_stays(installation: Installatio
     set_running(installation.folders, check_startable(installation.folders), "a test")
     with installation.daemon(served=True):
         wait_until(lambda: installation.writes(installation.epoch()), "the supervisor starts a run")
-        epoch, began = installation.epoch(), time.monotonic()
+        epoch = installation.epoch()
+        began = time.monotonic()
         create_again(feed, FLAPS)
         wait_until_read(installation, MESSAGES)
         feed.delete(TOPIC)

@@ -24,7 +24,8 @@ def nothing() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_for_a_stop_and_the_work_ends_by_itself(number: signal.Signals) -> None:
-    stopping, before = StopSignal(), signal.getsignal(number)
+    stopping = StopSignal()
+    before = signal.getsignal(number)
 
     def work() -> bool:
         os.kill(os.getpid(), number)
@@ -36,7 +37,9 @@ def test_a_signal_asks_for_a_stop_and_the_work_ends_by_itself(number: signal.Sig
 
 
 def test_work_that_does_not_listen_is_abandoned_after_its_patience() -> None:
-    stopping, abandoned, end = StopSignal(), threading.Event(), threading.Event()
+    stopping = StopSignal()
+    abandoned = threading.Event()
+    end = threading.Event()
     stopping.ask("somebody")
     with pytest.raises(StopTimeout, match="somebody"):
         run_off_main_thread(lambda: end.wait(60), stopping, patience_seconds=0.1, tick=nothing, abandon=abandoned.set)
@@ -94,7 +97,8 @@ spark.teardown_after_execution(None)
 
 @pytest.mark.slow
 def test_a_spark_job_that_hangs_in_a_worker_is_abandoned_and_leaves_no_process(tmp_path: Path) -> None:
-    began, script = tmp_path / "began", tmp_path / "stuck.py"
+    began = tmp_path / "began"
+    script = tmp_path / "stuck.py"
     script.write_text(STUCK.replace("sys.argv[1]", repr(str(began))))
     process = subprocess.Popen([sys.executable, str(script)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
-TOPICS, WITHIN_SECONDS, MESSAGES, RESTARTS_MAX = 200, 10, 5, 2
+TOPICS = 200
+WITHIN_SECONDS = 10
+MESSAGES = 5
+RESTARTS_MAX = 2
 
 
 def create_topics(installation: Installation) -> list[str]:
@@ -30,7 +33,8 @@ def create_topics(installation: Installation) -> list[str]:
     sent = [ProducerRecord(each.book, each.value) for each in messages()[:MESSAGES]]
     portion = TOPICS // WITHIN_SECONDS
     for first in range(0, TOPICS, portion):
-        began, some = time.monotonic(), names[first : first + portion]
+        began = time.monotonic()
+        some = names[first : first + portion]
         for future in admin.create_topics([NewTopic(name, 1) for name in some]).values():
             future.result(60)
         for name in some:

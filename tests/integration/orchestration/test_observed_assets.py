@@ -57,7 +57,9 @@ class Installed:
     """A stream with a separate table on a separate Dagster instance."""
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance) -> None:
-        self.stream, self.settings, self.instance = stream, settings, instance
+        self.stream = stream
+        self.settings = settings
+        self.instance = instance
         self.admin = ClusterAdmin(make_admin_client(settings.kafka), 15.0)
 
     def subscribe(self, topic: str) -> None:
@@ -66,7 +68,8 @@ class Installed:
         output = open_tables(folders, make_table_schema(self.stream.types.row), self.admin.cluster_id())
         writer = Writer(epoch=1, generation=1)
         output.commit(commit_claim(0, output.table_id, lambda _: None))
-        stamp, view = self._stamp(1), self._view(topic)
+        stamp = self._stamp(1)
+        view = self._view(topic)
         rows = [
             make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends), ends)
             for key, ends in view.ends.items()
@@ -78,8 +81,10 @@ class Installed:
 
     def read_to_ends(self, topic: str) -> None:
         """Commit the batch after the first, which reads a topic to its ends, as a run does."""
-        folders, stamp = self.handle.folders, self._stamp(2)
-        output, view = OutputLog(folders.table), self._view(topic)
+        folders = self.handle.folders
+        stamp = self._stamp(2)
+        output = OutputLog(folders.table)
+        view = self._view(topic)
         rows = [
             make_unchanged_row(stamp, find_first_position(view.topics[topic], key, ends, ends.stable_end), ends)
             for key, ends in view.ends.items()
@@ -92,7 +97,8 @@ class Installed:
     def end(self, topic: str) -> None:
         """Delete the topic, and commit the batch in which a run has noticed it."""
         Feed(self.settings.kafka.bootstrap_servers, "").delete(topic)
-        folders, stamp = self.handle.folders, self._stamp(2)
+        folders = self.handle.folders
+        stamp = self._stamp(2)
         kept = [make_kept_row(stamp, read_position(row), retired=True) for row in self.handle.positions.values()]
         end = {"lifecycle": "deleted", "ending": "deleted", "last_end": 0, "last_end_age_seconds": 4.4}
         file = ledger.write_ledger(folders.ledger, [msgspec.structs.replace(row, **end) for row in kept])
@@ -159,7 +165,8 @@ def installed(broker: Broker, topic_family: str, tmp_path: Path) -> Iterator[Ins
 
 def test_all_topics_are_shown_in_one_table_on_the_asset_itself(installed: Installed, topic_family: str) -> None:
     servers = installed.settings.kafka.bootstrap_servers
-    read, new = f"{topic_family}.a", f"{topic_family}.b"
+    read = f"{topic_family}.a"
+    new = f"{topic_family}.b"
     create_topic(servers, read, partitions=2, retention_hours=2)
     installed.subscribe(read)
     produce(servers, new, messages()[:3])

@@ -56,7 +56,8 @@ def test_a_stream_writes_on_while_postgres_is_away_and_a_new_topic_waits(
 ) -> None:
     away: AbstractContextManager[None] = postgres.frozen() if how == "frozen" else postgres.stopped()
     with site.daemon(served=True) as daemon, webserver(site):
-        worker, epoch = site.supervised(daemon), site.epoch()
+        worker = site.supervised(daemon)
+        epoch = site.epoch()
         with away:
             site.installation.produce(f"while_{how}", 0, 50)
             began = time.monotonic()
@@ -74,7 +75,9 @@ def test_a_run_that_is_killed_while_postgres_is_away_is_replaced_once_it_is_back
     site: Site, postgres: Postgres
 ) -> None:
     with site.daemon(served=True) as daemon, webserver(site):
-        worker, epoch, killed = site.supervised(daemon), site.epoch(), site.writer().run_id
+        worker = site.supervised(daemon)
+        epoch = site.epoch()
+        killed = site.writer().run_id
         with postgres.stopped():
             worker.kill()
             time.sleep(AWAY_SECONDS)

@@ -45,7 +45,9 @@ class Watched:
     """A stream with its sensor, on a separate instance."""
 
     def __init__(self, stream: AnyStream, settings: Settings, instance: DagsterInstance, *others: AnyStream) -> None:
-        self.stream, self.settings, self.instance = stream, settings, instance
+        self.stream = stream
+        self.settings = settings
+        self.instance = instance
         streams = [stream, *others]
         jobs = [streaming_job(each) for each in streams]
         self.sensor = topics_sensor(streams, jobs, settings)

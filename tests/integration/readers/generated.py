@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOUR = "2026-01-01T00"
-ROWS, ODD_ROWS, SIDE_ROWS = 300, 12, 150
+ROWS = 300
+ODD_ROWS = 12
+SIDE_ROWS = 150
 CHUNK = 50
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -104,7 +106,8 @@ TEXTS = st.one_of(st.text(max_size=6), st.sampled_from(["", "\0", "a\0b", "\ufff
 RAW = st.one_of(st.binary(max_size=6), st.sampled_from([b"", b"\0", b"\xff\xfe"]))
 WHOLES = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([2**63 - 1, -(2**63), 0]))
 SMALL = st.one_of(st.integers(-(2**31), 2**31 - 1), st.sampled_from([2**31 - 1, -(2**31)]))
-FIRST, LAST = datetime(1, 1, 3), datetime.max  # noqa: DTZ001, DTZ901  # in UTC
+FIRST = datetime(1, 1, 3)  # noqa: DTZ001  # in UTC
+LAST = datetime.max  # noqa: DTZ901  # in UTC
 TIMES = st.one_of(
     st.datetimes(FIRST, LAST),
     st.datetimes(FIRST, FIRST + timedelta(hours=1)),
@@ -274,7 +277,8 @@ def _chunk(made: Generated, first: int) -> tuple[list[Value], Provenance]:
 
 def make_proof(proofs: list[Proof], first: int = 0) -> Provenance:
     """Return the provenance of rows, one per message."""
-    epoch, unit = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    unit = timedelta(microseconds=1)
     return Provenance(
         runs=[PartitionRun("sensors.1", "tQx3bEr0Qm6Rz8aXo1XvWw", 3, len(proofs))],
         offsets=list(range(first, first + len(proofs))),

@@ -66,7 +66,8 @@ def test_a_reader_of_changes_does_what_the_page_says(
     original: Path, spark: SparkSession, tmp_path: Path, commit: str, reader: str
 ) -> None:
     made = EveryCommit.copy(original, tmp_path / "copy")
-    table, work = made.run.folders.table, tmp_path / reader
+    table = made.run.folders.table
+    work = tmp_path / reader
     read = follow(spark, table, work, reader)
     assert read == stored_offsets(made.run.folders)
     made.step(STEPS[commit])

@@ -150,7 +150,8 @@ def test_structured_streaming_sees_each_row_once_across_compactions_and_restarts
 
     Batches between compactions are tested in features/compaction/test_spark.py.
     """
-    table, target = str(written.runs.folders.table), str(tmp_path / "target")
+    table = str(written.runs.folders.table)
+    target = str(tmp_path / "target")
 
     def follow(target: str) -> list[dict[str, Any]]:
         run_snippet("streaming", spark=spark, table=table, target=target, checkpoint=f"{target}-checkpoint")
@@ -170,7 +171,8 @@ def test_a_reader_sees_a_rewind_and_the_version_of_a_savepoint_of_which_only_its
     reader: str, written: Written, request: pytest.FixtureRequest
 ) -> None:
     spark = {"spark": request.getfixturevalue("spark")} if reader == "spark" else {}
-    folders, table = written.runs.folders, str(written.runs.folders.table)
+    folders = written.runs.folders
+    table = str(written.runs.folders.table)
     (kept,) = make_savepoint(folders, "before", who="a test", why="a test", at="2").savepoints
     assert kept.version is not None
     then = reader_rows(reader, f"{reader} version", table=table, version=kept.version, **spark)
@@ -193,7 +195,9 @@ def test_a_reader_sees_a_rewind_and_the_version_of_a_savepoint_of_which_only_its
 def test_structured_streaming_stops_at_a_rewind_and_goes_on_over_it_where_told_so(
     written: Written, spark: SparkSession, tmp_path: Path
 ) -> None:
-    table, target, checkpoint = str(written.runs.folders.table), str(tmp_path / "target"), str(tmp_path / "checkpoint")
+    table = str(written.runs.folders.table)
+    target = str(tmp_path / "target")
+    checkpoint = str(tmp_path / "checkpoint")
     given = {"spark": spark, "table": table, "target": target, "checkpoint": checkpoint}
     run_snippet("streaming", **given)
     rewind_stream(written.runs.handle, "2", who="a test", why="a test")

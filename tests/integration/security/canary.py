@@ -29,7 +29,8 @@ def holds(content: bytes, secrets: Iterable[str]) -> bool:
 
 def files_with(folders: Iterable[Path], secrets: Iterable[str], but: Iterable[Path] = ()) -> list[Path]:
     """Return files below the folders that contain a secret or are named after it."""
-    wanted, known = tuple(secrets), set(but)
+    wanted = tuple(secrets)
+    known = set(but)
     return [
         path
         for folder in folders

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ANSWER_SECONDS = 30.0
-READER, PHRASE = "reader", "plain-reader-passphrase"
+READER = "reader"
+PHRASE = "plain-reader-passphrase"
 KEY_PHRASE = "key-passphrase"
 ODD_READER = 'odd"; required debug="true" a,b=c'
 """A name and a password that would end a quoted part of a JAAS line, or a field of SCRAM."""

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-IN_FILE, IN_VARIABLE = "canary-in-a-file-7c1e9a", "canary-in-a-variable-5b20df"
+IN_FILE = "canary-in-a-file-7c1e9a"
+IN_VARIABLE = "canary-in-a-variable-5b20df"
 CANARIES = (IN_FILE, IN_VARIABLE)
-USER, VARIABLE = "canary-reader", "CANARY_OF_THE_KEY"
+USER = "canary-reader"
+VARIABLE = "CANARY_OF_THE_KEY"
 PAGES = ("environment", "jobs", "stages", "executors", "storage")
 ANSWER_SECONDS = 20
 

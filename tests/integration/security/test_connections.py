@@ -166,7 +166,8 @@ def test_a_topic_that_is_hidden_is_no_missing_topic(secured: Secured, topic_fami
 
 def test_a_topic_that_is_hidden_is_no_deleted_topic(secured: Secured, topic_family: str) -> None:
     made(secured, topic_family)
-    hidden, deleted = [topic_family, f"{topic_family}.hidden"], f"{topic_family}.deleted"
+    hidden = [topic_family, f"{topic_family}.hidden"]
+    deleted = f"{topic_family}.deleted"
     for topic in hidden:
         secured.allow_only("somebody-else", topic, AclOperation.READ)
     admin = ClusterAdmin(make_admin_client(secured.sasl()), ANSWER_SECONDS)

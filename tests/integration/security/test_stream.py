@@ -39,7 +39,9 @@ SECURED: dict[str, Callable[[Secured], KafkaSettings]] = {
     "mutual TLS": lambda kafka: kafka.mutual(),
 }
 LOGGED_SECONDS_MAX = 30.0
-LEAST, MOMENT, NOVEL = "least-rights", "rights-for-a-moment", "rights-to-some"
+LEAST = "least-rights"
+MOMENT = "rights-for-a-moment"
+NOVEL = "rights-to-some"
 REFUSED = 4
 """Refused reads before the right is restored: more than the tries within a second."""
 PATIENCE_SECONDS = {True: 60.0, False: 1.0}
@@ -59,7 +61,8 @@ def test_a_stream_reads_exactly_what_was_produced(
     way: str, secured: Secured, topic_family: str, tmp_path: Path
 ) -> None:
     kafka = SECURED[way](secured)
-    topic, values = f"{topic_family}.a", session(40)
+    topic = f"{topic_family}.a"
+    values = session(40)
 
     assert produce(kafka, topic, [Sent(b"s", value) for value in values]) == len(values)
     runs = LocalRuns(adding(rf"{topic_family}\..+"), kafka.bootstrap_servers, tmp_path, kafka)
@@ -73,7 +76,8 @@ def test_a_stream_reads_exactly_what_was_produced(
 def test_a_stream_needs_no_other_rights_than_the_document_says(
     secured: Secured, topic_family: str, tmp_path: Path
 ) -> None:
-    topic, values = f"{topic_family}.a", session(5)
+    topic = f"{topic_family}.a"
+    values = session(5)
     produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
     stream = dataclasses.replace(adding(rf"{topic_family}\..+"), name="least_rights")
     secured.create_user(LEAST, PHRASE)
@@ -95,11 +99,13 @@ def test_a_topic_that_may_not_be_read_for_a_moment_is_read_soon_again_and_no_run
     secured: Secured, topic_family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, given_back: bool
 ) -> None:
     """Three refusals within a second must not exclude the topic for five minutes without a log."""
-    topic, values = f"{topic_family}.a", session(5)
+    topic = f"{topic_family}.a"
+    values = session(5)
     produce(secured.plain(), topic, [Sent(b"s", value) for value in values])
     secured.create_user(MOMENT, PHRASE)
     secured.allow_only(MOMENT, topic, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
-    kafka, denied = secured.sasl("SCRAM-SHA-256", MOMENT), contextlib.ExitStack()
+    kafka = secured.sasl("SCRAM-SHA-256", MOMENT)
+    denied = contextlib.ExitStack()
     runs = LocalRuns(adding(rf"{topic_family}\..+"), kafka.bootstrap_servers, tmp_path, kafka)
     refused: list[BatchPlan] = []
 
@@ -130,14 +136,17 @@ def test_a_new_topic_that_may_not_be_read_is_named_and_holds_up_no_other(
     secured: Secured, topic_family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise the run would add no new topic at all, without a log."""
-    names, values, seen = [f"{topic_family}.{name}" for name in "abc"], session(5), (AclOperation.DESCRIBE_CONFIGS,)
+    names = [f"{topic_family}.{name}" for name in "abc"]
+    values = session(5)
+    seen = (AclOperation.DESCRIBE_CONFIGS,)
     first, unreadable, other = names
     secured.create_user(NOVEL, PHRASE)
     for topic, right in zip(names, (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.READ), strict=True):
         secured.allow_only(NOVEL, topic, right, *seen)
     produce(secured.plain(), first, [Sent(b"s", value) for value in values])
     kafka = secured.sasl("SCRAM-SHA-256", NOVEL)
-    stream, stop = adding(rf"{topic_family}\..+"), threading.Event()
+    stream = adding(rf"{topic_family}\..+")
+    stop = threading.Event()
     runs = LocalRuns(stream, kafka.bootstrap_servers, tmp_path, kafka).tuned(appear_seconds=0.2)
     runs.run()
     going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.2), "stop": stop})

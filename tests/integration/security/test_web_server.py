@@ -209,7 +209,8 @@ def test_the_pages_are_shown_and_stay_out_of_frames(guarded: WebServer) -> None:
 @pytest.mark.parametrize("origin", [None, "own", ATTACKER, "null", "http://localhost:1"])
 def test_a_websocket_of_another_site_is_refused(guarded: WebServer, origin: str | None) -> None:
     sent = guarded.origin if origin == "own" else origin
-    address, protocols = f"ws://127.0.0.1:{guarded.port}/graphql", [Subprotocol("graphql-ws")]
+    address = f"ws://127.0.0.1:{guarded.port}/graphql"
+    protocols = [Subprotocol("graphql-ws")]
     if origin in {None, "own"}:
         with connect(address, origin=Origin(sent) if sent else None, subprotocols=protocols) as socket:
             socket.send(json.dumps({"type": "connection_init"}))

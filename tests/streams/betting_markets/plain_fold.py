@@ -88,7 +88,8 @@ def entries(runner: dict[str, Any]) -> list[tuple[Key, float | None]]:
 
 def fold(values: Iterable[bytes]) -> tuple[Market, list[tuple[object, ...]]]:
     """Return the market after all messages, and the rows as (offset, number in its message, *row)."""
-    market, rows = Market(), []
+    market = Market()
+    rows = []
     for offset, value in enumerate(values):
         rows += [(offset, number, *row) for number, row in enumerate(market.take(value))]
     return market, rows

@@ -33,7 +33,9 @@ def test_every_message_holds_one_market(recorded: Sequence[Recorded], basic: Seq
 def test_the_plain_fold_makes_every_book_that_the_peer_tells(
     recorded: Sequence[Recorded], peer: dict[str, Any]
 ) -> None:
-    market, books, digests = Market(), {}, []
+    market = Market()
+    books = {}
+    digests = []
     for number, message in enumerate(recorded, start=1):
         market.take(message.value)
         if number % 1_000 == 0:

@@ -79,7 +79,9 @@ def books_from(
     rows: Sequence[tuple[object, ...]], runners: set[int], wanted: Iterable[int]
 ) -> dict[int, list[list[object]]]:
     """Return the book after each number of messages, by the rows alone; their previous values must be correct."""
-    market, at, books = Market(runners=runners), 0, {}
+    market = Market(runners=runners)
+    at = 0
+    books = {}
     for messages in wanted:
         while at < len(rows) and rows[at][0] < messages:  # type: ignore[operator]  # an offset
             *key, value, previous = rows[at][2:]

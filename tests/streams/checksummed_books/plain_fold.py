@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-DEPTH, SUMMED = 1000, 10
+DEPTH = 1000
+SUMMED = 10
 
 Change = tuple[str, str, "str | None", "str | None"]
 """Side, price, quantity, previous quantity."""

@@ -42,7 +42,8 @@ def told(*messages: bytes) -> list[LevelChange]:
 
 
 def test_what_falls_below_a_thousand_levels_is_removed_with_a_row() -> None:
-    book, first = Book(), snapshot(1000, 999)
+    book = Book()
+    first = snapshot(1000, 999)
     book.take(first)
     inserted = {"a": [["100.0", "3.0", TIME], ["99.9", "4.0", TIME]]}
     assert told(first, update(book, inserted)) == [
@@ -54,21 +55,24 @@ def test_what_falls_below_a_thousand_levels_is_removed_with_a_row() -> None:
 
 
 def test_a_full_side_stays_full_when_a_level_goes_and_another_comes() -> None:
-    book, first = Book(), snapshot(1000, 1000)
+    book = Book()
+    first = snapshot(1000, 1000)
     book.take(first)
     change = {"b": [["100.0", "0.0", TIME], ["100.1", "2.0", TIME]]}
     assert [row.price_text for row in told(first, update(book, change))] == ["100.0", "100.1"]
 
 
 def test_both_sides_of_an_update_are_applied_in_order() -> None:
-    book, first = Book(), snapshot(3, 3)
+    book = Book()
+    first = snapshot(3, 3)
     book.take(first)
     change = update(book, {"a": [["100.1", "5.0", TIME]]}, {"b": [["100.1", "2.0", TIME]]})
     assert [row.side for row in told(first, change)] == ["ask", "bid"]
 
 
 def test_a_level_that_is_published_again_is_set_like_any_other() -> None:
-    book, first = Book(), snapshot(3, 3)
+    book = Book()
+    first = snapshot(3, 3)
     book.take(first)
     assert told(first, update(book, {"a": [["100.1", "1.0", TIME, "r"], ["100.4", "2.0", TIME, "r"]]})) == [
         row_of("ask", "100.4", "2.0", None)
@@ -76,7 +80,8 @@ def test_a_level_that_is_published_again_is_set_like_any_other() -> None:
 
 
 def test_an_empty_side_has_no_part_in_the_checksum() -> None:
-    book, first = Book(), snapshot(0, 1)
+    book = Book()
+    first = snapshot(0, 1)
     book.take(first)
     message = update(book, {"b": [["99.0", "0.5", TIME]]})
     assert json.loads(message)[1]["c"] == str(zlib.crc32(b"1000" + b"10" + b"990" + b"5"))
@@ -84,7 +89,9 @@ def test_an_empty_side_has_no_part_in_the_checksum() -> None:
 
 
 def test_a_snapshot_in_the_middle_sets_a_new_book_and_removes_levels() -> None:
-    book, first, second = Book(), snapshot(3, 3), snapshot(1, 1)
+    book = Book()
+    first = snapshot(3, 3)
+    second = snapshot(1, 1)
     book.take(second)
     assert told(first, second, update(book, {"a": [["100.1", "7.0", TIME]]})) == [
         row_of("ask", "100.2", None, "1.0"),
@@ -96,7 +103,8 @@ def test_a_snapshot_in_the_middle_sets_a_new_book_and_removes_levels() -> None:
 
 
 def test_the_newest_level_tells_the_event_time() -> None:
-    book, first = Book(), snapshot(1, 1)
+    book = Book()
+    first = snapshot(1, 1)
     book.take(first)
     levels = [["100.1", "2.0", "1618678134.000001"], ["100.2", "2.0", "1618678133.999999"]]
     folded = run(checksummed_books, first, update(book, {"a": levels}), key="x_y").folded
@@ -109,7 +117,8 @@ def test_the_newest_level_tells_the_event_time() -> None:
 @pytest.mark.parametrize("price", ["100.1", "100.10", "0100.100", "1.001e2", "1001E-1"])
 @pytest.mark.parametrize("zero", ["0.0", "0", "-0.000", "0E-8"])
 def test_a_level_is_removed_by_every_spelling_of_its_price_and_of_zero(price: str, zero: str) -> None:
-    book, first = Book(), snapshot(3, 3)
+    book = Book()
+    first = snapshot(3, 3)
     book.take(first)
     sent = update(book, {"a": [["100.1", "0.0", TIME]]}).replace(b'["100.1", "0.0"', f'["{price}", "{zero}"'.encode())
     assert run(checksummed_books, first, sent, key="x_y").or_raise().rows[-1:] == [row_of("ask", "100.1", None, "1.0")]

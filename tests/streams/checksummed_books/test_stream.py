@@ -72,8 +72,10 @@ def test_a_lost_update_halts_its_book_where_the_checksum_tells_and_no_other(
 
 def checksums_from(rows: Iterable[tuple[object, ...]], messages: Sequence[Recorded]) -> list[str]:
     """Return the checksum after each update, of a book that is rebuilt from the table's rows alone."""
-    book, pending = Book(), iter([*rows, (len(messages),)])
-    computed, row = [], next(pending)
+    book = Book()
+    pending = iter([*rows, (len(messages),)])
+    computed = []
+    row = next(pending)
     for offset in range(len(messages)):
         while row[0] == offset:
             _, _, side, price, quantity, previous = row

@@ -111,7 +111,8 @@ class AsTheyCome(Transform[Message, Books, LevelSet]):
     def envelope(self, message: Message, record: Record) -> Envelope:
         """The receive time is Kafka's timestamp."""
         kind = Kind.SNAPSHOT if isinstance(message, Connected) else Kind.UPDATE
-        number, again = message.message_id, isinstance(message, Connected) and message.again
+        number = message.message_id
+        again = isinstance(message, Connected) and message.again
         unique = f"{kind.value} {number}"  # a snapshot may carry the number of the last update
         return Envelope(
             message.connection_id,

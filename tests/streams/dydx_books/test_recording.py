@@ -16,7 +16,9 @@ WRONG = (("ETH-USD", "asks", "4217.3"), ("UNI-USD", "asks", "25.063"), ("UNI-USD
 
 
 def test_it_is_one_connection_of_4733_messages_of_which_ten_come_late() -> None:
-    numbers, newest, late = [message.number for message in as_received()], -1, []
+    numbers = [message.number for message in as_received()]
+    newest = -1
+    late = []
     for number in numbers:
         if number < newest:
             late.append(number)

@@ -46,7 +46,8 @@ def test_reordering_restores_the_numbers_in_any_batches(
     broker: Broker, topic_family: str, tmp_path: Path, limit: int, held: int
 ) -> None:
     """The first messages are read in batches of `limit`, the others by a second run in larger batches."""
-    topic, runs = f"{topic_family}.dydx", runs_of(broker, topic_family, tmp_path, REORDERING, limit)
+    topic = f"{topic_family}.dydx"
+    runs = runs_of(broker, topic_family, tmp_path, REORDERING, limit)
     for messages, size in ((as_received()[:FIRST], limit), (as_received()[FIRST:], max(limit, 997))):
         produce(broker.bootstrap_servers, topic, messages)
         assert runs.with_limits(Limits(batch_messages=size)).run() is RunOutcome.ENDED
@@ -74,7 +75,8 @@ def test_classes_that_do_not_reorder_end_as_the_fold_does(
     broker: Broker, topic_family: str, tmp_path: Path, integrity: IntegrityClass, wrong_levels: int
 ) -> None:
     """The levels are right by the highest offset; three are wrong if the last received level is kept."""
-    topic, runs = f"{topic_family}.dydx", runs_of(broker, topic_family, tmp_path, integrity, 1_500)
+    topic = f"{topic_family}.dydx"
+    runs = runs_of(broker, topic_family, tmp_path, integrity, 1_500)
     produce(broker.bootstrap_servers, topic, as_received())
     assert runs.run() is RunOutcome.ENDED
     rows: list[Row] = rows_of(read_table(runs.folders.table), topic, COLUMNS)  # type: ignore[assignment]  # as COLUMNS

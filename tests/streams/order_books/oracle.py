@@ -80,13 +80,16 @@ class BestPrices:
 
     def now(self) -> Best:
         """Return the current best prices of the book."""
-        bid, ask = _top(self._bids, self._book.bids), _top(self._asks, self._book.asks)
+        bid = _top(self._bids, self._book.bids)
+        ask = _top(self._asks, self._book.asks)
         return Best(bid, self._book.bids[bid], ask, self._book.asks[ask])
 
 
 def compare(values: Iterable[bytes], tickers: Iterable[bytes]) -> Iterator[Compared]:
     """Rebuild one book from its raw values, snapshot first, and compare it after each difference."""
-    oracle, remaining, book = Oracle(tickers), iter(values), Book()
+    oracle = Oracle(tickers)
+    remaining = iter(values)
+    book = Book()
     book.take(next(remaining))
     prices = BestPrices(book)
     for value in remaining:

@@ -129,7 +129,8 @@ def test_a_second_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 def test_extracting_an_extract_changes_nothing(recordings: Path, tmp_path: Path) -> None:
-    source, made = tmp_path / "source", tmp_path / "made"
+    source = tmp_path / "source"
+    made = tmp_path / "made"
     source.mkdir()
     for path in (recordings / "PROVENANCE.txt", *read_recorded_days(recordings, "spot_ethusdt")):
         shutil.copy(path, source)

@@ -175,9 +175,12 @@ def part_of(messages: Sequence[Recorded], recordings: Path, book: str, start: in
 
 def disagreements(rows: Sequence[tuple[object, ...]], sent: Sent) -> tuple[int, ...]:
     """Return the updates after which the book rebuilt from the table's rows differs from the exchange's best prices."""
-    oracle, book = Oracle(ticker.value for ticker in sent.tickers), Book()
+    oracle = Oracle(ticker.value for ticker in sent.tickers)
+    book = Book()
     book.take(sent.messages[0].value)
-    prices, changes, wrong = BestPrices(book), changes_by_offset(rows), []
+    prices = BestPrices(book)
+    changes = changes_by_offset(rows)
+    wrong = []
     for offset, message in enumerate(sent.messages[1:], start=1):
         for change in changes[offset]:
             apply(book, change)

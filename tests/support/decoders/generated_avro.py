@@ -100,7 +100,8 @@ class Schemas:
         return inner if isinstance(inner, list) or inner in PRIMITIVES[1:] else [inner]
 
     def fixed(self) -> Any:
-        name, size = self.name("Fixed"), self.random.choice((1, 2, 4, 12, 16))
+        name = self.name("Fixed")
+        size = self.random.choice((1, 2, 4, 12, 16))
         self.named.append(name)
         logical = self.random.choice(("decimal", "uuid", "duration", None))
         annotated = {"logicalType": logical, "precision": self.random.choice((2, 9)), "scale": 1} if logical else {}

@@ -72,7 +72,8 @@ class File:
         if choice < 0.5:
             one.type = type_number(self.random.choice(SCALARS))
         elif choice < 0.6:
-            one.type, one.type_name = type_number("enum"), f".{PACKAGE}.E"
+            one.type = type_number("enum")
+            one.type_name = f".{PACKAGE}.E"
         elif choice < 0.7:
             self.make_map(message, one)
         else:
@@ -92,7 +93,8 @@ class File:
         if self.is_proto2 and self.random.random() < 0.2:
             group = message.nested_type.add(name=f"F{one.number}")
             group.field.add(name="inner", number=1, type=type_number("int32"), label=OPTIONAL, json_name="inner")
-            one.type, one.type_name = type_number("group"), f".{PACKAGE}.{message.name}.F{one.number}"
+            one.type = type_number("group")
+            one.type_name = f".{PACKAGE}.{message.name}.F{one.number}"
         elif one.label == FieldDescriptorProto.LABEL_REQUIRED or self.random.random() < 0.5:
             one.type, one.type_name = type_number("message"), f".google.protobuf.{self.random.choice(WELL_KNOWN_TYPES)}"
         else:
@@ -100,7 +102,8 @@ class File:
 
     def make_map(self, message: DescriptorProto, one: FieldDescriptorProto) -> None:
         one.label = FieldDescriptorProto.LABEL_REPEATED
-        one.type, one.type_name = type_number("message"), f".{PACKAGE}.{message.name}.F{one.number}Entry"
+        one.type = type_number("message")
+        one.type_name = f".{PACKAGE}.{message.name}.F{one.number}Entry"
         entry = message.nested_type.add(name=f"F{one.number}Entry")
         entry.options.map_entry = True
         key = self.random.choice(("string", "int32", "uint64", "bool", "sint32"))

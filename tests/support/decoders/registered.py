@@ -78,7 +78,8 @@ def protobuf_frame(body: bytes, path: Sequence[int] = (0,), schema_id: int = FIR
 
 def zigzag(number: int) -> bytes:
     """Encode a number as a zigzag varint."""
-    left, out = (number << 1) ^ (number >> 63), b""
+    left = (number << 1) ^ (number >> 63)
+    out = b""
     while left > 0x7F:
         left, out = left >> 7, out + bytes([left & 0x7F | 0x80])
     return out + bytes([left])

@@ -63,9 +63,11 @@ def logical_of(schema: Any) -> tuple[Any, ...] | None:
     """Return the logical type with its parameters, if the specification allows it for this type."""
     if not isinstance(schema, dict):
         return None
-    name, kind = schema.get("logicalType"), kind_of(schema)
+    name = schema.get("logicalType")
+    kind = kind_of(schema)
     if name == "decimal" and kind in {"bytes", "fixed"}:
-        precision, scale = schema.get("precision", 0), schema.get("scale", 0)
+        precision = schema.get("precision", 0)
+        scale = schema.get("scale", 0)
         fits = kind == "bytes" or 10**precision <= 2 ** (8 * schema["size"] - 1)
         return (name, precision, scale) if precision >= 1 and 0 <= scale <= precision and fits else None
     if name == "uuid":
@@ -85,7 +87,8 @@ class Reader:
 
     def take(self, count: int) -> bytes:
         require(0 <= count <= len(self.left), "too short")
-        taken, self.left = self.left[:count], self.left[count:]
+        taken = self.left[:count]
+        self.left = self.left[count:]
         return bytes(taken)
 
     def number(self, bits: int) -> int:
@@ -159,7 +162,8 @@ class Reader:
 
     def resolved(self, writer: Any, reader: Any) -> Any:
         """Read a value resolved to the reader's schema."""
-        writer, reader = self.writers.find(writer), self.readers.find(reader)
+        writer = self.writers.find(writer)
+        reader = self.readers.find(reader)
         if kind_of(writer) == "union":
             index = self.number(32)
             require(0 <= index < len(writer), "no such branch")
@@ -223,7 +227,8 @@ class Reader:
         return convert(given, schema)
 
     def matches(self, writer: Any, reader: Any) -> bool:
-        writer, reader = self.writers.find(writer), self.readers.find(reader)
+        writer = self.writers.find(writer)
+        reader = self.readers.find(reader)
         kinds = kind_of(writer), kind_of(reader)
         if "union" in kinds:
             return True

@@ -203,7 +203,8 @@ def complete(messages: Messages, name: str, fields: dict[str, Any]) -> dict[str,
     """Return a message with the defaults of absent fields, checked as a whole; map entries become maps."""
     whole: dict[str, Any] = {}
     for one in messages.by_name[name].field:
-        value, kind = fields.get(one.name), kind_of(one)
+        value = fields.get(one.name)
+        kind = kind_of(one)
         require(value is not None or one.label != FieldDescriptorProto.LABEL_REQUIRED, "a required field")
         if kind == "message" and messages.by_name[one.type_name].options.map_entry:
             whole[one.name] = complete_map(messages, one.type_name, value or [])

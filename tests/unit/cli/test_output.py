@@ -37,7 +37,8 @@ def test_a_row_is_one_line_whatever_control_characters_are_in_it(capsys: pytest.
 
 def test_an_answer_with_many_rows_shows_the_worst_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     """`status` once printed 5,000 lines for 5,000 partitions."""
-    all_shown, many = range(SHOWN_SCOPES), range(5_000)
+    all_shown = range(SHOWN_SCOPES)
+    many = range(5_000)
     assert order_for_first_rows(all_shown, lambda lag: -lag) == all_shown
     worst = order_for_first_rows(many, lambda lag: -lag)
     print_out(make_first_rows(["lag"], ([lag] for lag in worst)) or "")

@@ -28,7 +28,8 @@ def test_tracked_items_are_the_items_and_each_is_reported_once(items: list[int],
 
 @given(pauses=st.lists(st.floats(0, 40), min_size=1, max_size=60))
 def test_lines_come_now_and_then_and_not_for_short_work(pauses: list[float]) -> None:
-    now, lines = [0.0], list[tuple[float, str]]()
+    now = [0.0]
+    lines = list[tuple[float, str]]()
     shown = ProgressLines(lambda line: lines.append((now[0], line)), lambda: now[0])
     shown.note("work", 0, len(pauses))
     for done, pause in enumerate(pauses, 1):

@@ -106,7 +106,8 @@ class Scaled(Adding):
     """Values in another unit: the arguments decide the rows."""
 
     def __init__(self, factors: dict[str, int], names: frozenset[str] = frozenset()) -> None:
-        self.factors, self.names = factors, names
+        self.factors = factors
+        self.names = names
 
 
 def test_all_of_a_declaration_that_decides_rows_is_part_of_the_digest() -> None:

@@ -186,7 +186,8 @@ def sent(*rows: Ruled, kind: Kind = Kind.UPDATE) -> Message:
     return Message(list(rows), kind)
 
 
-GOOD, BAD = Ruled(), Ruled(number=None)
+GOOD = Ruled()
+BAD = Ruled(number=None)
 FIRST = sent(GOOD, kind=Kind.SNAPSHOT)
 
 

@@ -118,7 +118,8 @@ BYTES = {"type": "bytes"}
 @given(st.integers(1, 40), st.data())
 def test_a_decimal_is_what_was_written_or_refused(precision: int, data: st.DataObject) -> None:
     """A decimal with more digits than its schema allows was rounded: 12345.67 to 12350."""
-    scale, digits = data.draw(st.integers(0, precision)), data.draw(st.integers(1, 60))
+    scale = data.draw(st.integers(0, precision))
+    digits = data.draw(st.integers(1, 60))
     unscaled = data.draw(st.integers(-(10**digits) + 1, 10**digits - 1))
     decode = decoder(Priced, decimals(BYTES, precision, scale))
     body = unscaled.to_bytes(30, "big", signed=True)  # a producer may send the sign more than once
@@ -306,7 +307,8 @@ def test_a_message_that_does_not_resolve_to_the_readers_schema_is_refused(what: 
 @pytest.mark.parametrize("own", [UPDATE, [SNAPSHOT, UPDATE]])
 def test_a_record_and_a_union_resolve_to_each_other(writers: Any, own: Any) -> None:
     """A record of a union that resolved to a record was read as an array, and a record matched no type of a union."""
-    update, message_type = {"seq": 2, "id": "a", "value": 2.0}, Update if own is UPDATE else Snapshot | Update
+    update = {"seq": 2, "id": "a", "value": 2.0}
+    message_type = Update if own is UPDATE else Snapshot | Update
     decode = decoder(message_type, writers, reader_schema=json.dumps(own))
     assert decode(frame(writers, update)) == Update(2, "a", 2.0)
 

@@ -31,20 +31,19 @@ if TYPE_CHECKING:
     from lockstep.integrity.base import Policy
 
 STRICT = Strict(evidence=Sequence())
-A, B = b"a" * 8, b"b" * 8
+A = b"a" * 8
+B = b"b" * 8
 
 
 POLICIES = (Halt(), Suspend(), Suspend(accept_loss=True))
-COMPLETE, TOLERANT = (
-    (
-        lambda policy: Strict(evidence=Sequence(), on_violation=policy),
-        lambda policy: Once(keep_ids=1_000, on_violation=policy),
-    ),
-    (
-        lambda policy: Ordered(on_violation=policy),
-        lambda policy: FuzzyWindow(lateness=timedelta(seconds=1), on_violation=policy),
-        lambda policy: NoIntegrity(on_violation=policy),
-    ),
+COMPLETE = (
+    lambda policy: Strict(evidence=Sequence(), on_violation=policy),
+    lambda policy: Once(keep_ids=1_000, on_violation=policy),
+)
+TOLERANT = (
+    lambda policy: Ordered(on_violation=policy),
+    lambda policy: FuzzyWindow(lateness=timedelta(seconds=1), on_violation=policy),
+    lambda policy: NoIntegrity(on_violation=policy),
 )
 
 
@@ -72,7 +71,8 @@ def test_the_end_of_a_topic_is_no_fault_if_all_of_it_was_read_and_else_one_by_cl
     gone = GoneTopic(topic("a", "id-a"), (look,), noticed_us=7) if is_observed else None
     ends = {"id-a": judge_topic_end(gone, {0: stood}, {}, 60.0)}
     finding = Finding.at(stood, cause)
-    verdict, ended = judge_finding(finding, ends, integrity), cause in {Fault.TOPIC_DELETED, Fault.RECREATED}
+    verdict = judge_finding(finding, ends, integrity)
+    ended = cause in {Fault.TOPIC_DELETED, Fault.RECREATED}
     if ended and is_observed and position == end and age <= 60:
         assert verdict is Judgement.ACCEPT
         return

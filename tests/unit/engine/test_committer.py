@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def test_batches_go_on_while_a_log_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked, may_end = list[int](), threading.Event()
+    checked = list[int]()
+    may_end = threading.Event()
 
     def write_slowly(_: Path, version: int) -> bool:
         assert may_end.wait(60)
@@ -76,7 +77,8 @@ def test_a_batch_waits_until_the_side_tables_hold_the_one_before(
 ) -> None:
     """Otherwise they lack more than the last batch, and the next start can add only the last batch."""
     monkeypatch.setattr(offline_stream, "ThreadPoolExecutor", LateExecutor)
-    stream, held = Offline(keeping(), tmp_path), list[list[int]]()
+    stream = Offline(keeping(), tmp_path)
+    held = list[list[int]]()
     commit = OutputLog.commit
 
     def commit_and_look(output: OutputLog, proposal: Proposal) -> Committed:
@@ -130,7 +132,8 @@ def test_positions_are_published_with_the_first_batch_then_at_an_interval(monkey
 
 def test_positions_that_wait_for_an_absent_coordinator_are_published_once_and_the_newest_of_them() -> None:
     """A publication then takes longer than the interval: the end of a run waited for all of the last hours."""
-    sent, may_end = list[int](), threading.Event()
+    sent = list[int]()
+    may_end = threading.Event()
 
     class Waiting(ConsumerGroup):
         def publish(self, offsets: Mapping[TopicNamePartition, int]) -> None:

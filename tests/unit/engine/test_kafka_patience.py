@@ -110,7 +110,8 @@ def test_a_refusal_that_lasts_ends_every_run(
 def test_a_stop_ends_the_wait_within_the_question_that_is_under_way(
     clock: Time, seconds: list[float], stops_after: float
 ) -> None:
-    began, stop_at = clock.now, clock.now + stops_after
+    began = clock.now
+    stop_at = clock.now + stops_after
     ask = ask_through(clock, make_outage(seconds))
     try:
         patience(is_endless=True, gives_up=lambda: clock.now >= stop_at).ask(ask)
@@ -122,7 +123,8 @@ def test_a_stop_ends_the_wait_within_the_question_that_is_under_way(
 
 @given(seconds=OUTAGES)
 def test_the_log_tells_of_an_outage_at_once_then_now_and_then_and_of_its_end(clock: Time, seconds: list[float]) -> None:
-    lines, began = list[str](), clock.now
+    lines = list[str]()
+    began = clock.now
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # as a recorder
     kafka_patience.LOG.addHandler(handler)

@@ -90,7 +90,8 @@ def make_proof(rows: int, session: str = "s") -> Provenance:
 def test_rows_are_the_same_in_record_batches_of_any_size(
     rows: list[Wide], bytes_max: int, rows_max: int, session: str, *, native: bool
 ) -> None:
-    builder, proof = RowsBuilder(Wide, native=native), make_proof(len(rows), session)
+    builder = RowsBuilder(Wide, native=native)
+    proof = make_proof(len(rows), session)
     whole = builder.build(rows, proof)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_encoder, "BATCH_BYTES_MAX", bytes_max)

@@ -187,7 +187,8 @@ def test_a_panic_while_rows_are_encoded_changes_none(monkeypatch: pytest.MonkeyP
 @pytest.mark.fault("F11")
 def test_handles_that_a_transform_keeps_end_ranges_earlier() -> None:
     """With the real limit of the process: the engine itself needs some handles, for tables and state."""
-    before, spare = resource.getrlimit(resource.RLIMIT_NOFILE), 60
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = 60
     held = list[int]()
 
     def open_one() -> None:

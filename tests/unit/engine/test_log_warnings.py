@@ -71,7 +71,8 @@ def test_patience_is_a_minute_and_three_triggers_at_least() -> None:
 
 
 def test_what_waits_behind_open_transactions_is_counted_with_the_worst_place_and_what_to_do() -> None:
-    one, other = OpenTransaction("a", 0, 3, 5, 0.0), OpenTransaction("b", 1, 4, 9, 100.0)
+    one = OpenTransaction("a", 0, 3, 5, 0.0)
+    other = OpenTransaction("b", 1, 4, 9, 100.0)
     said = describe_hidden("books", (one,))
     assert said.startswith("2 offsets wait behind open transactions and are not read, 2 of them in a/0 from 3 on; when")
     assert "lockstep run books --available-now; for one that stays open: kafka-transactions.sh" in said

@@ -161,7 +161,8 @@ def test_a_table_that_maps_its_columns_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_with_deletion_vectors_is_refused_before_a_batch_needs_it(tmp_path: Path) -> None:
-    rows, configuration = pa.table({"name": ["a"], "factor": [1]}), {"delta.enableDeletionVectors": "true"}
+    rows = pa.table({"name": ["a"], "factor": [1]})
+    configuration = {"delta.enableDeletionVectors": "true"}
     write_deltalake(tmp_path, rows, configuration=configuration)
     with pytest.raises(LookupUnusable, match="has what cannot be read: deletionVectors") as wrong:
         open_lookup(WEIGHTS, tmp_path)
@@ -228,7 +229,8 @@ def test_a_look_at_a_table_that_has_not_changed_opens_nothing(tmp_path: Path, mo
 
 
 def test_a_table_that_was_made_anew_is_seen_whatever_its_version(tmp_path: Path) -> None:
-    table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
+    table = tmp_path / "weights"
+    pins = LookupPins([WEIGHTS], tmp_path)
     for number, versions in enumerate((2, 2, 1, 3)):
         shutil.rmtree(table, ignore_errors=True)
         for factor in range(versions):
@@ -238,8 +240,10 @@ def test_a_table_that_was_made_anew_is_seen_whatever_its_version(tmp_path: Path)
 
 def test_a_version_that_was_written_again_after_a_restore_is_loaded_again(tmp_path: Path) -> None:
     """A table restored from a copy of its folder keeps its id, and the next commit has an earlier number again."""
-    table, copy = tmp_path / "weights", tmp_path / "copy"
-    pins, cache = LookupPins([WEIGHTS], tmp_path), LookupCache()
+    table = tmp_path / "weights"
+    copy = tmp_path / "copy"
+    pins = LookupPins([WEIGHTS], tmp_path)
+    cache = LookupCache()
 
     def load(number: int) -> object:
         pinned = pins.pin(number)
@@ -258,7 +262,8 @@ def test_a_version_that_was_written_again_after_a_restore_is_loaded_again(tmp_pa
 
 
 def test_a_cleaned_up_log_is_no_other_table(tmp_path: Path) -> None:
-    table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
+    table = tmp_path / "weights"
+    pins = LookupPins([WEIGHTS], tmp_path)
     write_weights(table, {"a": 1})
     write_weights(table, {"a": 2})
     before = pins.pin(1)
@@ -274,7 +279,8 @@ def test_a_cleaned_up_log_is_no_other_table(tmp_path: Path) -> None:
 
 
 def test_a_column_that_changes_its_type_under_a_run_is_named(tmp_path: Path) -> None:
-    table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
+    table = tmp_path / "weights"
+    pins = LookupPins([WEIGHTS], tmp_path)
     write_weights(table, {"a": 1})
     pins.pin(1)
     write_deltalake(table, pa.table({"name": ["a"], "factor": ["1"]}), mode="overwrite", schema_mode="overwrite")
@@ -284,10 +290,12 @@ def test_a_column_that_changes_its_type_under_a_run_is_named(tmp_path: Path) -> 
 
 def test_a_table_that_cannot_be_looked_at_for_a_moment_is_unusable_and_then_read_again(tmp_path: Path) -> None:
     """As in any other outage of a lookup's storage, the batch is retried and the run continues."""
-    table, pins = tmp_path / "weights", LookupPins([WEIGHTS], tmp_path)
+    table = tmp_path / "weights"
+    pins = LookupPins([WEIGHTS], tmp_path)
     write_weights(table, {"a": 1})
     before = pins.pin(1)
-    log, aside = table / "_delta_log", tmp_path / "log"
+    log = table / "_delta_log"
+    aside = tmp_path / "log"
     log.rename(aside)
     log.symlink_to(log)
     with pytest.raises(LookupUnusable, match=f"lookup weights .*{log}"):

@@ -43,10 +43,8 @@ def test_a_number_of_another_type_is_refused_whatever_the_split(name: str, fold:
 
 def test_a_float_that_follows_is_the_same_number_whatever_the_split() -> None:
     """The session had no number in the next batch, so a gap after the float was not seen."""
-    stream, behind_a_gap = (
-        totals("values", CLASSES["strict"], LaterFloats()),
-        SentMessage(value=Value(140, 1, 9), key="a"),
-    )
+    stream = totals("values", CLASSES["strict"], LaterFloats())
+    behind_a_gap = SentMessage(value=Value(140, 1, 9), key="a")
     whole = run(stream, *SENT, behind_a_gap)
     assert whole == run(stream, *SENT, behind_a_gap, split=Split(1))
     assert len(whole.rows) == len(SENT) - 1

@@ -57,7 +57,8 @@ def fold(
     stream: AnyStream = SUSPENDING,
 ) -> RangeFold:
     """Fold messages of one session, given by offset."""
-    compiled, version = compile_stream(stream), make_state_version(1, position)
+    compiled = compile_stream(stream)
+    version = make_state_version(1, position)
     pool = LocalStorePool(folder / "local", folder / "state")
     with PartitionState[object].open(version, durable=folder, local_stores=pool, schema=compiled.state) as state:
         folded = RangeFold(compiled, position, state, without)

@@ -118,7 +118,9 @@ def test_exactly_the_messages_that_kill_their_worker_are_left_out(
                 raise Died
         return run_whole(plan)
 
-    runner, starts, ends = retrying(run, tmp_path_factory.getbasetemp()), [0, 0], [messages, others]
+    runner = retrying(run, tmp_path_factory.getbasetemp())
+    starts = [0, 0]
+    ends = [messages, others]
     for _ in range(JOBS_MAX):
         if starts == ends:
             break
@@ -147,7 +149,8 @@ def test_a_limit_of_all_tasks_together_blames_no_message_and_all_are_read(
             raise EngineLimit(LimitKind.MEMORY, "MemoryError: ")
         return run_whole(plan)
 
-    runner, starts = retrying(run, tmp_path_factory.getbasetemp()), [0] * len(ends)
+    runner = retrying(run, tmp_path_factory.getbasetemp())
+    starts = [0] * len(ends)
     for _ in range(JOBS_MAX):
         if starts == ends:
             break
@@ -209,7 +212,8 @@ def test_jobs_that_somebody_cancels_at_any_time_blame_no_message_and_only_delay_
     tmp_path_factory: pytest.TempPathFactory, messages: int, deadly: set[int], cancels: list[bool]
 ) -> None:
     """There are fewer than `FAILURES_MAX` cancellations between two working jobs, as more would end the run."""
-    left_out, cancelled = set[int](), iter([*cancels, *[False] * 4 * JOBS_MAX])
+    left_out = set[int]()
+    cancelled = iter([*cancels, *[False] * 4 * JOBS_MAX])
     in_a_row = 0
 
     def run(plan: BatchPlan) -> Sequence[TaskResult]:
@@ -223,7 +227,8 @@ def test_jobs_that_somebody_cancels_at_any_time_blame_no_message_and_only_delay_
         in_a_row = 0
         return run_whole(plan)
 
-    runner, start = retrying(run, tmp_path_factory.getbasetemp()), 0
+    runner = retrying(run, tmp_path_factory.getbasetemp())
+    start = 0
     for _ in range(3 * JOBS_MAX):
         if start == messages:
             break

@@ -61,7 +61,8 @@ def describe(buffer: RowBuffer) -> tuple[object, ...]:
 
 @given(ranges=st.lists(MESSAGES, max_size=6), behind=st.integers(0, 2))
 def test_together_they_are_what_each_would_be_alone(ranges: list[Messages], behind: int) -> None:
-    together, alone = make_buffers(ranges, behind=behind), make_buffers(ranges, behind=behind)
+    together = make_buffers(ranges, behind=behind)
+    alone = make_buffers(ranges, behind=behind)
     encode_few(together)
     for buffer in (*together, *alone):
         buffer.flush()

@@ -12,7 +12,8 @@ from lockstep.model.position import Position
 from lockstep.model.tuning import DEFAULT_TUNING
 
 POSITION = Position(topic="t", topic_id="id", partition=0, next_offset=5)
-SILENT, REFUSED = "nothing was heard", "may not be read"
+SILENT = "nothing was heard"
+REFUSED = "may not be read"
 
 
 def read(until: int, trouble: str | None = None) -> list[RangeResult]:

@@ -84,7 +84,8 @@ def test_a_partition_without_a_leader_that_is_read_to_its_stop_offset_is_not_wai
 
 
 def test_a_silent_partition_ends_the_run_only_where_messages_are_left_unread() -> None:
-    stops, silence = bounded(seen(5)), Silence(count=4, since=10.0, at=100.0, waited=30.0, place="t/0", trouble="mute")
+    stops = bounded(seen(5))
+    silence = Silence(count=4, since=10.0, at=100.0, waited=30.0, place="t/0", trouble="mute")
     assert stops.is_reached(at(5), seen(5), {TopicIdPartition("id-t", 0): silence}, 140.0)
     with pytest.raises(KafkaError, match=r"t/0 gave no message for 130 s \(mute\)"):
         stops.is_reached(at(4), seen(5), {TopicIdPartition("id-t", 0): silence}, 140.0)

@@ -77,7 +77,8 @@ def test_a_job_is_without_executors_for_too_long_only_where_none_came_meanwhile(
 
 
 def test_a_job_is_asked_for_its_executors_once_a_second() -> None:
-    presence, asked = ExecutorPresence(100.0, seconds_max=30.0), list[float]()
+    presence = ExecutorPresence(100.0, seconds_max=30.0)
+    asked = list[float]()
 
     def ask(now: float) -> bool:
         asked.append(now)

@@ -110,7 +110,8 @@ def test_offsets_of_a_log_that_is_gone_give_up_nothing_of_the_log_that_replaces_
 
 def test_what_expired_of_a_topic_made_anew_before_it_was_seen_is_found_as_after_a_restart() -> None:
     """If it were read from the first offset that is left, the messages before it would be lost unnoticed."""
-    before, after = topic("a", "id-1"), topic("a", "id-2")
+    before = topic("a", "id-1")
+    after = topic("a", "id-2")
     subscription = Subscription({}, view(before, ends={TopicIdPartition("id-1", 0): (0, 9, 9)}), frozenset({"a"}))
     seen = view(after, ends={TopicIdPartition("id-2", 0): (3, 5, 5)})
     (made_anew,) = audit_positions(subscription.known, seen)

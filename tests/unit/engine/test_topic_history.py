@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from lockstep.kafka.admin import ClusterAdmin, ClusterView
 
-AGE_MAX, PARTITIONS = 60.0, 2
+AGE_MAX = 60.0
+PARTITIONS = 2
 ANSWER_SECONDS = 0.001
 
 ACTIONS = st.one_of(
@@ -59,7 +60,8 @@ class World:
         self.described = self.look()
 
     def do(self, what: str, argument: float) -> None:
-        life, number = self.lives[-1], int(argument)
+        life = self.lives[-1]
+        number = int(argument)
         if what == "wait":
             self.now += argument
         elif what == "send":
@@ -189,7 +191,8 @@ def test_what_was_judged_or_is_not_asked_about_any_more_is_forgotten() -> None:
 
 def test_an_age_is_that_of_the_clock_that_shows_more() -> None:
     """One clock stops while the machine sleeps; the other may be set back."""
-    slept, set_back = Instant(10.0, 9_000.0), Instant(50.0, 100.0)
+    slept = Instant(10.0, 9_000.0)
+    set_back = Instant(50.0, 100.0)
     assert (slept.since(Instant(9.0, 1_000.0)), set_back.since(Instant(9.0, 1_000.0))) == (8_000.0, 41.0)
 
 

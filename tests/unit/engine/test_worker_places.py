@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from lockstep.engine.driver.shared_spark import EMPTY, PLACES_MAX, SURPLUS, SURPLUS_BATCHES, WorkerPlaces
 
-ONE, TWO = [b"a"], [b"a", b"b"]
+ONE = [b"a"]
+TWO = [b"a", b"b"]
 
 
 def test_a_bin_is_started_in_the_place_in_which_it_ended() -> None:

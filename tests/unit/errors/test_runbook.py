@@ -40,7 +40,8 @@ def of_words(words: list[str]) -> tuple[Any, list[str]]:
     """Return the command that these words call, and the words after its name."""
     group = ROOT_COMMAND
     while words and words[0] in getattr(group, "commands", {}):
-        group, words = group.commands[words[0]], words[1:]
+        group = group.commands[words[0]]
+        words = words[1:]
     return group, words
 
 

@@ -113,7 +113,8 @@ def test_an_update_that_says_what_is_already_so_emits_nothing(opening: Changes, 
 
 @given(some.lists(some.tuples(keys, some.integers(0, 2)), max_size=20))
 def test_merged_rows_add_up(additions: list[tuple[str, int]]) -> None:
-    fold, totals = Counting(), dict[str, int]()
+    fold = Counting()
+    totals = dict[str, int]()
     state = fold.on_snapshot(Message([], snapshot=True), RECORD, None)
     for key, added in additions:
         before, totals[key] = totals.get(key), totals.get(key, 0) + added

@@ -122,7 +122,8 @@ def test_a_snapshot_is_refused_as_it_would_replace_the_open_windows() -> None:
 def test_a_snapshot_of_several_messages_is_refused_and_the_open_windows_stay() -> None:
     parts = [Value(6, 2, Kind.SNAPSHOT_PART), Value(7, 3, Kind.SNAPSHOT_PART), Value(8, 4, Kind.SNAPSHOT)]
     sent = [SentMessage(value=part, key="a") for part in parts]
-    before, after = messages([("a", 5, 1)]), messages([("a", 9, 5), ("b", LAST, 0)])
+    before = messages([("a", 5, 1)])
+    after = messages([("a", 9, 5), ("b", LAST, 0)])
     ran = run(a_stream(Tumbling(), ANY), *before, *sent, *after)
     assert [row.values for row in ran.rows] == [[1, 5]]
     assert [each.offset for each in ran.quarantine] == [1, 2, 3]

@@ -52,7 +52,8 @@ def rows(book: str, *, received: bool) -> RunResult[dict[tuple[str, Decimal], Pr
 
 @pytest.mark.parametrize("book", BOOKS)
 def test_a_recorded_book_as_received_comes_to_the_rows_of_a_good_producer(book: str) -> None:
-    received, sent = rows(book, received=True).or_raise(), rows(book, received=False).or_raise()
+    received = rows(book, received=True).or_raise()
+    sent = rows(book, received=False).or_raise()
     assert len(received.rows) > MESSAGES
     shorter = min(len(received.rows), len(sent.rows))
     assert received.rows[:shorter] == sent.rows[:shorter]
@@ -61,7 +62,8 @@ def test_a_recorded_book_as_received_comes_to_the_rows_of_a_good_producer(book: 
 @pytest.mark.parametrize("book", BOOKS)
 def test_a_recorded_book_has_updates_that_its_snapshot_covers(book: str) -> None:
     """A good producer would not have sent any of the dropped updates, except an update that ends with the snapshot."""
-    received, days = to_received(read_recorded_days(RECORDINGS, book)), read_recorded_days(RECORDINGS, book)
+    received = to_received(read_recorded_days(RECORDINGS, book))
+    days = read_recorded_days(RECORDINGS, book)
     snapshot = next(at for at, each in enumerate(received) if each.kind is RecordedKind.SNAPSHOT)
     covered = [each for each in received if each.first_id is not None and each.last_id <= received[snapshot].last_id]
     said = rows(book, received=True).verdicts

@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from lockstep.integrity.base import IntegrityClass
     from lockstep.integrity.gate_states import GateState
 
-SNAPSHOT, PART, UPDATE, END = Kind.SNAPSHOT, Kind.SNAPSHOT_PART, Kind.UPDATE, Kind.END
-SKIPPED, ACCEPTED = "skip", "accept"
+SNAPSHOT = Kind.SNAPSHOT
+PART = Kind.SNAPSHOT_PART
+UPDATE = Kind.UPDATE
+END = Kind.END
+SKIPPED = "skip"
+ACCEPTED = "accept"
 WINDOW = timedelta(seconds=10)
 CLASSES: dict[str, tuple[IntegrityClass, list[str]]] = {
     "sequence": (Strict(evidence=Sequence()), [SKIPPED, SKIPPED, ACCEPTED, ACCEPTED, ACCEPTED]),
@@ -63,7 +67,9 @@ def make_envelope(kind: Kind, number: int) -> Envelope:
 
 def judge(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined: bool) -> list[str]:
     """Return the engine's verdicts on the messages of one session."""
-    gate, state, found = integrity.gate_for(0, PartitionTime(), joined=joined), cast("GateState", None), list[str]()
+    gate = integrity.gate_for(0, PartitionTime(), joined=joined)
+    state = cast("GateState", None)
+    found = list[str]()
     for offset, (kind, number) in enumerate(messages):
         after, verdict = gate.check(state, make_envelope(kind, number), at_offset(offset))
         found.append(verdict.judgement.value)
@@ -73,7 +79,9 @@ def judge(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined
 
 def prove(integrity: IntegrityClass, messages: list[tuple[Kind, int]], *, joined: bool) -> list[str]:
     """Return the prover's rulings on the messages of one session."""
-    rules, known, found = make_rules(integrity, ReplayWatermark(), joined=joined), None, list[str]()
+    rules = make_rules(integrity, ReplayWatermark(), joined=joined)
+    known = None
+    found = list[str]()
     for offset, (kind, number) in enumerate(messages):
         outcome = decide_outcome(rules, known, make_envelope(kind, number), at_offset(offset), Suspension())
         found.append(outcome.what.value)
@@ -97,7 +105,8 @@ def test_after_its_snapshot_a_session_is_judged_as_everywhere(name: str) -> None
 
 
 def test_a_log_that_is_read_from_its_beginning_has_no_session_without_a_snapshot() -> None:
-    strict, ordered = CLASSES["sequence"][0], CLASSES["ordered"][0]
+    strict = CLASSES["sequence"][0]
+    ordered = CLASSES["ordered"][0]
     assert judge(strict, JOINED[:1], joined=False) == ["violation"]
     assert judge(ordered, JOINED[:1], joined=False) == ["quarantine"]
 

@@ -80,7 +80,9 @@ CASES: dict[str, tuple[int, list[Message], list[tuple[str, str]]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_message_once(case: str) -> None:
     keep, messages, told = CASES[case]
-    gate, state, found = Once(keep_ids=keep).gate(PartitionTime()), None, []
+    gate = Once(keep_ids=keep).gate(PartitionTime())
+    state = None
+    found = []
     for offset, (envelope, content) in enumerate(messages):
         after: GateState
         after, verdict = gate.check(state, envelope, Record("t", "id", 0, offset, Content(content)))

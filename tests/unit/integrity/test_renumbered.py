@@ -45,7 +45,8 @@ def remembered(state: GateState) -> Memory:
 
 @pytest.mark.parametrize("integrity", CLASSES, ids=lambda each: type(each).__name__)
 def test_its_next_message_is_the_first_of_its_evidence(integrity: IntegrityClass) -> None:
-    gate, rules = integrity.gate_for(0, PartitionTime()), make_rules(integrity, ReplayWatermark())
+    gate = integrity.gate_for(0, PartitionTime())
+    rules = make_rules(integrity, ReplayWatermark())
     state = ActiveSession(0, Renumbered()) if integrity.suspends else Renumbered()
     after, verdict = gate.check(state, update(7), RECORD)
     ruling = rules.rule(LEFT, update(7), RECORD)
@@ -65,7 +66,8 @@ def test_its_next_message_waits_for_its_order_unless_it_is_late(
 ) -> None:
     """Applied immediately, it would be in a closed window, or make earlier messages late that have yet to arrive."""
     integrity = FuzzyWindow(lateness=BOUND, reorder=True, session_start=FIRST)
-    gate, watermark = OpeningAtFirst(integrity.gate(PartitionTime(NOW_US))), ReplayWatermark()
+    gate = OpeningAtFirst(integrity.gate(PartitionTime(NOW_US)))
+    watermark = ReplayWatermark()
     watermark.advance(NOW_US)
     message = Envelope("s", Kind.UPDATE, event_time_us=seconds * 1_000_000)
     after, verdict = gate.check(Renumbered(), message, RECORD)

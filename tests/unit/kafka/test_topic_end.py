@@ -89,7 +89,9 @@ def is_unread(case: Case, at: int) -> bool:
 
 
 def is_read(part: Part, at: int) -> bool:
-    end, position, shown = part.ends[at], part.position, part.leader_epochs[at]
+    end = part.ends[at]
+    position = part.position
+    shown = part.leader_epochs[at]
     if end is None or position is None:
         return False
     same_log = part.epoch is None or shown is None or shown == part.epoch or (part.is_verified and shown == 1)
@@ -118,7 +120,8 @@ def test_only_a_recent_read_of_the_very_end_makes_a_deletion_an_event(case: Case
 
 def judged(position: int, *looks: tuple[int | None, float], certain: bool = True) -> str:
     """Return the loss of a topic of one partition; reads are ends and their ages, newest first."""
-    ends, epochs = tuple(end for end, _ in looks), (None,) * len(looks)
+    ends = tuple(end for end, _ in looks)
+    epochs = (None,) * len(looks)
     part = Part(position, ends, epoch=None, leader_epochs=epochs, is_verified=False, catching_up=False)
     case = Case((part,), tuple(age for _, age in looks), (certain,) * len(looks))
     return judge_topic_end(make_gone(case), make_positions(case), {}, AGE_MAX).loss

@@ -75,7 +75,8 @@ def follows(**changes: Any) -> FollowerLag:
 
 
 RESUME = "lockstep resume adding --fixed"
-ERROR, WARNING = AlarmSeverity.ERROR, AlarmSeverity.WARNING
+ERROR = AlarmSeverity.ERROR
+WARNING = AlarmSeverity.WARNING
 CASES: dict[str, tuple[HealthFacts, list[tuple[AlarmKind, AlarmSeverity]]]] = {
     "a healthy stream": (WELL, []),
     "a stream that never ran": (HealthFacts(stream="adding", desired=None), []),

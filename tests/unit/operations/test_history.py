@@ -68,7 +68,8 @@ def test_runs_halts_and_what_people_did_stand_in_order_and_batches_between_them_
 
 
 def test_a_start_is_one_new_writer_though_its_command_claims_the_table_before_the_run(folders: StreamFolders) -> None:
-    run, why = claimed(folders, "first start; test"), "lockstep start (ann)"
+    run = claimed(folders, "first start; test")
+    why = "lockstep start (ann)"
     asked = commit_claim(run.head.epoch, run.output.table_id, anything, desired=Desired.RUNNING, reason=why)
     run.output.commit(asked)
     claimed(folders, f"the run before had ended; {why}")

@@ -47,7 +47,8 @@ def test_an_emptied_entry_has_one_cause_and_a_way_out(step: str, share: float, c
         made = EveryCommit(Path(root))
         for name in BEFORE:
             made.step(name)
-        folders, before = made.run.folders, made.run.output.base()
+        folders = made.run.folders
+        before = made.run.output.base()
         if checkpoint == "before":
             write_checkpoint(folders.table)
         made.step(step)
@@ -87,7 +88,8 @@ def test_a_batch_that_the_ledger_holds_is_taken_back_and_read_again(tmp_path: Pa
     made = EveryCommit(tmp_path)
     for step in ("batch", "quarantined", "quarantined"):
         made.step(step)
-    rows, batch = stored_offsets(made.run.folders), made.run.head.batch
+    rows = stored_offsets(made.run.folders)
+    batch = made.run.head.batch
     damage(made, 0)
     (found,) = (each for each in repair_stream(made.run.folders, apply=False).checks if each.condition != "ok")
     assert "messages after batch 2 are read again from Kafka" in found.next_step

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-FILES, MESSAGES, VALUE = 24, 5, b"v" * 100_000
+FILES = 24
+MESSAGES = 5
+VALUE = b"v" * 100_000
 
 
 def make_row(offset: int) -> QuarantineRow:
@@ -36,7 +38,8 @@ def test_an_export_that_writes_slowly_reads_few_files_ahead(tmp_path: Path, monk
         for file in range(FILES)
     )
     side_tables.SideLog(folders.quarantine).catch_up(files, 1, after=0)
-    held, really_write = list[int](), pq.ParquetWriter.write_batch
+    held = list[int]()
+    really_write = pq.ParquetWriter.write_batch
 
     def write_slowly(writer: pq.ParquetWriter, batch: pa.RecordBatch) -> None:
         time.sleep(0.02)

@@ -16,7 +16,8 @@ from tests.support.protocol_run import ProtocolRun, folders_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG_AGO, LATER = datetime(2020, 1, 1, tzinfo=UTC), timedelta(hours=1)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+LATER = timedelta(hours=1)
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ NUMBERS = st.decimals(-1_000_000, 1_000_000, places=6)
 
 @given(number=NUMBERS, data=st.data())
 def test_two_spellings_of_a_number_are_named(number: Decimal, data: DataObject) -> None:
-    first, second = data.draw(spell(number)), data.draw(spell(number))
+    first = data.draw(spell(number))
+    second = data.draw(spell(number))
     found = find([("bid", first)], [("ask", second), ("bid", second)])
     assert found == (None if first == second else TwoSpellings("s", first, second))
 

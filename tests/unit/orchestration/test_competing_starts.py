@@ -69,7 +69,8 @@ class Machine:
 
     def launch(self) -> None:
         assert self.desired is not Desired.HALTED, "a run into a halted stream"
-        self.comes, self.launched = self.start_ticks, self.launched + 1
+        self.comes = self.start_ticks
+        self.launched = self.launched + 1
 
     def pass_time(self) -> None:
         self.counter += 1 if self.lives or self.comes is not None else 0
@@ -77,7 +78,9 @@ class Machine:
             return
         self.comes -= 1
         if self.comes <= 0:  # it claims, and writes
-            self.comes, self.lives, self.epoch = None, True, self.epoch + 1
+            self.comes = None
+            self.lives = True
+            self.epoch = self.epoch + 1
             if self.desired is not Desired.HALTED:
                 self.desired, self.batch = Desired.RUNNING, max(1, self.batch)
 
@@ -111,7 +114,9 @@ class Supervision:
     """Both sensors over all streams, tick after tick."""
 
     def __init__(self, streams: list[Machine], slots: int) -> None:
-        self.streams, self.slots, self.now = streams, slots, 1_000.0
+        self.streams = streams
+        self.slots = slots
+        self.now = 1_000.0
         self.starts = list[list[Machine]]()
 
     def starting(self) -> set[str]:
@@ -183,7 +188,8 @@ def test_starts_take_turns_and_all_that_are_wanted_come_to_run(streams: list[Mac
 
 def find_start_times(streams: list[Machine], slots: int) -> dict[str, float]:
     """Return when each wanted stream starts, in seconds."""
-    supervision, found = Supervision([copy.deepcopy(each) for each in streams], slots), dict[str, float]()
+    supervision = Supervision([copy.deepcopy(each) for each in streams], slots)
+    found = dict[str, float]()
     while len(found) < len([each for each in streams if each.is_wanted]):
         supervision.tick()
         found |= {each.name: supervision.now for each in supervision.starts[-1]}
@@ -198,7 +204,8 @@ def test_first_starts_hold_up_no_stream_that_has_written(streams: list[Machine],
     for each in streams:
         each.wants_topics = False
     ran = [each for each in streams if each.is_wanted and each.batch]
-    alone, together = find_start_times(ran, slots), find_start_times(streams, slots)
+    alone = find_start_times(ran, slots)
+    together = find_start_times(streams, slots)
     assert {name: together[name] for name in alone} == alone
 
 

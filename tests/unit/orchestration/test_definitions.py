@@ -114,8 +114,10 @@ def test_a_run_configuration_that_the_launchpad_takes_and_the_stream_does_not_is
 
 def test_materialize_ends_and_checks_while_the_job_of_a_stream_goes_on(location: Definitions) -> None:
     """Checks behind a step that does not end would be shown as in progress, and never run."""
-    table, whole = AssetKey(["order_books", "table"]), location.resolve_implicit_global_asset_job_def()
-    clicked, job = whole.get_subset(asset_selection={table}), location.resolve_job_def("order_books_stream")
+    table = AssetKey(["order_books", "table"])
+    whole = location.resolve_implicit_global_asset_job_def()
+    clicked = whole.get_subset(asset_selection={table})
+    job = location.resolve_job_def("order_books_stream")
     both = whole.get_subset(
         asset_selection={table, AssetKey(["order_books", "compaction"])}, asset_check_selection=set()
     )

@@ -99,7 +99,8 @@ def test_a_name_is_legal_or_its_declaration_says_why(name: str) -> None:
 
 def load(streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Settings) -> Definitions:
     """Return the definitions of a platform, as `definitions.py` makes them."""
-    streams, derived = tuple(streams), tuple(derived)
+    streams = tuple(streams)
+    derived = tuple(derived)
     return Definitions(
         assets=make_assets(streams, derived, settings, owners=("team:data",)),
         asset_checks=[check for stream in streams for check in make_stream_checks(stream, settings)],

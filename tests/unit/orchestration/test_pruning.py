@@ -42,8 +42,11 @@ from lockstep.settings import DagsterSettings
 from tests.support.postgres import Postgres
 
 DAY = 86_400.0
-TABLE, TOPICS, FOREIGN = AssetKey(["s", "table"]), AssetKey(["s", "topics"]), AssetKey(["theirs"])
-OURS, THEIRS = "s_stream", "theirs"
+TABLE = AssetKey(["s", "table"])
+TOPICS = AssetKey(["s", "topics"])
+FOREIGN = AssetKey(["theirs"])
+OURS = "s_stream"
+THEIRS = "theirs"
 SCOPE = PruningScope(
     jobs=frozenset({OURS, "s_checks"}), assets=frozenset({TABLE, TOPICS}), instigators=frozenset({"s_topics"})
 )
@@ -149,7 +152,8 @@ def days_on(days: float) -> float:
 def test_old_runs_are_deleted_with_their_files_and_the_newest_of_each_job_stay(
     instance: DagsterInstance, tmp_path: Path
 ) -> None:
-    ours, theirs = [run(instance) for _ in range(3)], run(instance, THEIRS, FOREIGN)
+    ours = [run(instance) for _ in range(3)]
+    theirs = run(instance, THEIRS, FOREIGN)
     assert prune_storage(instance, SCOPE, LIMITS, days_on(6)) == Pruned(runs=0)
     assert set(instance.get_run_ids()) == {*ours, theirs}
 
@@ -176,7 +180,8 @@ def test_of_runs_without_a_job_only_ours_are_counted_and_those_of_checks_alone_a
 
     def launch(asset: AssetKey, *, checks: bool = False) -> str:
         selected = frozenset({AssetCheckKey(asset, "complete")}) if checks else None
-        assets, status = frozenset[AssetKey]() if checks else frozenset({asset}), DagsterRunStatus.SUCCESS
+        assets = frozenset[AssetKey]() if checks else frozenset({asset})
+        status = DagsterRunStatus.SUCCESS
         run = DagsterRun(ASSET_JOB, asset_selection=assets, asset_check_selection=selected, status=status)
         return instance.add_run(run).run_id
 
@@ -365,8 +370,10 @@ def test_the_job_prunes_by_the_settings(instance: DagsterInstance) -> None:
 def test_the_scope_is_all_that_the_code_location_holds() -> None:
     from definitions import DERIVED, STREAMS, defs
 
-    scope, repository = PruningScope.of(STREAMS, DERIVED), defs.get_repository_def()
+    scope = PruningScope.of(STREAMS, DERIVED)
+    repository = defs.get_repository_def()
     assert scope.jobs == {each.name for each in repository.get_all_jobs() if not each.name.startswith("__")}
     assert scope.assets == repository.asset_graph.get_all_asset_keys()
-    sensors, schedules = repository.sensor_defs, repository.schedule_defs
+    sensors = repository.sensor_defs
+    schedules = repository.schedule_defs
     assert scope.instigators == {each.name for each in sensors} | {each.name for each in schedules}

@@ -21,7 +21,8 @@ from lockstep.table.head import Desired, Head
 NOW = 1_000_000.0
 HEAD = Head(stream="books", cluster_id="c", table_id="0123456789", epoch=3, batch=7, desired=Desired.RUNNING)
 LIVING = HeartbeatRecord(counter=50, phase=Phase.WRITING, never_ending=True)
-DEAD, ENDED = LIVING, msgspec.structs.replace(LIVING, phase=Phase.ENDED)
+DEAD = LIVING
+ENDED = msgspec.structs.replace(LIVING, phase=Phase.ENDED)
 SEEN_BEFORE = RestartCursor(pulse="3:10")
 SUPERVISED = RestartCursor(pulse="3:", pulse_at=NOW - SUPERVISE_SECONDS)
 """A supervisor that has not started a writer for a minute."""
@@ -114,7 +115,9 @@ def test_a_writer_that_counts_is_asked_to_hand_over_at_once() -> None:
 
 
 def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
-    cursor, subscribed, restarts = SEEN_BEFORE, frozenset({"a"}), 0
+    cursor = SEEN_BEFORE
+    subscribed = frozenset({"a"})
+    restarts = 0
     for tick in range(12):
         there = min(200, 20 * tick * 10)  # topics made by then
         wanted = {"a"} | {f"new{number}" for number in range(there)}
@@ -130,7 +133,9 @@ def test_two_hundred_topics_in_ten_seconds_cost_two_restarts() -> None:
 
 
 def test_a_run_that_did_not_bring_its_topics_is_asked_for_again_later_and_later() -> None:
-    cursor, keys, times = SUPERVISED, [], []
+    cursor = SUPERVISED
+    keys = []
+    times = []
     for second in range(0, 400, 10):
         decision = decide_restart(look(), cursor, NOW + second)
         cursor = decision.cursor
@@ -160,7 +165,9 @@ def test_a_clock_that_was_set_back_does_not_silence_the_sensor() -> None:
 @pytest.mark.parametrize("looks_between", [1, 3, 6])
 def test_a_topic_that_flaps_fifty_times_costs_a_few_restarts_each_of_which_is_launched(looks_between: int) -> None:
     """Polls every ten seconds see it present and absent in turns, too fast for any run to read it; then it stays."""
-    cursor, clock, asked = SUPERVISED, NOW, list[tuple[float, str]]()
+    cursor = SUPERVISED
+    clock = NOW
+    asked = list[tuple[float, str]]()
 
     def tick(*, there: bool) -> bool:
         nonlocal cursor, clock
@@ -183,12 +190,15 @@ def test_a_clock_that_jumps_costs_a_restart_for_each_jump_at_most(jump: float) -
     """Twenty minutes, a poll every ten seconds, two topics that no run reads; the clock jumps forth and back."""
 
     def count_restarts(jumps: dict[int, float]) -> int:
-        cursor, clock, restarts = SUPERVISED, NOW, 0
+        cursor = SUPERVISED
+        clock = NOW
+        restarts = 0
         for number in range(120):
             clock += 10 + jumps.get(number, 0.0)
             pulse = HeartbeatRecord(counter=50 + number, phase=Phase.WRITING, never_ending=True)
             decision = decide_restart(look(wanted="a b c", pulse=pulse), cursor, clock)
-            cursor, restarts = decision.cursor, restarts + (decision.restart is not None)
+            cursor = decision.cursor
+            restarts = restarts + (decision.restart is not None)
         return restarts
 
     steady = count_restarts({})
@@ -266,7 +276,8 @@ def test_topics_that_appear_are_left_to_a_run_that_adopts_them() -> None:
 
 
 def test_a_run_that_does_not_adopt_a_topic_is_replaced() -> None:
-    cursor, times = SEEN_BEFORE, []
+    cursor = SEEN_BEFORE
+    times = []
     for second in range(0, 100, 10):
         pulse = HeartbeatRecord(counter=50 + second, phase=Phase.WRITING, never_ending=True)
         decision = decide_restart(look(pulse=pulse, adopts=True), cursor, NOW + second)

@@ -151,7 +151,8 @@ def test_a_run_that_dagster_marked_as_canceled_at_once_was_terminated_too(instan
 
 
 def test_a_run_that_failed_or_was_deleted_was_not_terminated(instance: DagsterInstance) -> None:
-    run, deleted = started(instance), started(instance)
+    run = started(instance)
+    deleted = started(instance)
     instance.report_run_failed(run)
     instance.delete_run(deleted.run_id)
     assert not was_terminated_by_user(instance, run.run_id)
@@ -183,7 +184,8 @@ def test_a_run_that_a_signal_stops_is_canceled_and_nobody_has_terminated_it(inst
 
 def test_a_run_of_the_command_line_sees_by_itself_that_it_is_terminated(instance: DagsterInstance) -> None:
     """Dagster has no process to send a signal to, and only marks the run."""
-    run, stopping = started(instance), StopSignal()
+    run = started(instance)
+    stopping = StopSignal()
     own = RunStatusPoller(instance, run.run_id, interval_seconds=0.0)
     own.tick(stopping)
     assert not stopping.wanted.is_set()
@@ -197,7 +199,8 @@ class LockedStorage:
     """The context of an asset whose instance accepts no event while its database is locked, with SQLite's error."""
 
     def __init__(self, instance: DagsterInstance) -> None:
-        self.instance, self.locked = instance, True
+        self.instance = instance
+        self.locked = True
         self.events: list[AssetMaterialization | AssetObservation] = []
 
     def log_event(self, event: AssetMaterialization | AssetObservation) -> None:

@@ -57,7 +57,9 @@ class Supervised:
     """A sensor whose polls follow each other."""
 
     def __init__(self, now: float = BOOT, boot: str = "a boot") -> None:
-        self.cursor, self.now, self.boot = SupervisorCursor(), now, boot
+        self.cursor = SupervisorCursor()
+        self.now = now
+        self.boot = boot
         self.decisions: list[SupervisorDecision] = []
 
     def see(self, seen: SupervisorObservation, *, after: float = TICK_SECONDS) -> SupervisorDecision:
@@ -205,7 +207,8 @@ def test_a_run_that_counts_is_waited_for_whatever_dagster_knows_of_it(stage: Run
 def test_a_run_that_does_not_count_is_closed_whatever_is_wanted_of_the_stream(
     stage: RunStage, desired: Desired
 ) -> None:
-    supervised, dead = Supervised(), look(run(stage, counter=7), desired=desired)
+    supervised = Supervised()
+    dead = look(run(stage, counter=7), desired=desired)
     assert [supervised.see(dead).close for _ in range(POLLS)] == [()] * (POLLS - 1) + [("the run",)]
     assert supervised.decisions[-1].forget == ("the run",)
 

@@ -57,7 +57,9 @@ FROM_ARCHIVE = "org.apache.ivy.Main source: shared objects file (top)"
 
 
 def test_a_jvm_maps_the_classes_of_an_archive_that_was_made_for_it(jars: Path, tmp_path: Path) -> None:
-    folder, name, said = tmp_path / "archives", name_archive("program", jars, require_java()), run(jars)
+    folder = tmp_path / "archives"
+    name = name_archive("program", jars, require_java())
+    said = run(jars)
     assert make_use_options(find_archive(folder, name)) == ()
     assert FROM_ARCHIVE not in run(jars, LOADS)
 
@@ -69,7 +71,8 @@ def test_a_jvm_maps_the_classes_of_an_archive_that_was_made_for_it(jars: Path, t
 
 
 def test_a_jvm_goes_on_without_a_word_where_an_archive_does_not_fit(jars: Path, tmp_path: Path) -> None:
-    name, said = name_archive("program", jars, require_java()), run(jars)
+    name = name_archive("program", jars, require_java())
+    said = run(jars)
     made = make_archive(tmp_path / "archives", name, trainer(jars))
     os.utime(jars / "program.jar", (1, 1))
     assert run(jars, *make_use_options(made)) == said
@@ -87,7 +90,8 @@ def test_a_damaged_archive_is_not_used_and_is_made_again(tmp_path: Path, damage:
 
 
 def test_the_name_of_an_archive_changes_with_java_and_with_any_jar(tmp_path: Path) -> None:
-    home, jars = tmp_path / "java", tmp_path / "jars"
+    home = tmp_path / "java"
+    jars = tmp_path / "jars"
     (home / "bin").mkdir(parents=True)
     jars.mkdir()
     names = set[str]()

@@ -98,7 +98,8 @@ def put(values: dict[str, int]) -> Fold:
             if entry is None:
                 state.entries[session] = SessionEntry(value, Panel(value))
             else:
-                entry.gate, entry.state.value = value, value
+                entry.gate = value
+                entry.state.value = value
 
     return fold
 

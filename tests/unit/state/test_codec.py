@@ -95,7 +95,8 @@ def put(release: Release, values: Mapping[str, int | None]) -> Callable[[Partiti
             if entry is None:
                 state.entries[session] = SessionEntry(value, new)
             else:
-                entry.gate, entry.state = value, new
+                entry.gate = value
+                entry.state = new
 
     return fold
 
@@ -122,7 +123,8 @@ def lose_local_stores(home: Home) -> None:
 
 @pytest.mark.parametrize("warm", [True, False], ids=["hot", "rebuilt"])
 def test_a_session_is_migrated_when_it_is_touched_and_written_back_with_todays_type(home: Home, warm: bool) -> None:  # noqa: FBT001
-    old, new = of(home, RELEASES[0]), of(home, RELEASES[1])
+    old = of(home, RELEASES[0])
+    new = of(home, RELEASES[1])
     version = old.batch(home.start(), put(RELEASES[0], {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6}))
     if not warm:
         lose_local_stores(home)
@@ -164,7 +166,8 @@ def test_a_base_forgets_an_older_type_once_no_session_is_of_it(home: Home) -> No
 
 def test_after_a_step_back_values_of_todays_type_that_have_a_tag_are_read(home: Home) -> None:
     """The base of the older release has tags, and no delta after it recorded that there were tags."""
-    newer, older = of(home, RELEASES[2]), of(home, RELEASES[1])
+    newer = of(home, RELEASES[2])
+    older = of(home, RELEASES[1])
     version = newer.batch(home.start(), put(RELEASES[2], {"a": 1, "b": 2}))
     version = older.batch(version, put(RELEASES[1], {"c": 3, "d": 4, "e": 5, "f": 6, "g": 7}))
     assert header(home, version).is_base
@@ -219,7 +222,8 @@ STEPS = st.lists(
 def test_any_order_of_releases_reads_what_the_last_one_wrote(steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder) / "durable", Path(folder) / "hot")
-        version, expected = home.start(), dict[str, int]()
+        version = home.start()
+        expected = dict[str, int]()
         for number, values, is_lost in steps:
             release = RELEASES[number]
             version = of(home, release).batch(version, put(release, values))

@@ -157,7 +157,8 @@ EXAMPLES: dict[str, object] = {
 
 
 def test_every_difference_is_named_with_the_next_step() -> None:
-    stored, declared = StateSchema[object](Stored), StateSchema[object](msgspec.defstruct("Other", [("x", int)]))
+    stored = StateSchema[object](Stored)
+    declared = StateSchema[object](msgspec.defstruct("Other", [("x", int)]))
     with pytest.raises(StateTypeChanged) as raised:
         declared.accept({stored.hash: stored.shape}, "file bytes 0 to 9")
     assert [difference.path for difference in raised.value.differences] == ["value", "name", "x"]

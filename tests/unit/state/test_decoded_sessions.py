@@ -161,7 +161,8 @@ def test_any_history_of_batches_reads_as_a_plain_dict(steps: list[Step]) -> None
     with TemporaryDirectory() as folder:
         home = Home(Path(folder) / "durable", Path(folder) / "hot", decoded=SessionCache())
         home.durable.mkdir()
-        version, expected = home.start(), dict[str, int]()
+        version = home.start()
+        expected = dict[str, int]()
         for step in steps:
 
             def fold(state: PartitionState[Panel], step: Step = step) -> None:

@@ -132,7 +132,8 @@ def die_twice(home: Home) -> None:
     next(home.local_root.rglob("*.lock")).write_bytes(b"\2")
 
 
-CURRENT, REBUILT = RestoreKind.CURRENT, RestoreKind.REBUILT
+CURRENT = RestoreKind.CURRENT
+REBUILT = RestoreKind.REBUILT
 CHANGES = [
     (lose_lock, CURRENT),
     (lose_file, REBUILT),
@@ -191,7 +192,8 @@ def count_handles(home: Home) -> int:
 
 
 def test_the_number_of_open_files_is_bounded(home: Home) -> None:
-    home.idle, home.stores_max = IdleFiles(files_max=5), 7
+    home.idle = IdleFiles(files_max=5)
+    home.stores_max = 7
     for _ in range(2):
         pool = home.local_stores()
         stores = [pool.open("topic-id", partition) for partition in range(12)]

@@ -35,7 +35,8 @@ def killed_after_progress(folder: Path, home: Home, luck: random.Random) -> None
 
 @pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_no_kill_leads_to_a_wrong_read(tmp_path: Path, kills: int) -> None:
-    home, luck = Home(tmp_path / "state", tmp_path / "hot"), random.Random(7)  # noqa: S311  # moments to kill at
+    home = Home(tmp_path / "state", tmp_path / "hot")
+    luck = random.Random(7)  # noqa: S311  # moments to kill at
     for _ in range(kills):
         killed_after_progress(tmp_path, home, luck)
     version = committed(tmp_path, home)

@@ -176,7 +176,8 @@ def test_nobody_else_may_write_to_the_folders_whatever_the_umask(tmp_path: Path)
 def test_a_folder_that_another_user_made_in_a_shared_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared, durable = tmp_path / "shared", tmp_path / "durable"
+    shared = tmp_path / "shared"
+    durable = tmp_path / "durable"
     theirs = shared / "lockstep"
     theirs.mkdir(parents=True)
     shared.chmod(0o1777)
@@ -371,7 +372,8 @@ def test_keys_out_of_order_are_found_behind_changes_too(tmp_path: Path) -> None:
 
 
 def test_two_sessions_with_one_hash_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    long, other = "x" * 600, "y" * 600
+    long = "x" * 600
+    other = "y" * 600
     version = home.batch(home.start(), put({long: 1, other: 2}))
     monkeypatch.setattr("lockstep.state.local_store.make_store_key", lambda _: b"h" + bytes(32))
     home.store_files()[0].unlink()

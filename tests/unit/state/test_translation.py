@@ -80,7 +80,8 @@ def write(folder: Path, entries: dict[bytes, bytes]) -> Position:
 
 
 def test_gates_and_clocks_get_other_offsets_and_states_stay_byte_by_byte(tmp_path: Path) -> None:
-    state, tag = PACK(Panel({"a": 60})), make_type_tag("0" * 32)
+    state = PACK(Panel({"a": 60}))
+    tag = make_type_tag("0" * 32)
     entries = {
         b"a": PACK((ActiveSession(70, 7), msgspec.Raw(state))),
         b"b": tag + PACK((SuspensionMark(30, 90, is_lost=True), msgspec.Raw(state))),

@@ -75,7 +75,9 @@ def test_a_claim_replaces_the_epoch_it_names_and_no_other(folders: StreamFolders
 
 
 def test_a_claim_records_a_changed_policy_from_the_next_batch_on(run: ProtocolRun) -> None:
-    halts, suspends, table_id = ViolationPolicy(), ViolationPolicy(suspends=True), run.output.table_id
+    halts = ViolationPolicy()
+    suspends = ViolationPolicy(suspends=True)
+    table_id = run.output.table_id
 
     def claim(policy: ViolationPolicy | None) -> list[tuple[int, ViolationPolicy]]:
         proposal = commit_claim(run.output.base().head.epoch, table_id, anything, deployed=Deployed(policy=policy))
@@ -129,7 +131,8 @@ def test_a_batch_makes_rows_and_head_visible_at_once(folders: StreamFolders, run
 
 
 def test_a_zombie_is_fenced_and_its_batch_stays_invisible(folders: StreamFolders, run: ProtocolRun) -> None:
-    zombie, batch = run, run.prepared()
+    zombie = run
+    batch = run.prepared()
     ProtocolRun(folders).claim()
     with pytest.raises(Fenced) as refused:
         zombie.commit(batch)
@@ -223,7 +226,8 @@ def test_a_file_that_is_gone_is_not_named(folders: StreamFolders, run: ProtocolR
 
 def test_a_file_that_was_cut_is_not_named(folders: StreamFolders, run: ProtocolRun) -> None:
     batch = run.prepared()
-    path, size = folders.table / batch.files[0].path, batch.files[0].size
+    path = folders.table / batch.files[0].path
+    size = batch.files[0].size
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(TableError, match=f"has {size - 1} bytes, not {size}; nothing was committed"):
         run.commit(batch)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from lockstep.table.layout import StreamFolders
 
-STARTS, ROUNDS = 4, 12
+STARTS = 4
+ROUNDS = 12
 
 
 def test_of_first_starts_at_once_one_creates_and_all_go_on(tmp_path: Path) -> None:

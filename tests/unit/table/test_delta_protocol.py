@@ -110,7 +110,8 @@ def test_the_rules_are_checked_from_a_log_checkpoint_on(tmp_path: Path) -> None:
     made = EveryCommit(tmp_path)
     for step in ("batch", "hour", "hour"):
         made.step(step)
-    table, version = made.run.folders.table, made.run.output.base().version
+    table = made.run.folders.table
+    version = made.run.output.base().version
     write_checkpoint(table)
     made.step("compact")
     made.step("rewind")

@@ -90,7 +90,8 @@ def describe(table: Path) -> tuple[str | None, str | None, dict[str, str]]:
 def test_a_description_stops_nobody_and_stays(run: ProtocolRun, what: str) -> None:
     for table in (run.folders.table, run.folders.ledger):
         ALLOWED[what](table)
-    described, schema = describe(run.folders.table), DeltaTable(run.folders.table).schema()
+    described = describe(run.folders.table)
+    schema = DeltaTable(run.folders.table).schema()
     assert repair_stream(run.folders, apply=False).whole
     assert find_matching_versions(run.folders).batch == 2
     run.batch()
@@ -146,7 +147,8 @@ def test_a_catalogue_that_describes_a_table_for_ever_costs_a_read_of_each_entry(
 ) -> None:
     for _ in range(30):
         set_owner(run.folders.table)
-    opened, open_delta_table = list[object](), delta_log.open_delta_table
+    opened = list[object]()
+    open_delta_table = delta_log.open_delta_table
 
     def count(folder: Path, *, version: int | None = None) -> DeltaTable:
         opened.append(version)

@@ -62,7 +62,8 @@ def test_the_head_counts_the_losses_of_the_batches_that_count(steps: list[tuple[
     history = History()
     for step in steps:
         history.do(*step)
-        lost, batches = history.lost, history.batches
+        lost = history.lost
+        batches = history.batches
         assert lost.total.sessions == sum(each.open + each.accepted for each in batches)
         unseen = sum(each.open for each in batches if each.number not in history.seen)
         assert unseen <= lost.open.sessions <= lost.total.sessions

@@ -142,7 +142,8 @@ def test_a_commit_is_on_the_disk_before_anybody_is_told_of_it(
     """If only the page cache had the entry, rows that were seen could change after a power failure."""
     run = ProtocolRun(folders, OutputLog(folders.table, create))
     run.claim()
-    prepared, synced = run.prepared(), set[Path]()
+    prepared = run.prepared()
+    synced = set[Path]()
     monkeypatch.setattr(local, "_sync", synced.add)
     landed = run.commit(prepared)
     entry = make_entry_path(folders.table, landed.version)

@@ -84,7 +84,8 @@ def test_every_leaf_has_a_null_count_and_lists_count_their_own_nulls(tmp_path: P
 
 def test_bounds_span_all_row_groups(tmp_path: Path) -> None:
     schema = pa.table({"n": [1], "v": [1.0]}).schema
-    columns, seen = find_written_columns(schema), ColumnStatistics(schema)
+    columns = find_written_columns(schema)
+    seen = ColumnStatistics(schema)
     with pq.ParquetWriter(tmp_path / "f", schema, write_statistics=columns.write_statistics) as writer:
         for part in ([3, 5], [None, None], [1, 4]):
             rows = pa.table({"n": part, "v": part}, schema=schema)

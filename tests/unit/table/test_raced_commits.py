@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from lockstep.table.head import Head
     from lockstep.table.layout import StreamFolders
 
-RUNS, BATCHES_WANTED, BATCHES_OF_A_RUN = 3, 25, 4
-DEADLINE_SECONDS, PATIENCE_SECONDS = 240.0, 0.3
+RUNS = 3
+BATCHES_WANTED = 25
+BATCHES_OF_A_RUN = 4
+DEADLINE_SECONDS = 240.0
+PATIENCE_SECONDS = 0.3
 NUMBERED = {commit_kinds.BATCH.name, REWIND.name}
 
 

@@ -119,7 +119,8 @@ def test_the_time_of_a_timer_is_no_matter_of_a_lookup() -> None:
 
 
 def test_rows_are_the_same_for_every_split() -> None:
-    stream, rows = weighing(r"t\..+"), {"weights": [Weight("a", 3)]}
+    stream = weighing(r"t\..+")
+    rows = {"weights": [Weight("a", 3)]}
     messages = [SentMessage[object](value=each) for each in (snapshot(1, a=1), update(2, a=1, b=1), update(3, a=2))]
     ran = run(stream, *messages, key="s", lookups=rows)  # type: ignore[arg-type]  # bytes, as a producer sends them
     assert [(row.name, row.value) for row in ran.rows] == [("a", 4), ("b", 0), ("a", 10)]
