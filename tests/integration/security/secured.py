@@ -204,9 +204,11 @@ class Secured:
         """Forbid this user one operation during the block."""
         acl = _acl(topic, user, operation, AclPermissionType.DENY)
         self._create_acls([acl])
-        yield
-        admin = self.admin()
-        admin.delete_acls([_filter_of(acl)])[_filter_of(acl)].result(ANSWER_SECONDS)
+        try:
+            yield
+        finally:
+            admin = self.admin()
+            admin.delete_acls([_filter_of(acl)])[_filter_of(acl)].result(ANSWER_SECONDS)
 
     def _create_acls(self, bindings: list[AclBinding]) -> None:
         admin = self.admin()

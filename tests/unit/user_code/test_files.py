@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -188,30 +188,26 @@ def test_files_that_change_meanwhile_are_read_again(tmp_path: Path, monkeypatch:
     assert contents["assets/orders.py"] == contents["definitions.py"] == b"edit = 0\n"
 
 
-def test_files_that_change_all_the_time_are_refused_by_name(tmp_path: Path) -> None:
-    """The file is replaced as editors do, so its name is missing for a moment."""
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_files_that_change_all_the_time_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool
+) -> None:
+    """An editor replaces the file after each listing; its name is missing for a moment, or its contents differ."""
     write_files(tmp_path, PROJECT)
-    over = threading.Event()
+    edited = tmp_path / "assets" / "orders.py"
+    plain = list_code
+    edits = count(1)
 
-    def edit() -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            draft = tmp_path / "draft.tmp"
-            draft.write_text(f"edit = {number}")
-            (tmp_path / "assets" / "orders.py").unlink(missing_ok=True)
-            draft.rename(tmp_path / "assets" / "orders.py")
+    def list_then_edit(folder: Path, excluded: Collection[Path]) -> object:
+        edited.touch()
+        found = plain(folder, excluded)
+        if is_removed:
+            edited.unlink()
+        else:
+            edited.write_bytes(b"#" * next(edits))
+        return found
 
-    writer = threading.Thread(target=edit)
-    writer.start()
-    try:
-        seen = set[str]()
-        for _ in range(20):
-            try:
-                read_code(tmp_path)
-            except CodeUnusable as refused:
-                seen.add(Path(refused.path).name)
-        assert seen <= {"orders.py"}
-    finally:
-        over.set()
-        writer.join()
+    monkeypatch.setattr(files, "list_code", list_then_edit)
+    with pytest.raises(CodeUnusable, match="changes while it is read") as refused:
+        read_code(tmp_path)
+    assert Path(refused.value.path) == edited
