@@ -54,6 +54,11 @@ OSError is raised where disk or object store do not answer, too: see `explain_un
 
 def explain_unreadable(path: Path, error: Exception) -> TableError:
     """The error of a file at which one of `UNREADABLE` was raised, before anything is changed."""
+    if isinstance(error, MemoryError):  # also of Arrow: it proves nothing about the file
+        return TableError(
+            f"{path} cannot be read for lack of memory: {str(error).strip()}",
+            next_step="repeat the command with more memory: nothing was changed",
+        )
     return TableError(
         f"{path} cannot be read: {str(error).strip()}",
         next_step="repeat the command; if the file stays unreadable, restore it from a copy: nothing was changed",

@@ -65,8 +65,13 @@ def require_bytes(path: Path, error: Exception) -> None:
 
     Raises:
         FileNotFoundError: The file was deleted.
-        TableError: Its bytes cannot be read.
+        TableError: Its bytes cannot be read, or memory lacks.
     """
+    if isinstance(error, MemoryError):  # also of Arrow: it proves nothing about the file
+        raise TableError(
+            f"{path} cannot be read for lack of memory: {str(error).strip()}",
+            next_step="repeat the command with more memory",
+        ) from error
     try:
         with _find_system(path).open_input_file(_name(path)) as source:
             # If all bytes can be read, the error is due to the content; else disk or store fail.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+import zstandard
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 from hypothesis import given
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "memory": MemoryError,
     "memory of Arrow": lambda: pa.ArrowMemoryError("malloc of size 64 failed"),
+    "memory of zstd": lambda: zstandard.ZstdError("cannot compress: Allocation error : not enough memory"),
     "2 GiB": lambda: pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes, have 2147483648"),
     "handles of the process": lambda: OSError(errno.EMFILE, "Too many open files"),
     "handles of the machine": lambda: OSError(errno.ENFILE, "Too many open files in system"),

@@ -11,6 +11,7 @@ import zstandard
 
 from lockstep.model.position import SegmentRef
 from lockstep.model.state_types import hash_of_type_schema, make_type_schema
+from lockstep.state import changelog
 from lockstep.state.changelog import (
     BLOCK_BYTES,
     SegmentHeader,
@@ -98,6 +99,38 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
         assert str(path) in str(raised.value)
         assert "put the file back" in raised.value.next_step
     assert read(tmp_path, before) == CHANGES
+
+
+class Decompressing:
+    """zstandard for the changelog: after some frames, decompression fails with an error."""
+
+    ZstdError = zstandard.ZstdError
+    frame_content_size = staticmethod(zstandard.frame_content_size)
+
+    def __init__(self, frames: int, error: str) -> None:
+        self.frames = frames
+        self.error = error
+        self.decompressor = zstandard.ZstdDecompressor()
+
+    def ZstdDecompressor(self) -> Decompressing:  # noqa: N802  # the library's name
+        return self
+
+    def decompress(self, frame: memoryview) -> bytes:
+        if self.frames == 0:
+            raise zstandard.ZstdError(f"decompression error: {self.error}")
+        self.frames -= 1
+        return self.decompressor.decompress(frame)
+
+
+@pytest.mark.parametrize("frames", [0, 1, 2], ids=["header", "index", "block"])
+def test_lack_of_memory_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frames: int) -> None:
+    (ref,) = written(tmp_path, (header(), CHANGES))
+    monkeypatch.setattr(changelog, "zstandard", Decompressing(frames, "Allocation error : not enough memory"))
+    with pytest.raises(MemoryError, match="not enough memory"):
+        read(tmp_path, ref)
+    monkeypatch.setattr(changelog, "zstandard", Decompressing(frames, "Data corruption detected"))
+    with pytest.raises(StateDamaged, match="Data corruption detected"):
+        read(tmp_path, ref)
 
 
 @pytest.mark.parametrize("left", [0, 1, 17, 18, 100])

@@ -12,8 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lockstep.errors import TableError
 from lockstep.table import parquet
-from lockstep.table.parquet import ColumnStatistics, compute_file_statistics, find_written_columns, write_file
+from lockstep.table.parquet import (
+    ColumnStatistics,
+    compute_file_statistics,
+    explain_unreadable,
+    find_written_columns,
+    write_file,
+)
+from lockstep.verify import files
 from tests.integration.table.edges import HIGH, Edge, Inner, at
 from tests.support.row_table import RowTable
 
@@ -122,3 +130,18 @@ def test_a_file_that_is_compacted_costs_less_and_numbers_are_differences(
     column = pq.read_metadata(tmp_path / file.path).row_group(0).column(0)
     assert (column.compression, "DELTA_BINARY_PACKED" in column.encodings) == (codec, True)
     assert pq.read_table(tmp_path / file.path).equals(rows)
+
+
+def test_lack_of_memory_is_not_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a command nor the proof may take a sound file for damaged."""
+    lacking = pa.ArrowMemoryError("malloc of size 64 failed")
+    assert "more memory" in explain_unreadable(tmp_path / "part.parquet", lacking).next_step
+
+    def starve(_: Path) -> None:
+        raise lacking
+
+    path = tmp_path / "part.parquet"
+    pq.write_table(pa.table({"a": [1]}), path)
+    monkeypatch.setattr(files, "open_parquet", starve)
+    with pytest.raises(TableError, match=r"part\.parquet cannot be read for lack of memory: malloc of size 64"):
+        files.open_if_there(path)

@@ -15,11 +15,13 @@ from enum import Enum
 from typing import Any, Final
 
 import pyarrow as pa
+import zstandard
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.model.position import TopicIdPartition
+from lockstep.state.compression import lacks_memory
 
 
 class LimitKind(Enum):
@@ -114,6 +116,10 @@ def _of_text(error: Exception) -> LimitKind | None:
     return None
 
 
+def _of_compression(error: zstandard.ZstdError) -> LimitKind | None:
+    return LimitKind.MEMORY if lacks_memory(error) else None
+
+
 _NO_THREAD: Final = re.compile("can't start new thread|Failed to launch worker thread")
 """Of Python, and of Arrow."""
 _BY_KIND: Final[tuple[tuple[Any, Callable[[Any], LimitKind | None]], ...]] = (
@@ -122,6 +128,7 @@ _BY_KIND: Final[tuple[tuple[Any, Callable[[Any], LimitKind | None]], ...]] = (
     (RowsTooLarge, lambda _: LimitKind.ROW_BYTES),
     (pa.ArrowCapacityError, lambda _: LimitKind.COLUMN_BYTES),
     (OSError, _of_system),
+    (zstandard.ZstdError, _of_compression),
     (KafkaException, _of_client),
     ((RuntimeError, pa.ArrowException), _of_text),
 )
