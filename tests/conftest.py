@@ -157,7 +157,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.fixture(autouse=True)
 def _own_code() -> Iterator[None]:
-    """Forget the code copies that a test's commands registered in this process at the end of the test."""
+    """At the end of a test, forget the copies of code that its commands registered in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockstep.model.code_version._IMPORTED", {})
         yield

@@ -56,7 +56,7 @@ class Reading(msgspec.Struct):
 
 
 class Adding(Transform[Snapshot | Update, Panel, Reading]):
-    """Add values by name. Fail at POISON, half-way through its message."""
+    """Adds values by name; fails at POISON, half-way through its message."""
 
     def envelope(self, message: Snapshot | Update, record: Record) -> Envelope:
         """The session is the key."""

@@ -86,7 +86,7 @@ class Reader(Transform[Snapshot | Update, Book, Reading]):
 
 
 def tolerant(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
-    """Keep messages that cannot be applied in quarantine."""
+    """Return a stream that keeps messages that it cannot apply in quarantine."""
     limits = Limits(message_bytes=BYTES_MAX)
     return Stream(
         name="tolerant", topics=Topics(pattern=pattern), transform=Reader(), integrity=Ordered(), limits=limits
@@ -94,7 +94,7 @@ def tolerant(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
 
 
 def strict(pattern: str) -> Stream[Snapshot | Update, Book, Reading]:
-    """Halt on a message that cannot be applied."""
+    """Return a stream that halts on a message that it cannot apply."""
     limits = Limits(message_bytes=BYTES_MAX)
     integrity = Strict(evidence=Sequence())
     return Stream(name="strict", topics=Topics(pattern=pattern), transform=Reader(), integrity=integrity, limits=limits)

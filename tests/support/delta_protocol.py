@@ -142,7 +142,7 @@ class _Table:
             yield from (f"{path}: {problem}" for problem in _check_statistics(rows, json.loads(add["stats"])))
 
     def _check_rearranged(self, added: dict[str, Any], removed: dict[str, Any]) -> Iterator[str]:
-        """`dataChange` is false only if removed and added files of the version hold the same records."""
+        """Files with `dataChange` false hold only records that files of the other kind in the version also hold."""
         still_added = [path for path, each in added.items() if not each["dataChange"]]
         still_removed = [path for path, each in removed.items() if not each["dataChange"]]
         if not (still_added or still_removed):

@@ -79,13 +79,13 @@ class GaugeChange(msgspec.Struct, frozen=True):
 
 
 class Gauges(ColumnFold[Message, str, Gauge, GaugeChange]):
-    """Emit a row for each change."""
+    """Emits a row for each change."""
 
     fields = TableFields(snapshot=Snapshot, end=End, rows="rows", key="name", sequence="number", event_time_us="at")
 
 
 class AllGauges(Gauges):
-    """Emit a row for each update, even without a change."""
+    """Emits a row for each update, even without a change."""
 
     fields = replace(Gauges.fields, emits_unchanged=True)
 

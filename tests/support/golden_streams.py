@@ -72,7 +72,7 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class Tanks(Transform[Change, Tank, Level]):
-    """Emit a row for each change."""
+    """Emits a row for each change."""
 
     def envelope(self, message: Change, record: Record) -> Envelope:
         return Envelope(
@@ -113,7 +113,7 @@ class ByLink(Tanks):
 
 
 class Minutes(Tanks):
-    """Emit a row for each closed minute and at the end."""
+    """Emits a row for each closed minute and at the end."""
 
     def deadline(self, state: Tank) -> int | None:
         return None if state.minute is None else (state.minute + 1) * MINUTE_S * SECOND_US
@@ -127,7 +127,7 @@ class Minutes(Tanks):
 
 
 class WithLate(Tanks):
-    """Emit a row for each late message."""
+    """Emits a row for each late message."""
 
     def on_late(self, state: Tank, message: Change, record: Record) -> Iterable[Level]:
         yield Level("late", message.add)

@@ -1,4 +1,4 @@
-"""A stream on a machine with a bounded number of messages, and its batches in memory."""
+"""A stream on a machine whose capacity limits the messages of each read, and its batches in memory."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def decode_reading(value: bytes) -> Reading:
 
 
 class Metering(Transform[Reading, Meter, Total]):
-    """Sum the values; one row for each update, and one at the end."""
+    """Sums the values; emits a row for each update, and a row at the end."""
 
     @override
     def envelope(self, message: Reading, record: Record) -> Envelope:

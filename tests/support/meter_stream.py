@@ -53,7 +53,7 @@ class Total(msgspec.Struct, frozen=True):
 
 
 class Meters(Transform[Message, Meter, Total]):
-    """Emit a row for each closed minute; raise an error for a negative value."""
+    """Emits a row for each closed minute; raises an error for a negative value."""
 
     def envelope(self, message: Message, record: Record) -> Envelope:
         session = record.key_text

@@ -39,7 +39,7 @@ class Window(msgspec.Struct):
 
 
 class Totals(Transform[Value, Minute, Window]):
-    """Sum the values since the start of the minute; emit a row after each message."""
+    """Sums the values since the start of the minute; emits a row after each message."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """The session is the key; any message starts it."""
@@ -61,7 +61,7 @@ class Totals(Transform[Value, Minute, Window]):
 
 
 class Minutes(Totals):
-    """Close a minute after the lateness; a late message opens it again."""
+    """Closes a minute after the lateness; a late message opens it again."""
 
     def on_update(self, state: Minute, message: Value, record: Record) -> Iterable[Window]:
         """Emit no row before the minute closes."""

@@ -31,7 +31,7 @@ def read_json(value: bytes) -> dict[str, Any]:
 
 
 class Summing(Transform[dict[str, Any], Total, Sum]):
-    """Sum `n`; the message defines the whole envelope."""
+    """Sums `n`; the message defines the whole envelope."""
 
     def envelope(self, message: dict[str, Any], record: Record) -> Envelope:
         """Return the envelope; None for the field "nothing". The field "headed" requires headers."""

@@ -107,7 +107,7 @@ async def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
 def open_older_broker(
     folder: Path, caps: Mapping[int, int] = BEFORE_TOPIC_IDS
 ) -> Iterator[tuple[Broker, CappingProxy, str]]:
-    """Start a broker and a proxy before it; yield the broker, the proxy, and the proxy's address."""
+    """Start a broker and a proxy in front of it; yield the broker, the proxy, and the proxy's address."""
     plain, port = find_free_ports(2)
     advertised = f"PLAINTEXT://127.0.0.1:{plain},OLD://127.0.0.1:{port}"
     settings = {"advertised.listeners": advertised}

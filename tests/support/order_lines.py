@@ -26,7 +26,7 @@ class Line(msgspec.Struct):
 
 
 class Lines(FlatMap[Order, Line]):
-    """Emit a row for each line."""
+    """Emits a row for each line."""
 
     def flat_map(self, message: Order, record: Record) -> Iterable[Line]:
         """Return the lines; refuse a negative quantity."""

@@ -11,7 +11,7 @@ from typing import Self
 
 import requests
 
-from lockstep.features.localdev.processes import find_free_ports, is_free, start_child
+from lockstep.features.localdev.processes import find_free_ports, start_child
 from lockstep.spark.jars import resolve_jars
 from lockstep.spark.java import require_java
 from tests.support.installation import wait_until
@@ -53,11 +53,28 @@ class RealRegistry:
 
     def resume(self) -> None:
         """Start it at its port. It has no schemas, because it stores them in memory."""
-        address = ("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}")
+        settings = {
+            "quarkus.http.host": "127.0.0.1",
+            "quarkus.http.port": str(self.port),
+            "java.io.tmpdir": str(self.folder),
+        }
+        options = [f"-D{name}={value}" for name, value in settings.items()]
         (program,) = self.folder.glob("*-runner.jar")
-        command = [str(require_java()), *JAVA_OPTIONS, *address, "-jar", program.name]
-        self._process = process = start_child(command, folder=self.folder, log=self.folder / "log")
-        wait_until(lambda: not is_free(self.port) or process.poll() is not None, "the schema registry")
+        command = [str(require_java()), *JAVA_OPTIONS, *options, "-jar", program.name]
+        self._process = start_child(command, folder=self.folder, log=self.folder / "log")
+        try:
+            wait_until(self._has_answered, "the schema registry")
+        except BaseException:
+            self.kill()
+            raise
+
+    def _has_answered(self) -> bool:
+        """Whether it answers. Raises AssertionError with its log if it has ended."""
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            return requests.get(f"{self.url}/subjects", timeout=TIMEOUT_SECONDS).ok
+        except requests.ConnectionError:
+            return False
 
     def kill(self) -> None:
         """End it by SIGKILL."""
@@ -84,6 +101,6 @@ class RealRegistry:
         return int(answer.json()["id"])
 
     def require_compatibility(self, subject: str, level: str) -> None:
-        """Refuse further schemas of a subject that are not compatible, for example at the level `BACKWARD`."""
+        """Set the compatibility level of a subject, for example `BACKWARD`."""
         body = {"compatibility": level}
         requests.put(f"{self.url}/config/{subject}", json=body, timeout=TIMEOUT_SECONDS).raise_for_status()

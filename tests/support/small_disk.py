@@ -81,7 +81,7 @@ class SmallDisk:
 
 
 class MountedDisk(SmallDisk):
-    """A disk for all processes: SQLite resolves links to a namespace.
+    """A disk for all processes: SQLite cannot open a file by a link to another namespace.
 
     It is unmounted even if this process is killed.
     """

@@ -28,7 +28,7 @@ DAEMON_MEMORY = "256m"
 """Heap of the master and of each worker, which only schedule."""
 DAEMON_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.awt.headless=true"
 CLOSED_OPTIONS = "-Dspark.master.rest.enabled=false -Dspark.ui.killEnabled=false"
-"""Without a server that accepts programs and links that end applications; as in docker-compose.yml."""
+"""Neither a server that accepts programs nor links that end applications; as in docker-compose.yml."""
 RECOVERY_OPTIONS = "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={}"
 """A restarted master knows workers and applications; as in docker-compose.yml."""
 START_SECONDS_MAX = 90

@@ -37,7 +37,7 @@ class Seen(msgspec.Struct):
 
 
 class KeepHistory(Transform[Measured, History, Seen]):
-    """Store all values; rows contain only the numbers."""
+    """Stores all values; rows contain only the numbers."""
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         """The session is the key."""
@@ -61,7 +61,7 @@ class Table(msgspec.Struct):
 
 
 class KeepTable(Transform[Measured, Table, Seen]):
-    """Store only the values, without times."""
+    """Stores only the values, without times."""
 
     def envelope(self, message: Measured, record: Record) -> Envelope:
         """The session is the key."""

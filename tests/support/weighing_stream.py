@@ -31,7 +31,7 @@ WEIGHTS = Lookup("weights", "weights", key="name", row=Weight)
 
 
 class Weighing(Adding):
-    """Add weighted values by name; a name without a weight counts as zero."""
+    """Adds weighted values by name; a name without a weight counts as zero."""
 
     def on_update(self, state: Panel, message: Snapshot | Update, record: Record) -> Iterable[Reading]:
         """Emit a row for each value."""

@@ -52,7 +52,7 @@ class Values(msgspec.Struct):
 
 
 class ListFold(WindowFold[Value, list[int], Values]):
-    """Keep all values of a window."""
+    """Keeps all values of a window."""
 
     def envelope(self, message: Value, record: Record) -> Envelope:
         """The session is the key."""

@@ -163,7 +163,7 @@ def test_files_are_listed_sorted_moved_and_counted(tmp_path: Path) -> None:
 def test_a_folder_is_deleted_although_another_deletion_was_faster_at_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of two deletions could stop at a file that the other had deleted, and files stayed."""
+    """Each of two deletions could stop at a file that the other had deleted, and files would stay."""
     rmtree = shutil.rmtree
     calls = list[Path]()
 

@@ -93,7 +93,7 @@ def slow_java(folder: Path, *delays: float) -> Path:
 def test_a_java_that_is_slow_is_not_told_as_another_java(
     tmp_path_factory: pytest.TempPathFactory, delays: list[float]
 ) -> None:
-    """A first answer after 30 s was reported as an unknown Java release, with the advice to install Java."""
+    """A slow first answer must not be reported as an unknown Java release, with the advice to install Java."""
     folder = tmp_path_factory.mktemp("slow") / "java"
     command = slow_java(folder, *delays)
     before = java.ANSWER_SECONDS
@@ -242,7 +242,7 @@ def test_a_port_whose_server_accepts_late_is_not_free(monkeypatch: pytest.Monkey
     error=st.sampled_from(("OSError: AF_UNIX path too long", "MemoryError", "OSError: [Errno 28] No space left")),
 )
 def test_a_task_that_cannot_run_is_a_matter_of_versions_only_if_it_names_them(sign: str, error: str) -> None:
-    """A too long path of a socket led to advice on Python versions."""
+    """A too long path of a socket must not lead to advice on Python versions."""
     remedy = find_remedy(f"Job aborted\n{error}\n{sign}")
     if "too long" in error:
         assert remedy == SHORT_PATHS_NEEDED

@@ -186,7 +186,7 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """Organisation, artifact, version and any classifier, then `@` and the extension of another file than a jar."""
+        """Organisation, artifact, version and any classifier, then `@` and the extension if it is not `jar`."""
         names = ":".join(filter(None, (self.organisation, self.artifact, self.version, self.classifier)))
         return names if self.extension == "jar" else f"{names}@{self.extension}"
 

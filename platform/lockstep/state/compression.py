@@ -8,7 +8,7 @@ _NO_MEMORY = "not enough memory"
 """Of the text of ZSTD_error_memory_allocation: the binding keeps no code (zstandard 0.25)."""
 
 
-def lacks_memory(error: zstandard.ZstdError) -> bool:
+def is_lack_of_memory(error: zstandard.ZstdError) -> bool:
     """Whether an error is due to the memory of the machine, and not to the data."""
     return _NO_MEMORY in str(error)
 
@@ -23,6 +23,6 @@ def decompress(decompressor: zstandard.ZstdDecompressor, frame: memoryview) -> b
     try:
         return decompressor.decompress(frame)
     except zstandard.ZstdError as error:
-        if lacks_memory(error):
+        if is_lack_of_memory(error):
             raise MemoryError(str(error)) from error
         raise

@@ -156,7 +156,7 @@ def test_a_late_message_does_not_end_a_session_from_before_silence_was_declared(
 
 
 def test_a_session_whose_own_clock_is_wrong_does_not_end_while_it_sends(feed: Feed, tmp_path: Path) -> None:
-    """Implausible times must not count as silence since 1970, which ended the session and halted the stream."""
+    """Implausible times must not count as silence since 1970, which would end the session and halt the stream."""
     topic = feed.create("meters")
     runs = runs_of(feed, tmp_path, meters)
     now = int(datetime.now(UTC).timestamp())
@@ -209,7 +209,7 @@ def run_until_silent(runs: LocalRuns) -> None:
 
 
 def test_an_update_that_gives_up_a_first_snapshot_begins_its_session(feed: Feed, tmp_path: Path) -> None:
-    """The update must not be passed to `on_update` without a state, which quarantined it."""
+    """The update must not be passed to `on_update` without a state, which would quarantine it."""
     topic = feed.create("meters")
     runs = runs_of(feed, tmp_path, replace(meters, integrity=NoIntegrity(), transform=Restarting()))
     send(feed, topic, "a", Start(1, 0, more=True), Read(1, 5, 7), Read(2, 6, 0))
@@ -254,7 +254,7 @@ def test_a_first_snapshot_that_is_refused_leaves_no_clock(feed: Feed, tmp_path: 
 
 @pytest.mark.parametrize("batches", [1, 3])
 def test_a_session_that_began_again_and_ended_is_skipped_no_more(feed: Feed, tmp_path: Path, batches: int) -> None:
-    """The result must not depend on batch boundaries: the session stayed skipped within the batch of its snapshot."""
+    """It must not stay skipped within the batch of its snapshot: the result must not depend on batch boundaries."""
     topic = feed.create("meters")
     runs = runs_of(feed, tmp_path, meters)
     send(feed, topic, "a", Start(1, 0), Read(3, 1, 7))

@@ -1,4 +1,4 @@
-"""Rows of other code than the proof's may differ from its fold: the proof names the batch after which they cannot."""
+"""Rows of other code than the proof's may differ from its fold: the proof names the first batch of today's code."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_clean_table_of_logs_that_were_joined_raises_no_alarm(broker: Broker, 
 def test_a_clean_table_of_meters_raises_no_alarm(broker: Broker, tmp_path: Path, seed: int) -> None:
     """Windows, reordering, timers, silent sessions, late messages, snapshots in parts.
 
-    In table 36 messages of two sessions are released together, and each sets a timer in the past.
+    In table 36, messages of two sessions are released together, and each sets a timer in the past.
     """
     made = clean_meters(seed, broker.bootstrap_servers, tmp_path)
     _check_proven(made)

@@ -1,4 +1,4 @@
-"""Table files that are missing, changed, or reset by others: refused by name, or read without effect."""
+"""Table files that are missing, changed, or reset by others: refused by name, or without effect on the rows."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_root_that_was_restored_from_an_older_copy_is_read_up_again_from_kafka
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = made.runs.folders.root
-    ConsumerGroup(made.runs.settings.kafka, "adding").forget()  # the tests before have published for their copies
+    ConsumerGroup(made.runs.settings.kafka, "adding").forget()  # earlier tests have published offsets of their copies
     shutil.copytree(tables, tmp_path / "yesterday")
     made.assert_goes_on()
     assert re.search(AHEAD, caplog.text) is None

@@ -320,7 +320,7 @@ def test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read(
 def test_a_run_whose_kafka_is_another_cluster_all_at_once_reads_nothing_of_it(
     own: tuple[Broker, Feed], runs: LocalRuns
 ) -> None:
-    """It must not pass for a re-created topic in a class that tolerates them: the next start refused the table."""
+    """It must not pass for a re-created topic, which the class tolerates: the next start would refuse the table."""
     broker, feed = own
     runs = replace(by(runs, feed, ORDERED), bootstrap_servers=feed.bootstrap_servers)
     topic = stopped_at_ten(feed, runs)

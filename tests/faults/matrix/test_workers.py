@@ -103,7 +103,7 @@ STRICT = Strict(evidence=Sequence())
 def test_a_worker_that_dies_in_the_middle_is_replaced_within_the_batch(
     deaths: Callable[[str, int, IntegrityClass], Deaths], way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lack of memory must not blame the message read at that moment."""
+    """A lack of memory is not blamed on the message read at that moment."""
     dying = deaths(way, 1, STRICT)
     assert dying.run() is RunOutcome.ENDED
     assert len(dying.pids) == 1

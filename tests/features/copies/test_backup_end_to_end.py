@@ -217,7 +217,7 @@ backup.make_backup(folders, Path("{copy}")) if "{verb}" == "backup" else backup.
 def test_of_two_restores_one_ends_and_the_other_is_refused(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slower restore is refused and names no damage; the faster ends although a draft resists its deletion."""
+    """The slower restore is refused without a report of damage; the faster ends even if a draft cannot be deleted."""
     made = platform_in(tmp_path, broker)
     target = tmp_path / "copy"
     topic = made.feed.create("values")

@@ -110,7 +110,7 @@ def refreshed(offline: Offline, **options: bool) -> refresh.CurrentRefresh:
 
 
 def read_prices(offline: Offline) -> dict[tuple[str, str], int]:
-    """Return the price by session and name. Each may occur once."""
+    """Return the price by session and name. Each occurs once."""
     rows = DeltaTable(offline.folders.current).to_pyarrow_table().to_pylist()
     prices = {(row["_session"], row["name"]): int(row["price"]) for row in rows}
     assert len(prices) == len(rows)

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
 
-REGISTRY_SECONDS = 2
-
 
 class NotedReading(msgspec.Struct):
     """A later version of `Reading`, of the same name, with a note."""
@@ -57,16 +55,18 @@ class Avros:
         runs: The stream.
         url: The address of the registry.
         target: The topic.
+        registry_seconds: Time limit of a request to the registry.
     """
 
     feed: Feed
     runs: LocalRuns
     url: str
     target: str
+    registry_seconds: float = 2
 
     @property
     def settings(self) -> Settings:
-        registry = RegistrySettings(url=self.url, timeout_seconds=REGISTRY_SECONDS)
+        registry = RegistrySettings(url=self.url, timeout_seconds=self.registry_seconds)
         return self.runs.settings.model_copy(update={"registry": registry})
 
     def deliver(self, **options: Any) -> DeliveryRun:

@@ -24,7 +24,7 @@ written.
 
 
 def interrupt(step: str, number: int) -> None:
-    """Die at the call of a step with this number."""
+    """Die after the call of a step with this number, or before the first write of the position."""
     if step == "position":
         vars(deliver)["write_position"] = lambda *_: die()
         return

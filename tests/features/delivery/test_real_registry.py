@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import fastavro
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from tests.support.feed import Feed
 
-pytestmark = pytest.mark.slow  # the registry takes 10 s of CPU to start, and 142 MB to fetch
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # 142 MB to fetch, and 10 s of CPU to start
 
 
 class Worded(msgspec.Struct):
@@ -80,6 +81,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealRegistry]
     running = RealRegistry.start(tmp_path_factory.mktemp("registry"))
     yield running
     running.kill()
+    shutil.rmtree(running.folder / "lib")  # 150 MB: pytest keeps the folder after a failure
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def source(feed: Feed, runs: LocalRuns) -> str:
 @pytest.fixture
 def avros(feed: Feed, runs: LocalRuns, registry: RealRegistry, source: str) -> Avros:
     del source
-    return Avros(feed, runs, registry.url, create_target(feed))
+    return Avros(feed, runs, registry.url, create_target(feed), TIMEOUT_SECONDS)
 
 
 def read_by_other_means(avros: Avros) -> None:

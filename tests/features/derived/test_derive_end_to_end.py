@@ -167,7 +167,7 @@ def site(feed: Feed, runs: LocalRuns, spark: SparkSession) -> Site:
 
 @pytest.fixture(scope="module")
 def built(broker: Broker, spark_of_module: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A derived table continued once, after a compaction, with copies of all files from before and after each run."""
+    """A derived table after two runs with a compaction in between, and copies of all files around the second run."""
     feed = Feed(broker.bootstrap_servers, f"derived_{uuid.uuid4().hex[:8]}")
     runs = LocalRuns(adding(feed.pattern), feed.bootstrap_servers, tmp_path_factory.mktemp("derived"))
     made = Site(feed, runs, spark_of_module)

@@ -733,7 +733,7 @@ def test_rows_that_timers_emitted_where_a_range_ends_count_for_their_batch() -> 
 
 
 def test_the_ranges_of_a_partition_are_held_as_three_numbers_each(tmp_path: Path) -> None:
-    """Only batches that count, in order. A dictionary per row took 600 bytes."""
+    """Only batches that count, in order. A dictionary per row would take 600 bytes."""
     folders = write(tmp_path, clean_batches(3))
     head = OutputLog(folders.table).base().head
     key = TopicIdPartition(CLEAN[1].topic_id, CLEAN[1].partition)

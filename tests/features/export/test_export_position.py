@@ -36,7 +36,7 @@ NAME = FollowerName("export", "adding")
 
 
 def make_ready(runs: LocalRuns, feed: Feed, topic: str, number: int) -> None:
-    """Write a batch to a closed and compacted hour, and a second batch that is the rewind floor."""
+    """Write two batches, each in an hour that is then closed; compact, and raise the rewind floor to the second."""
     for values in ((number,), (number + 1,)):
         feed.send(topic, [update(each, a=1) for each in values])
         runs.run()

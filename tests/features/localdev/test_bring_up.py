@@ -73,7 +73,7 @@ STARTS = st.lists(
 @settings(deadline=None)
 @given(starts=STARTS)
 def test_each_stream_is_waited_for_at_the_same_time_and_reported(starts: list[tuple[float, float, bool]]) -> None:
-    """Waits in sequence took 300 s each without a line, and the last timeout ended all streams."""
+    """Waits in sequence would take 300 s each without a line, and the last timeout would end all streams."""
     clock = Clock()
     streams = {
         f"s{n}": SlowStream(clock, begins, fails, wrote=wrote) for n, (begins, fails, wrote) in enumerate(starts)

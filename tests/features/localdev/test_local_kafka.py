@@ -95,7 +95,7 @@ def test_a_folder_in_use_is_named(tmp_path: Path) -> None:
 def test_a_first_start_archives_classes_and_starts_without_if_it_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The archiver of Spark's classes runs during Kafka, and ends with it."""
+    """The archiver of Spark's classes runs in parallel with Kafka, and ends with it."""
     said = list[str]()
 
     def refuse() -> Path:

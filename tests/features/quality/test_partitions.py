@@ -73,7 +73,7 @@ def measure(parts: Iterable[list[Event]], rules: Iterable[str] = ("r",)) -> list
 
 
 def random_events(chance: random.Random, place: int) -> list[Event]:
-    """Return adjacent, separate, overlapping and empty ranges; rows in and out, some twice, late or unnumbered."""
+    """Return adjacent, separate, overlapping and empty ranges, and rows inside and outside of the ranges."""
     events = [reached(place, 5), an_end(place, 3, 2)] if chance.random() < 0.5 else []
     until = 5
     for batch in range(1, chance.randint(2, 12)):

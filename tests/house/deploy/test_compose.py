@@ -1,4 +1,4 @@
-"""docker-compose.yml and its mounted files, read by a real compose client and, for its configuration, by Dagster."""
+"""A compose client reads docker-compose.yml and its mounted files; Dagster reads its own configuration."""
 
 from __future__ import annotations
 

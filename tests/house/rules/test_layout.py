@@ -50,7 +50,7 @@ def test_python_still_finds_its_own_platform() -> None:
 def test_every_package_of_the_library_says_what_it_is_and_only_the_public_ones_export(
     root: Path, tracked: list[Path]
 ) -> None:
-    """`lockstep.storage` exports too: it is one name for all storages."""
+    """`lockstep.storage` may export, too: its importers do not depend on the kind of storage."""
     library = root / "platform" / "lockstep"
     folders = {path.parent for path in code_below(tracked, root, "platform/lockstep")} - {
         *(library, library / "testing", library / "storage"),

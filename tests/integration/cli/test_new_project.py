@@ -1,4 +1,4 @@
-"""`lockstep init` and its `--update`: Dagster loads an installed package's project, also with an added stream."""
+"""`lockstep init` and `--update`: Dagster loads the project of an installed package, also with an added stream."""
 
 from __future__ import annotations
 

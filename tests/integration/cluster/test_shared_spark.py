@@ -43,7 +43,7 @@ pytestmark = pytest.mark.timeout(900)
 CORES = 2
 LIMIT_MB = 256
 FAILURES = 2
-"""Failures of a batch with a too large worker, before its partitions are read alone and by halves."""
+"""Failures of a batch whose worker has too much memory, before its partitions are read alone and by halves."""
 
 
 def hold(folder: Path) -> object:

@@ -120,7 +120,7 @@ def test_where_the_broker_fails_at_a_corrupt_header_all_behind_it_is_named(
 def test_a_batch_of_another_version_is_passed_over_alone(
     broker: Broker, feed: Feed, runs: LocalRuns, header: bytes
 ) -> None:
-    """The broker sends a newer batch for each of its offsets; the client is silent from the second offset."""
+    """The broker sends a batch of a newer version for each of its offsets; the client is silent from the second."""
     topic = sick_topic(broker, feed, VERSION, header)
     runs = runs.of(adding(feed.pattern, Strict(evidence=LogOnly())))
     (finding,) = halted(runs)

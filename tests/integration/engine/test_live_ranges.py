@@ -1,4 +1,4 @@
-"""A live batch includes messages between its plan and its read: no offset is lost, repeated or unexplained."""
+"""A live batch includes arrivals between its plan and its read: no offset is lost, repeated or unexplained."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_unread_messages_and_unknown_topics_refuse_a_retirement(feed: Feed, runs
 def test_a_retirement_that_a_writer_did_not_commit_is_refused_for_what_kept_it(
     feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch, why: str, lives: list[bool]
 ) -> None:
-    """A writer also removes its requests at its end."""
+    """A writer also removes unanswered requests to it at its end."""
     topic = feed.create("fed")
     feed.send(topic, session(2))
     runs.run()

@@ -260,7 +260,7 @@ def test_a_restore_knows_what_it_has_created_itself(
 def test_a_restore_to_a_stream_that_started_while_it_copied_does_not_keep_it_from_starting(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The restore must not create `incoming`: killed then, it would advise deleting a live stream's objects."""
+    """The restore must not create `incoming`: after a kill, it would advise deleting a live stream's objects."""
     create_whole = ObjectStorage.create_whole
     open_logs = vars(backup_module)["_open_logs"]
     created = list[Path]()
@@ -305,7 +305,7 @@ def test_of_two_restores_the_slower_one_is_refused_and_does_not_call_the_backup_
 def test_a_restore_whose_objects_an_operator_has_deleted_leaves_the_stream_that_began_since(
     made: Platform, topic: str, backup: Path, elsewhere: LocalRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow restore was considered dead."""
+    """An operator considers the slow restore dead and deletes its objects; then the stream starts."""
     walk = ObjectStorage.walk_files
     starts = list[Path]()
 

@@ -137,7 +137,7 @@ def test_a_request_is_repeated_whose_answer_breaks_off(prefix: Path, link: Link)
 
 
 def test_an_upload_is_complete_where_the_answer_to_its_end_breaks_off(prefix: Path, link: Link) -> None:
-    """The upload then has no more parts, so the request for its end cannot be repeated."""
+    """The store then no longer has the parts of the upload, so the request for its end cannot be repeated."""
     content = bytes(20_000_000)
     link.breaks_each = 6  # after the start and four parts
     assert upload(prefix / "large", content) == len(content)

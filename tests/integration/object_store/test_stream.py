@@ -251,7 +251,7 @@ def test_a_shadow_whose_deletion_was_killed_is_deleted_before_another_one_of_its
 
 @pytest.mark.slow
 def test_the_proof_and_the_clean_up_ask_for_a_file_as_a_whole(made: Platform, link: Link) -> None:
-    """Reads by column take 136 requests per ledger file of a batch: the proof of an hour of batches took an hour."""
+    """Reads by column would take 136 requests per ledger file: an hour for the proof of an hour of batches."""
     topic = made.feed.create("values")
     read_in_batches(made.feed, made.runs, topic, session(11))
     link.asked.clear()

@@ -138,7 +138,7 @@ def test_a_log_that_retention_has_cut_is_advised_to_start_at_the_first_snapshot(
     tried = try_stream(runs.stream, runs.settings, messages_max=100)
     assert tried.partitions[0].finding is not None
     assert any("Topics(start=FirstSnapshot())" in line for line in tried.advice)
-    for start in (FirstSnapshot(), Latest()):  # no message follows Latest()
+    for start in (FirstSnapshot(), Latest()):  # for Latest(), the oldest messages are tried
         topics = Topics(pattern=feed.pattern, start=start)
         joined = try_stream(dataclasses.replace(runs.stream, topics=topics), runs.settings, messages_max=100)
         assert (joined.counts.before_snapshot, joined.rows, joined.declared.broken) == (2, 1, 0)

@@ -167,7 +167,7 @@ def test_a_run_that_is_killed_is_replaced_by_the_daemon_and_shown_as_failed(site
 
 
 def ends_its_runs_before_itself(site: Site, daemon: Daemon) -> None:
-    """Stop the code server like a container; Dagster's original would wait for its runs until it is killed."""
+    """Stop the code server by SIGTERM, like a container's end; Dagster's original would wait for its runs."""
     assert daemon.server is not None
     began = time.monotonic()
     epoch = site.epoch()

@@ -39,7 +39,7 @@ def send(feed: Feed, first: int, until: int) -> None:
 
 
 def create_again(feed: Feed, times: int) -> None:
-    """Create the topic with its first messages `times` times, and delete all but the last topic soon."""
+    """Create the topic with its first messages `times` times; each topic except the last is deleted soon."""
     for number in range(times):
         if number:
             time.sleep(THERE_SECONDS)

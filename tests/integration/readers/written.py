@@ -54,7 +54,7 @@ class Written:
         runs: Runs of the stream into it.
         feed: Feeds its topic.
         topic: The topic, of two partitions.
-        sent: Messages sent to each partition, by all tables that share the topic.
+        sent: Messages sent to each partition, for all tables that share the topic.
         seen: Messages of each partition that are in this table.
     """
 

@@ -47,7 +47,7 @@ def blocks() -> dict[str, str]:
 
 @pytest.fixture
 def reader(tmp_path: Path, blocks: dict[str, str]) -> Reader:
-    """A reader who has written all files, and edited definitions.py by the page."""
+    """A reader who has written all files, and edited definitions.py according to the page."""
     for name, code in blocks.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Random Avro schemas and bytes: valid and invalid messages of a writer, and schemas of a reader.
 
 The bytes follow the specification for the schema's JSON, with its options (blocks with sizes, padded numbers), and
-violate its bounds.
+sometimes violate its bounds.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class ProtoPanels(Transform[ProtoSnapshot | ProtoUpdate, Panel, Reading]):
 
 
 class Lengths(Transform[bytes, int, Where]):
-    """The length of each value, with one session for the topic."""
+    """The length of each value; the topic is the only session of each partition."""
 
     def envelope(self, message: bytes, record: Record) -> Envelope:
         return Envelope(record.topic, Kind.UPDATE)

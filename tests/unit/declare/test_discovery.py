@@ -83,7 +83,7 @@ def test_streams_of_one_name_are_refused_with_the_two_files(tmp_path: Path, monk
 def test_streams_in_a_list_a_tuple_or_a_dict_are_found(
     several: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Streams made in a loop over plants were in Dagster, but unknown to every command."""
+    """Streams made in a loop over plants must be known to every command, not only to Dagster."""
     made = several.format("dataclasses.replace(order_books, name='south')")
     source = f"import dataclasses\nfrom assets.order_books import order_books\nPLANTS = {made}\n"
     write_assets(tmp_path, monkeypatch, plants=source)
@@ -111,7 +111,7 @@ class Scaled(Adding):
 
 
 def test_all_of_a_declaration_that_decides_rows_is_part_of_the_digest() -> None:
-    """A class or instance changes the digest, and so do a rule that refuses rows and a limit that refuses messages."""
+    """Another class or instance, a rule that refuses rows and a limit that refuses messages change the digest."""
     stream = adding(r"t\..+", Strict(evidence=Sequence(), on_violation=Suspend()))
     refused = InRange("value", at_least=0, on_violation=OnViolation.QUARANTINE)
     others = (

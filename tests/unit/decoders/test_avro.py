@@ -117,7 +117,7 @@ BYTES = {"type": "bytes"}
 
 @given(st.integers(1, 40), st.data())
 def test_a_decimal_is_what_was_written_or_refused(precision: int, data: st.DataObject) -> None:
-    """A decimal with more digits than its schema allows was rounded: 12345.67 to 12350."""
+    """A decimal with more digits than its schema allows must not be rounded, for example 12345.67 to 12350."""
     scale = data.draw(st.integers(0, precision))
     digits = data.draw(st.integers(1, 60))
     unscaled = data.draw(st.integers(-(10**digits) + 1, 10**digits - 1))
@@ -140,7 +140,7 @@ def test_a_fixed_decimal_of_more_digits_than_its_precision_is_refused() -> None:
 
 
 def test_a_huge_decimal_is_refused_before_its_digits_are_made() -> None:
-    """A decimal of a megabyte took two minutes, in which nothing could interrupt the worker."""
+    """A decimal of a megabyte would take two minutes, in which nothing could interrupt the worker."""
     start = time.process_time()
     huge = zigzag(1_000_000) + b"\x12" * 1_000_000
     assert cause(decoder(Priced, decimals(BYTES, 9, 2)), GOOD[:5] + huge)[0] is DecodeCause.MALFORMED
@@ -209,7 +209,7 @@ def test_a_readers_schema_brings_its_aliases_and_defaults() -> None:
 @pytest.mark.parametrize("place", [0, 3])
 @pytest.mark.parametrize("own_record", ["Update", "Renamed"])
 def test_a_field_that_is_there_by_its_name_and_by_an_alias_is_read_by_its_name(own_record: str, place: int) -> None:
-    """A producer that renames a field writes both for a while; the old value was read, or each message was refused."""
+    """Neither may the old value be read nor a message refused: a renaming producer writes both fields for a while."""
     fields: Any = UPDATE["fields"]
     writers = {**UPDATE, "fields": [*fields[:place], {"name": "number", "type": "long"}, *fields[place:]]}
     renamed = {**fields[0], "aliases": ["number"]}
@@ -250,7 +250,7 @@ DEFAULTS: dict[str, tuple[Any, Any, object]] = {
 
 
 def test_a_readers_default_has_the_type_of_its_field() -> None:
-    """Defaults were read as the schema's JSON has them: a decimal "1" as 1; others led to refusals of each message."""
+    """A default must not be read in its JSON form, such as "1" as 1 for a decimal, nor refuse each message."""
     seq = {"name": "seq", "type": "long"}
     fields = [{"name": name, "type": kind, "default": default} for name, (kind, default, _) in DEFAULTS.items()]
     own, older = ({"type": "record", "name": "Odd", "fields": each} for each in ([seq, *fields], [seq]))
@@ -270,7 +270,7 @@ def test_a_readers_default_that_is_no_value_of_its_type_is_refused_when_declared
 
 @pytest.mark.parametrize("default", [None, "0", 0.0, {}])
 def test_a_writers_default_may_fit_no_type(default: object) -> None:
-    """It is not used, and registries accepted any default for years; every message of such schemas was refused."""
+    """It is not used, and registries accepted any default for years: messages of such schemas must be accepted."""
     fields: Any = UPDATE["fields"]
     schema = {**UPDATE, "fields": [{**fields[0], "default": default}, *fields[1:]]}
     decode = decoder(Update, schema)
@@ -306,7 +306,7 @@ def test_a_message_that_does_not_resolve_to_the_readers_schema_is_refused(what: 
 @pytest.mark.parametrize("writers", [UPDATE, [SNAPSHOT, UPDATE]])
 @pytest.mark.parametrize("own", [UPDATE, [SNAPSHOT, UPDATE]])
 def test_a_record_and_a_union_resolve_to_each_other(writers: Any, own: Any) -> None:
-    """A record of a union that resolved to a record was read as an array, and a record matched no type of a union."""
+    """A record of a union must not be read as an array, and a record must match its type in a union."""
     update = {"seq": 2, "id": "a", "value": 2.0}
     message_type = Update if own is UPDATE else Snapshot | Update
     decode = decoder(message_type, writers, reader_schema=json.dumps(own))
@@ -352,7 +352,7 @@ WHOLE: Any = {"type": "record", "name": "acme.Whole", "fields": [{"name": "inner
 
 @pytest.mark.parametrize("referred", [[SNAPSHOT, UPDATE], [WHOLE]])
 def test_a_union_of_schemas_that_it_refers_to_is_read(referred: list[Any]) -> None:
-    """Events of a topic may each have a schema; every such message was refused because it did not fit its schema."""
+    """Each event type of a topic may have its own schema: such messages must not be refused as not fitting a schema."""
     references = tuple(SchemaReference(f"acme.{one['name']}", json.dumps(one)) for one in referred)
     registered = RegisteredSchema("AVRO", json.dumps(["acme.Snapshot", "acme.Update"]), references)
     update = {"seq": 2, "id": "a", "value": 2.0}

@@ -54,7 +54,7 @@ FAULTS = st.sampled_from((None, corrupt))
 
 @given(st.randoms(use_true_random=False), FAULTS)
 def test_what_is_written_by_a_schema_is_read_or_refused_as_the_specification_has_it(random: Random, fault: Any) -> None:
-    """Numbers with too many bits, booleans of 2, negative indexes and blocks of a wrong size were read as others."""
+    """Numbers with too many bits, booleans of 2, negative indexes and blocks of a wrong size are refused."""
     writer = Schemas(random).schema(3)
     body = Bytes(random, Names().add(writer).by_name).value(writer)
     if fault is not None:

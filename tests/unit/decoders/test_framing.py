@@ -86,7 +86,7 @@ def test_a_registry_that_does_not_answer_is_no_verdict_and_is_asked_again() -> N
 
 @pytest.mark.parametrize("error", [ValueError("no such city"), KeyError("token"), UnicodeError("surrogate")])
 def test_a_registry_client_that_fails_in_another_way_is_no_verdict_either(error: Exception) -> None:
-    """A ValueError of the client was a verdict on each message: a class that counts dropped all messages."""
+    """If a ValueError of the client were a verdict on each message, a class that counts would drop all messages."""
     decode = Avro().build_with(Answers([error, avro(UPDATE)]), Update)
     with pytest.raises(RegistryUnreachable, match=f"the client of the schema registry failed: {type(error).__name__}"):
         decode(GOOD)

@@ -131,7 +131,7 @@ def test_an_answer_larger_than_any_schema_is_broken_off(schemas: HttpSchemas, mo
 
 
 def drip(server: socket.socket) -> None:
-    """Answer with a header at a time, each before any timeout of a socket."""
+    """Answer header by header, each before any timeout of a socket."""
     with suppress(OSError):
         connection, _ = server.accept()
         with connection:
@@ -170,7 +170,7 @@ def test_the_password_is_fetched_where_it_is_needed_and_shown_nowhere(
 
 
 def test_a_password_of_any_letters_is_sent_as_utf_8(schemas: HttpSchemas, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first letter outside of Latin-1 led to an error about each message, which showed the letter."""
+    """A letter outside of Latin-1 must not cause an error about each message that shows the letter."""
     schemas.register("updates-value", TEXT)
     schemas.authorization = "Basic " + base64.b64encode(f"läser:{CANARY}€".encode()).decode()
     monkeypatch.setenv("REGISTRY_CANARY", f"{CANARY}€")

@@ -1,4 +1,4 @@
-"""Protobuf in the frame of a registry: the schema names the message, and other bytes are not read as one."""
+"""Protobuf in the frame of a registry: the schema names the message, and other bytes are not read as a message."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_is_not_exactly_a_message_is_refused_with_its_cause(what: str, monk
 
 @pytest.mark.parametrize("body", [b"\x12\x04GOOD", b"\x15\x01\x00\x00\x00"])
 def test_an_enum_of_another_wire_type_is_refused_as_any_field(body: bytes) -> None:
-    """An enum field with a text or a fixed number was treated as absent, so its default was read."""
+    """An enum field with a text or a fixed number must not count as absent, with its default as value."""
     assert cause(decoder(Update.Origin), protobuf_frame(body, (1, 0))) == (
         DecodeCause.WRONG_TYPE,
         "acme.panels.Update.Origin.quality (field 2) has another wire type",
@@ -193,7 +193,7 @@ MADE_WRONG: dict[str, tuple[type[Any], bytes, DecodeCause, str]] = {
 
 @pytest.mark.parametrize("what", MADE_WRONG)
 def test_what_the_library_gets_wrong_is_refused(what: str) -> None:
-    """Each was read as a message: with a default, a cut number, bytes for text, or an invalid time."""
+    """The library reads each as a message: with a default, a cut number, bytes for text, or an invalid time."""
     message, body, expected, problem = MADE_WRONG[what]
     message.FromString(body)
     package, _, name = message.DESCRIPTOR.full_name.rpartition(".")

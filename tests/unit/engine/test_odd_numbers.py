@@ -32,7 +32,7 @@ CLASSES: dict[str, IntegrityClass] = {
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("fold", [FloatNumbers(), FlagNumbers()], ids=["float", "flag"])
 def test_a_number_of_another_type_is_refused_whatever_the_split(name: str, fold: Totals) -> None:
-    """`Strict` accepted 2.0 as 2 within a batch, and did not know the session in the next batch."""
+    """Otherwise `Strict` would accept 2.0 as 2 within a batch, and not know the session in the next batch."""
     stream = totals("values", CLASSES[name], fold)
     whole = run(stream, *SENT)
     assert whole == run(stream, *SENT, split=Split(1))
@@ -42,7 +42,7 @@ def test_a_number_of_another_type_is_refused_whatever_the_split(name: str, fold:
 
 
 def test_a_float_that_follows_is_the_same_number_whatever_the_split() -> None:
-    """The session had no number in the next batch, so a gap after the float was not seen."""
+    """If the session had no number in the next batch, a gap after the float would not be seen."""
     stream = totals("values", CLASSES["strict"], LaterFloats())
     behind_a_gap = SentMessage(value=Value(140, 1, 9), key="a")
     whole = run(stream, *SENT, behind_a_gap)
@@ -63,7 +63,7 @@ def test_a_float_that_follows_is_the_same_number_whatever_the_split() -> None:
 def test_a_time_of_another_type_is_refused_whatever_the_split(
     integrity: IntegrityClass, fold: Totals, said: str
 ) -> None:
-    """The clock of its session could not be loaded again: all its messages in later batches were refused."""
+    """Otherwise the clock of its session could not be loaded, and its messages in later batches would be refused."""
     stream = totals("values", integrity, fold)
     whole = run(stream, *SENT)
     assert whole == run(stream, *SENT, split=Split(1))
@@ -72,7 +72,7 @@ def test_a_time_of_another_type_is_refused_whatever_the_split(
 
 
 def test_a_time_beyond_the_calendar_moves_no_watermark() -> None:
-    """With any skew allowed, nanoseconds moved it: the ledger cannot store such a watermark, so a restart forgot it."""
+    """Not even with any skew allowed: the ledger cannot store such a watermark, and a restart would forget it."""
     stream = replace(totals("values", WINDOW), event_time=EventTime(max_skew=timedelta.max))
     nanoseconds = SentMessage(value=Value(1_700_000_000_000, 1, 9), key="b")
     whole = run(stream, nanoseconds, *SENT)

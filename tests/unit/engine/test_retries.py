@@ -191,7 +191,7 @@ lockstep.spark.worker_daemon's stdout.
 
 
 def test_an_executor_without_the_package_is_named_and_no_message_is_searched_for() -> None:
-    """It fails most jobs immediately: the search halved ranges in 84 jobs, and could have blamed a message."""
+    """It fails most jobs immediately: a search would halve ranges in 84 jobs, and could blame a message."""
     problem = find_python_problem(NO_PACKAGE)
     assert problem is not None
     assert "the Python of 10.0.0.7 executor 1 cannot run tasks: ModuleNotFoundError: No module named 'lockstep'" in str(

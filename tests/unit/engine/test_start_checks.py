@@ -1,4 +1,4 @@
-"""A run refuses more topics than its limit at its start."""
+"""At its start, a run refuses more topics than its limit."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_spark_that_does_not_say_which_executors_are_busy_has_none_replaced() 
 
 
 def test_a_job_is_without_executors_for_too_long_only_where_none_came_meanwhile() -> None:
-    """Spark itself waits forever: a stream that fills files has no deadline, and stopped silently."""
+    """Spark itself waits forever: a stream that fills files has no deadline, and would stop silently."""
     presence = ExecutorPresence(100.0, seconds_max=30.0)
     seen = {104.0: True, 120.0: False, 125.0: True, 154.0: False, 155.0: False}
     missed = [presence.is_missed(at, partial(bool, there)) for at, there in seen.items()]

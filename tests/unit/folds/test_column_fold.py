@@ -133,7 +133,7 @@ class LooseSnapshot(msgspec.Struct, tag="snapshot"):
 
 
 class LooseLevels(ColumnFold[LooseSnapshot | Update | End, str, Gauge, GaugeChange]):
-    """A snapshot whose rows have ints for the floats of the state, which a loaded state would not have."""
+    """A fold whose snapshot rows have ints for the floats of the state, which a loaded state would not have."""
 
     fields = replace(Gauges.fields, snapshot=LooseSnapshot)
 

@@ -133,7 +133,7 @@ def test_a_bound_that_bounds_nothing_is_refused(bound: object) -> None:
 
 
 def test_a_bound_beyond_all_times_is_refused() -> None:
-    """With `reorder`, no message was accepted, because no state holds the time of its release."""
+    """With `reorder`, no message would be accepted, because no state holds the time of its release."""
     with pytest.raises(DeclarationError, match="is more than a century"):
         FuzzyWindow(lateness=timedelta.max, reorder=True)
 

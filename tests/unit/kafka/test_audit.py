@@ -155,7 +155,7 @@ READ = position("a", 0, 50, 4)
 def doubted(
     *, read: int | None = 4, now: int | None = 6, held: int | None = None, ends: tuple[int, int, int] = (0, 60, 60)
 ) -> dict[TopicIdPartition, Position]:
-    """Return the epoch check of a partition that was read to offset 50 under a leader epoch, and now has another."""
+    """Return the positions to check by leader epoch: a partition read to offset 50, whose leader epoch may be new."""
     cluster = view(topic("a", "id-a"), ends={KEY: ends})
     cluster.ends[KEY] = msgspec.structs.replace(cluster.ends[KEY], leader_epoch=now)
     return need_epoch_check({KEY: position("a", 0, 50, read)}, cluster, {} if held is None else {KEY: held})

@@ -62,7 +62,7 @@ def test_messages_of_topics_that_are_read_are_awaited(
 def test_messages_of_a_topic_that_the_pattern_leaves_out_are_not_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run reads them: each command once waited for its whole timeout, and failed."""
+    """No run reads them: a command that awaits them would wait for its whole timeout, and fail."""
     monkeypatch.setattr(commit, "is_writer_alive", lambda *_: True)
     stream = replace(adding("a"), trigger=FileSize("1 MB"))
     handle = StreamHandle(stream, Settings(table_root=tmp_path))

@@ -114,7 +114,7 @@ def load(streams: Iterable[AnyStream], derived: Iterable[Derived], settings: Set
 
 
 def test_streams_whose_names_begin_alike_load_together(tmp_path: Path) -> None:
-    """With `orders_minor` and `orders_table`, the whole code location did not load."""
+    """Names such as `orders_minor` and `orders_table` must not prevent the load of the whole code location."""
     ends = ["minor", "table", "checks", "rules", "compaction", "stream", "rotation", "schedule", "minor_schedule"]
     streams = [make_stream(name) for name in ("orders", *(f"orders_{end}" for end in ends))]
     derived = [Derived(name=f"orders_{end}", sources=[streams[0]], derive=keep_rows) for end in ("derive", "all")]

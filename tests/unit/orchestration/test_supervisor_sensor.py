@@ -374,7 +374,7 @@ def test_after_a_reboot_few_streams_start_at_once_and_the_next_when_one_is_over(
 def test_a_stream_without_a_table_that_an_operator_wants_is_started_until_it_is_terminated(
     supervised: Supervised,
 ) -> None:
-    """After its first run failed before its claim, nothing recorded that it should run."""
+    """Its start request records that it should run, even if its first run fails before its claim."""
     assert requests(supervised.looks()) == [0, 0, 0]
     wanted = record_start_request(supervised.folders, "lockstep start (me)", 0)
     (request,) = [each for look in supervised.looks() for each in look.run_requests or ()]
@@ -431,7 +431,7 @@ def test_a_stop_while_the_first_run_is_on_its_way_says_so(supervised: Supervised
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
 def test_a_run_that_does_not_write_yet_is_a_start_under_way(supervised: Supervised, status: DagsterRunStatus) -> None:
-    """A run that loads Spark did not count, and the topics sensor launched a second run."""
+    """If a run that loads Spark did not count, the topics sensor would launch a second run."""
     supervised.claim()
     run = enqueue(supervised.instance, "order_books_stream") if status.name == "QUEUED" else supervised.run(status)
 

@@ -177,7 +177,7 @@ def test_a_wrong_key_is_named_with_its_value(folder: Path, text: str, problem: s
 def test_a_table_root_that_delta_rs_would_read_as_another_one_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Build servers make folders like this: the table was written, and then searched for in another folder."""
+    """Build servers make folders like this: a table must not be written there and then be searched for elsewhere."""
     working = folder / "plants%2Fmain"
     working.mkdir()
     monkeypatch.chdir(working)

@@ -192,7 +192,7 @@ print(hash_of_type_schema(make_type_schema(Defaults)))
 
 
 def test_a_type_has_the_same_hash_in_every_process() -> None:
-    """An address was part of the hash: each new process refused the state of the previous process."""
+    """If an address were part of the hash, each new process would refuse the state of the previous process."""
     found = {
         subprocess.run(
             [sys.executable, "-c", HASH_OF_DEFAULTS],

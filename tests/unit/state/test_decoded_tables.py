@@ -149,7 +149,7 @@ def test_the_next_batch_uses_the_rows_in_memory(tmp_path: Path) -> None:
 
 @given(STEPS)
 def test_rows_in_memory_count_by_their_encoded_bytes(steps: list[tuple[Any, bool, bool]]) -> None:
-    """The history is any: read, written, deleted and new rows, and keys that are known to be absent."""
+    """For any history of read, written, deleted and new rows, and keys that are known to be absent."""
     with TemporaryDirectory() as folder:
         worker, version = start(Path(folder))
         for changes, _, _ in steps:

@@ -193,7 +193,7 @@ def test_a_folder_that_another_user_made_in_a_shared_one_is_refused(
 
 
 def test_a_local_root_that_this_user_cannot_write_is_named_before_it_is_used() -> None:
-    """For a folder of root in `/tmp`, a run ended with a Java stack, and the doctor asked for rights to the folder."""
+    """For a folder of root in `/tmp`, a run must not end with a Java stack, nor the doctor ask for rights to it."""
     said = subprocess.run([sys.executable, "-c", CANNOT_WRITE], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.splitlines() == [
         "/root-only/lockstep/state cannot be written by this user (uid 12345): / is another user's, or read-only",

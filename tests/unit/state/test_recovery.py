@@ -166,7 +166,7 @@ def write(schema: StateSchema[Any], folder: Path, *states: object) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_another_type_is_named_with_its_field(tmp_path: Path, name: str) -> None:
-    """Rows depended on the batches and restarts: after a restart 6 was 6.0, and a time had another hour."""
+    """Otherwise rows depend on batches and restarts: after a restart 6 would be 6.0, and a time have another hour."""
     left, expected = BROKEN[name]
     with pytest.raises(StateNotOfItsType, match="session 's200'") as raised:
         write(StateSchema(Typed), tmp_path, *(Typed() for _ in range(200)), left)

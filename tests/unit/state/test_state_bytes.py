@@ -34,7 +34,7 @@ SCHEMA: StateSchema[Any] = StateSchema(MapState[int, Row])
 
 
 class Writer:
-    """A fold of batches that counts the bytes of their changes and of their files."""
+    """A writer of batches that counts the bytes of their changes and of their files."""
 
     def __init__(self, folder: Path, sessions: int, rows: int) -> None:
         (folder / "durable").mkdir()

@@ -152,7 +152,7 @@ def test_a_table_given_to_another_session_is_copied(tmp_path: Path) -> None:
 
 
 def read_migrated(folder: Path, migrate: Callable[[Mapping[str, Any]], Any]) -> tuple[Home, Any, StateVersion]:
-    """Return a home, the state that a migration from `PlainBook` returned, and the version of the next batch."""
+    """Return a home, the state that a migration from `PlainBook` returned, and the version of its batch."""
     old = book_home(folder, PLAIN)
     version = old.batch(old.start(), lambda state: make(state, "a", {1: Level(5)}, is_plain=True))
     home = dataclasses.replace(old, schema=StateSchema(Book, migrate))
@@ -182,7 +182,7 @@ def test_a_dict_becomes_a_table(tmp_path: Path) -> None:
 def test_a_migration_that_gives_no_table_of_the_type_fails(
     tmp_path: Path, migrate: Callable[[Mapping[str, Any]], Any], said: str
 ) -> None:
-    """A dict in place of a table lost its rows silently; the other errors were taken for errors of a message."""
+    """A dict in place of a table must not lose its rows silently, nor must the other errors count against a message."""
     with pytest.raises(MigrationFailed, match=said) as raised:
         read_migrated(tmp_path, migrate)
     assert raised.value.session == "a"
@@ -200,7 +200,7 @@ class Counted(msgspec.Struct):
 
 
 def test_the_rows_of_a_default_are_kept(tmp_path: Path) -> None:
-    """They were present only in the first batch after the release."""
+    """They must be present in every batch after the release, not only in the first."""
     home = book_home(tmp_path, StateSchema(Noted))
     version = home.batch(home.start(), lambda state: state.entries.update(a=SessionEntry(0, Noted("a"))))  # type: ignore[arg-type]  # of this schema
     home = dataclasses.replace(home, schema=StateSchema(Counted))

@@ -37,7 +37,7 @@ def encode(row: Price) -> dict[str, object]:
     ],
 )
 def test_a_decimal_that_no_column_holds_is_refused(text: str, problem: str) -> None:
-    """Arrow stored the first two as 0, and the third ended the process."""
+    """Arrow would store the first two as 0, and the third would end the process."""
     with pytest.raises(RowRejected) as refused:
         encode(Price(Decimal(text)))
     assert problem in str(refused.value)

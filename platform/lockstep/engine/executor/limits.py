@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 
 from lockstep.errors import EnvironmentProblem, LockstepError, StateError
 from lockstep.model.position import TopicIdPartition
-from lockstep.state.compression import lacks_memory
+from lockstep.state.compression import is_lack_of_memory
 
 
 class LimitKind(Enum):
@@ -117,7 +117,7 @@ def _of_text(error: Exception) -> LimitKind | None:
 
 
 def _of_compression(error: zstandard.ZstdError) -> LimitKind | None:
-    return LimitKind.MEMORY if lacks_memory(error) else None
+    return LimitKind.MEMORY if is_lack_of_memory(error) else None
 
 
 _NO_THREAD: Final = re.compile("can't start new thread|Failed to launch worker thread")
