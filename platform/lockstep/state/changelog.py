@@ -30,7 +30,7 @@ import zstandard
 from lockstep.errors import StateError
 from lockstep.model.position import Position, SegmentRef
 from lockstep.model.state_types import StateTypeSchema
-from lockstep.state.compression import decompress
+from lockstep.state.compression import read_frame
 from lockstep.state.entry_order import Change, is_prefix_removal, make_store_key
 from lockstep.storage import PendingFile, find_fault, find_storage
 
@@ -393,7 +393,7 @@ def _checked_preamble(data: bytes, place: str) -> tuple[int, int]:
 def _header(frame: memoryview, place: str) -> SegmentHeader:
     try:
         _check_frame(frame, HEADER_BYTES_MAX, place)
-        return _HEADERS.decode(decompress(zstandard.ZstdDecompressor(), frame))
+        return _HEADERS.decode(read_frame(zstandard.ZstdDecompressor(), frame))
     except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
         raise StateDamaged(place, "a header as encoded", str(error)) from error
 
@@ -450,7 +450,7 @@ def decode_index(body: memoryview, length: int, place: str) -> tuple[tuple[Block
     frame = body[_LENGTH.size : size]
     try:
         _check_frame(frame, compute_frame_limit(len(frame)), place)
-        content = decompress(zstandard.ZstdDecompressor(), frame)
+        content = read_frame(zstandard.ZstdDecompressor(), frame)
         # Before it is decoded: a small file could name millions of blocks.
         blocks = _count_entries(content)
         if blocks > length // _FRAME_BYTES_MIN:
@@ -475,7 +475,7 @@ def decode_block(decompressor: zstandard.ZstdDecompressor, frame: memoryview, pl
     """The entries of one block. Raises StateDamaged."""
     try:
         _check_frame(frame, compute_frame_limit(len(frame)), place)
-        content = decompress(decompressor, frame)
+        content = read_frame(decompressor, frame)
         entries = _count_entries(content)
         if entries > BLOCK_ENTRIES_MAX:
             raise StateDamaged(place, f"at most {BLOCK_ENTRIES_MAX} entries in a block", entries)

@@ -13,7 +13,7 @@ def is_lack_of_memory(error: zstandard.ZstdError) -> bool:
     return _NO_MEMORY in str(error)
 
 
-def decompress(decompressor: zstandard.ZstdDecompressor, frame: memoryview) -> bytes:
+def read_frame(decompressor: zstandard.ZstdDecompressor, frame: memoryview) -> bytes:
     """Return the content of a frame.
 
     Raises:
