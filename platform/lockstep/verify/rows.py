@@ -282,7 +282,12 @@ def _name_disorder(place: ViolationPlace, positions: list[tuple[int, int]], viol
         highest = max(highest, position)
 
 
-CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+CONVERSION_ERRORS = (
+    *(ValueError, TypeError, OverflowError, AttributeError),
+    *(pa.ArrowNotImplementedError, pa.ArrowCapacityError, pa.ArrowKeyError),
+)
+"""Raised for a value that a column cannot have. Arrow's other errors, such as lack of memory, are not due to values."""
+
 NONE_ADDED: Mapping[str, RowPosition] = {}
 
 
