@@ -57,7 +57,10 @@ def explain_unreadable(path: Path, error: Exception) -> TableError:
     if isinstance(error, MemoryError):  # also of Arrow: it proves nothing about the file
         return TableError(
             f"{path} cannot be read for lack of memory: {str(error).strip()}",
-            next_step="repeat the command with more memory: nothing was changed",
+            next_step=(
+                "repeat the command with more memory: nothing was changed; a size that no machine has is due to a "
+                "damaged file: restore it from a copy"
+            ),
         )
     return TableError(
         f"{path} cannot be read: {str(error).strip()}",

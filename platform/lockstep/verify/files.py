@@ -70,7 +70,7 @@ def require_bytes(path: Path, error: Exception) -> None:
     if isinstance(error, MemoryError):  # also of Arrow: it proves nothing about the file
         raise TableError(
             f"{path} cannot be read for lack of memory: {str(error).strip()}",
-            next_step="repeat the command with more memory",
+            next_step="repeat the command with more memory; a size that no machine has is due to a damaged file",
         ) from error
     try:
         with _find_system(path).open_input_file(_name(path)) as source:
