@@ -17,6 +17,8 @@ import pyarrow as pa
 import zstandard
 
 from lockstep.state.entry_order import make_store_key, sort_changes
+from lockstep.state.values import RESERVED_FROM
+from lockstep.verify.gates.stored import ACTIVE, SUSPENDED
 from lockstep.verify.report import ViolationKind as Kind
 
 if TYPE_CHECKING:
@@ -678,7 +680,7 @@ def _state(
     for file, at, row in newest.values():
         if row["state_file"] is not None:
             header, entries = _section(forged, row)
-            living = _living(entries)
+            living = _living(entries, row["suspended_from"])
             keys = [key for key, value in entries.items() if key[:1] == kind and value is not None]
             keys = [key for key in keys if kind in {HELD, AGENDA} or key[1:] in living]
             places += [(file, at, header, entries, key) for key in keys]
@@ -692,8 +694,19 @@ def _state(
     return one_of(Kind.STATE_DIFFERS)
 
 
-def _living(entries: dict[bytes, Any]) -> set[bytes]:
-    return {key for key, value in entries.items() if key[0] < 0xF8 and value is not None and b"\xa1g\xc2" not in value}
+def _living(entries: dict[bytes, Any], suspended_from: int) -> set[bytes]:
+    """The sessions that are not suspended: the proof reads no clock of a suspended session."""
+    sessions = [(key, value) for key, value in entries.items() if key[0] < RESERVED_FROM and value is not None]
+    return {key for key, value in sessions if not _is_suspended(value, suspended_from)}
+
+
+def _is_suspended(value: bytes, suspended_from: int) -> bool:
+    """Whether a stored session is marked as suspended, or started before the offset of a suspension."""
+    gate, *_ = msgspec.msgpack.decode(value)
+    if not isinstance(gate, list):
+        return False
+    tag, opened_at, *_ = (*gate, 0)
+    return bool(tag == SUSPENDED or (tag == ACTIVE and opened_at < suspended_from))
 
 
 def _section(forged: Forged, row: dict[str, Any]) -> tuple[dict[str, Any], dict[bytes, Any]]:
