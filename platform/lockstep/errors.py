@@ -136,11 +136,15 @@ def name_stream(stream: str) -> Generator[None]:
     """Put a stream's name in place of STREAM into the next step of an error.
 
     What reads state or files does not know whose they are; a run and a command of a stream do.
+
+    Args:
+        stream: Its name; empty if it is unknown here, too.
     """
     try:
         yield
     except LockstepError as error:
-        error.next_step = _STREAM.sub(stream, error.next_step)
+        if stream:
+            error.next_step = _STREAM.sub(stream, error.next_step)
         raise
 
 

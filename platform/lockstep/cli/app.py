@@ -6,11 +6,8 @@ imports its operation when it is called.
 
 from __future__ import annotations
 
-import errno
 import sys
-import traceback
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from enum import Enum
 from functools import wraps
@@ -21,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from lockstep.errors import EnvironmentProblem, KafkaUnreachable, LockstepError, StoreFailed, TableError, name_stream
+from lockstep.errors import KafkaUnreachable, LockstepError
 from lockstep.feature import load_parts
+from lockstep.foreign_errors import explain_error, explain_errors
 from lockstep.integrity.resume_options import IntegrityLost, StreamHalted
 
 if TYPE_CHECKING:
@@ -75,44 +73,6 @@ class Panel(Enum):
     INSTALLATION = "Installation"
 
 
-_NO_SPACE: Final = "free space there, then repeat the command; nothing that is committed is lost"
-_NO_SPACE_SOMEWHERE: Final = (
-    "free space in table_root, local_root or TMPDIR (lockstep doctor names the full one), then repeat the command; "
-    "nothing that is committed is lost"
-)
-_OTHER_PATH: Final = "name another path, or see to it that this user can write there; then repeat the command"
-_OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
-    (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS), _OTHER_PATH
-)
-"""The remedies of a user for an error of the file system."""
-_JVM_ENDED: Final = EnvironmentProblem(
-    "Spark's JVM ended under this command: it was killed, or had too little memory",
-    next_step="repeat the command; a run continues after the last committed batch",
-)
-
-
-def find_problem(error: OSError | EOFError) -> EnvironmentProblem | None:
-    """The meaning of a machine's error for a user; None for others, which are shown unchanged."""
-    if isinstance(error, (ConnectionError, EOFError)):
-        # A JVM that has ended breaks the connection of py4j.
-        of_spark = any("/py4j/" in frame.filename for frame in traceback.extract_tb(error.__traceback__))
-        return _JVM_ENDED if of_spark else None
-    if isinstance(error, StoreFailed):
-        return EnvironmentProblem(f"{error.filename}: {error.strerror}", next_step=error.next_step)
-    step = _OF_FILES.get(error.errno or 0)
-    if step is None or (error.filename is None and step != _NO_SPACE):
-        return None
-    if error.filename is None:
-        return EnvironmentProblem(str(error.strerror), next_step=_NO_SPACE_SOMEWHERE)
-    return EnvironmentProblem(f"{error.strerror}: {error.filename}", next_step=step)
-
-
-_NO_MEMORY: Final = EnvironmentProblem(
-    "this command ran out of memory",
-    next_step="repeat it on a machine with more memory, or raise the limit of its container",
-)
-
-
 class _Lockstep(TyperGroup):
     """Shows errors as one clear message instead of a traceback, with a distinct exit code for scripts.
 
@@ -149,22 +109,11 @@ class _Lockstep(TyperGroup):
     def invoke(self, ctx: Any) -> Any:  # typer's own signature
         try:
             return super().invoke(ctx)
-        except LockstepError as error:
-            show_error(error)
-            raise typer.Exit(find_exit_code(error)) from None
-        except (OSError, EOFError) as error:
-            if (problem := find_problem(error)) is None:
+        except Exception as error:
+            if (explained := explain_error(error)) is None:
                 raise
-            show_error(problem)
-            raise typer.Exit(FAILED) from None
-        except MemoryError:
-            show_error(_NO_MEMORY)
-            raise typer.Exit(FAILED) from None
-        except Exception as error:  # also of Delta, which is not imported for this
-            if (damage := _find_damage(error)) is None:
-                raise
-            show_error(damage)
-            raise typer.Exit(FAILED) from None
+            show_error(explained)
+            raise typer.Exit(find_exit_code(explained)) from None
 
 
 def find_exit_code(error: LockstepError) -> int:
@@ -172,17 +121,6 @@ def find_exit_code(error: LockstepError) -> int:
     if isinstance(error, (IntegrityLost, StreamHalted)):
         return INTEGRITY_LOST
     return KAFKA_AWAY if isinstance(error, KafkaUnreachable) else FAILED
-
-
-def _find_damage(error: Exception) -> TableError | None:
-    """The meaning of an error of Delta for a user: it cannot read the log of a table. None for other errors."""
-    delta = sys.modules.get("deltalake.exceptions")
-    if delta is None or not isinstance(error, delta.DeltaError):
-        return None
-    reason = str(error).splitlines()[0]
-    return TableError(
-        f"a table cannot be read: {reason}", next_step="lockstep repair STREAM, for the stream of the table"
-    )
 
 
 app = typer.Typer(
@@ -252,9 +190,7 @@ def _name_its_stream(command: Callable[..., None]) -> Callable[..., None]:
     def call(*args: Any, **kwargs: Any) -> None:  # the arguments of any command
         from lockstep.cli.progress import show_progress  # loads the bars
 
-        stream = kwargs["stream"]
-        naming = name_stream(stream) if stream else nullcontext()
-        with show_progress(), naming:
+        with show_progress(), explain_errors(kwargs["stream"] or ""):
             command(*args, **kwargs)
 
     return call

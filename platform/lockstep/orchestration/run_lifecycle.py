@@ -26,6 +26,7 @@ import os
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,7 +44,8 @@ from dagster import (
 from lockstep.control.heartbeat import Phase, is_writer_alive, read_heartbeat
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.metrics import BatchReport, ReportWindow
-from lockstep.errors import Fenced
+from lockstep.errors import Fenced, LockstepError
+from lockstep.foreign_errors import explain_errors
 from lockstep.operations.lifecycle import read_desired_state, set_by_claim
 from lockstep.orchestration.names import INTERRUPTED_TAG, OUTCOME_TAG, TERMINATED_BY_TAG, name_stream_job
 from lockstep.orchestration.request_user import find_user
@@ -54,7 +56,7 @@ from lockstep.table.head import Desired
 from lockstep.table.layout import StreamFolders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from dagster import (
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
 
     from lockstep.declare.stream import AnyStream
     from lockstep.engine.driver.main_thread import StopSignal
-    from lockstep.errors import LockstepError
     from lockstep.integrity.resume_options import StreamHalted
     from lockstep.orchestration.dagster_types import RawMetadataValue
 
@@ -135,9 +136,21 @@ def report_wrong_config(context: AssetExecutionContext, error: LockstepError) ->
     return Failure(description=str(error), metadata={"next": error.next_step}, allow_retries=False)
 
 
-def report_failure(error: LockstepError) -> Failure:
-    """The failure of a run that may be restarted."""
-    return Failure(description=str(error), metadata={"next": error.next_step})
+@contextmanager
+def report_failures(stream: str = "") -> Generator[None]:
+    """End a run that may be restarted by an error of the block; a defect stays as it is, with its traceback.
+
+    Args:
+        stream: Its name, for the next step; empty for a run of several streams.
+
+    Raises:
+        Failure: With problem and next step.
+    """
+    try:
+        with explain_errors(stream):
+            yield
+    except LockstepError as error:
+        raise Failure(description=str(error), metadata={"next": error.next_step}) from error
 
 
 def report_up_to_date(stream: AnyStream, root: Path, context: AssetExecutionContext) -> MaterializeResult[None] | None:

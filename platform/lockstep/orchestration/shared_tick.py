@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from dagster import SensorResult, SkipReason
 
-from lockstep.errors import LockstepError
+from lockstep.foreign_errors import explain_error
 from lockstep.orchestration.sensor_cursor import SensorCursor
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def _look(
         context.log.warning("%s: %s", stream.name, warning)
     try:
         return look(stream, cursor)
-    except LockstepError as error:  # the next look may succeed
-        return SkipReason(str(error))
-    except Exception as error:  # a defect of one stream is not to stop the others
+    except Exception as error:  # of one stream: it does not stop the others
+        if (explained := explain_error(error)) is not None:  # the next look may succeed
+            return SkipReason(str(explained))
         context.log.exception("the look at %s failed", stream.name)
         return SkipReason(f"FAILED, see the log of this tick: {type(error).__name__}: {error}")
 

@@ -15,6 +15,7 @@ from dagster import (
     AssetsDefinition,
     Config,
     DagsterRun,
+    Failure,
     FreshnessPolicy,
     JobDefinition,
     MaterializeResult,
@@ -35,7 +36,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
 from lockstep.engine.driver.run import run_stream
 from lockstep.engine.driver.startup import Launch
-from lockstep.errors import LockstepError, SettingsError, TableError
+from lockstep.errors import SettingsError, TableError
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.model.table_schema import make_table_schema
 from lockstep.operations.stream_table import try_read_head
@@ -271,7 +272,8 @@ def make_table_asset(
             context.instance.add_run_tags(context.run.run_id, tags)
         trigger = choose_effective_trigger(stream, context.job_def, available_now=config.available_now)
         if isinstance(trigger, AvailableNow):
-            result = report_up_to_date(stream, root, context)
+            with run_lifecycle.report_failures(stream.name):
+                result = report_up_to_date(stream, root, context)
         else:
             require_persistent_instance(stream.name, context.instance, context.run)
             result = None
@@ -374,19 +376,23 @@ class _TableRun:
             Failure: Halted, or failed.
         """
         try:
-            outcome = self._run(spark, trigger)
-        except StreamHalted as error:
+            with run_lifecycle.report_failures(self._stream.name):
+                outcome = self._run_or_report_halt(spark, trigger)
+        except Failure:
             self._record_termination()
-            raise run_lifecycle.report_halt(self._context, error) from None  # a cause would be stored with its text
-        except LockstepError as error:
-            self._record_termination()
-            raise run_lifecycle.report_failure(error) from error
+            raise
         if outcome is RunOutcome.STOPPED:
             self._record_termination()
         never_ending = not isinstance(trigger, AvailableNow)
         return run_lifecycle.end_run(
             self._context, self._progress, outcome, self._stopping.reason, never_ending=never_ending
         )
+
+    def _run_or_report_halt(self, spark: SparkResource, trigger: Trigger) -> RunOutcome:
+        try:
+            return self._run(spark, trigger)
+        except StreamHalted as error:
+            raise run_lifecycle.report_halt(self._context, error) from None  # a cause would be stored with its text
 
     def _record_termination(self) -> None:
         """Commit a stop when a person terminated the run; a signal alone changes nothing."""

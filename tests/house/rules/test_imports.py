@@ -27,7 +27,7 @@ FOREIGN_TO_PURE = ("pyspark", "delta", "dagster", "confluent_kafka", "deltalake"
 # From the bottom up. A package imports its own modules and the layers below, at load and lazily.
 LAYERS = (
     ("errors", "addresses", "boot", "child_process", "cron", "native", "progress", "time_limit"),
-    ("store_clients", "http_request"),
+    ("store_clients", "http_request", "foreign_errors"),
     ("settings", "storage", "html_page"),
     ("feature",),
     ("model",),

@@ -25,5 +25,5 @@ def test_a_command_that_runs_out_of_memory_says_so(
     monkeypatch.setattr(commands, "find_folders", fail)
     done = CliRunner().invoke(app, ["restore", "books", str(tmp_path), "--yes"])
     assert done.exit_code == 1
-    assert "error: this command ran out of memory" in done.output
+    assert "error: this process ran out of memory" in done.output
     assert "Traceback" not in done.output

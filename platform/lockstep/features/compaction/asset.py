@@ -20,7 +20,7 @@ from lockstep.features.compaction.compact import Compacted, compact, has_large_o
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.plan_metadata import make_metadata
-from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
+from lockstep.orchestration.run_lifecycle import interrupt_run, report_failures
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
@@ -54,14 +54,13 @@ def make_compaction_asset(stream: AnyStream, settings: Settings, owners: Sequenc
     )
     def compaction(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
         try:
-            if not has_table(folders):
-                return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
-            context.log.info("compacting %s", folders.table)
-            compacted = _compact(stream, settings, spark)
+            with report_failures(stream.name):
+                if not has_table(folders):
+                    return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
+                context.log.info("compacting %s", folders.table)
+                compacted = _compact(stream, settings, spark)
         except StopTimeout as abandoned:
             raise interrupt_run(context, f"stopped ({abandoned}); committed bins stay") from None
-        except LockstepError as error:
-            raise report_failure(error) from error
         return MaterializeResult(metadata=make_metadata(compacted))
 
     return compaction

@@ -6,12 +6,11 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 
 from lockstep.addresses import make_absolute, to_url
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
 from lockstep.features.current.refresh import refresh_current
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.plan_metadata import make_metadata
-from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.run_lifecycle import report_failures
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
 
@@ -35,12 +34,10 @@ def make_current_asset(stream: AnyStream, settings: Settings, owners: Sequence[s
         owners=owners,
     )
     def current(context: AssetExecutionContext) -> MaterializeResult[None]:
-        try:
+        with report_failures(stream.name):
             if not has_table(folders):
                 return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             done = refresh_current(stream, folders)
-        except LockstepError as error:
-            raise report_failure(error) from error
         context.log.info("%s: %s rows, %s keys changed", stream.name, done.rows, done.changed)
         return MaterializeResult(metadata={"dagster/row_count": done.rows, **make_metadata(done)})
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
 
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
 from lockstep.features.delivery.changes import TargetKind, find_kind
 from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_part_key, make_table_key
-from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.run_lifecycle import report_failures
 from lockstep.settings import Settings
 
 RUN_SECONDS = 45.0
@@ -46,19 +45,20 @@ def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[
     )
     def delivery(context: AssetExecutionContext) -> MaterializeResult[None]:
         done = list[DeliveryRun]()
-        failed = list[LockstepError]()
+        failed = list[Exception]()
         stop = threading.Event()
         limit = threading.Timer(RUN_SECONDS, stop.set)
         limit.start()
         for each in declared:
             try:
                 done.append(run_delivery(each, settings, stop=stop))
-            except LockstepError as error:
-                context.log.warning("%s", error)
+            except Exception as error:  # noqa: BLE001  # the others have their turn
+                context.log.warning("%s: %s", each.delivery.name, error)
                 failed.append(error)
         limit.cancel()
-        if failed:  # the others had their turn
-            raise report_failure(failed[0]) from failed[0]
+        with report_failures(stream.name):
+            if failed:
+                raise failed[0]
         return MaterializeResult(metadata=_describe(done))
 
     return delivery

@@ -18,12 +18,11 @@ from lockstep.addresses import make_absolute, to_url
 from lockstep.declare.derived import Derived, OutputMode
 from lockstep.engine.driver.import_roots import find_module_root
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
-from lockstep.errors import LockstepError
 from lockstep.features.derived.derive import DerivedRun, run_derived
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_derived_key, make_table_key, name_derived_job
 from lockstep.orchestration.plan_metadata import make_metadata
-from lockstep.orchestration.run_lifecycle import interrupt_run, report_failure
+from lockstep.orchestration.run_lifecycle import interrupt_run, report_failures
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.settings import Settings
 from lockstep.table.delta_log import open_delta_table
@@ -49,11 +48,10 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
     )
     def derive(context: AssetExecutionContext, spark: SparkResource) -> MaterializeResult[None]:
         try:
-            run = _run(derived, settings, spark)
+            with report_failures():
+                run = _run(derived, settings, spark)
         except StopTimeout as abandoned:
             raise interrupt_run(context, f"stopped ({abandoned}); the next run continues") from None
-        except LockstepError as error:
-            raise report_failure(error) from error
         if run.version is None:
             return MaterializeResult(metadata={"nothing_to_do": "a source has no table yet"})
         context.log.info("%s: %s rows, %s before", derived.name, run.rows, run.rows_before)

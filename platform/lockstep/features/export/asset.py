@@ -6,12 +6,11 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 
 from lockstep.declare.options import OnRewind
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
 from lockstep.features.export.export import export_stream
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key
 from lockstep.orchestration.plan_metadata import make_metadata
-from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.run_lifecycle import report_failures
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
 
@@ -43,12 +42,10 @@ def make_export_asset(stream: AnyStream, settings: Settings, owners: Sequence[st
         owners=owners,
     )
     def export(context: AssetExecutionContext) -> MaterializeResult[None]:
-        try:
+        with report_failures(stream.name):
             if not has_table(folders):
                 return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             done = export_stream(stream, folders, target_bytes=settings.target_file_bytes)
-        except LockstepError as error:
-            raise report_failure(error) from error
         context.log.info("%s hours of %s exported", len(done.hours), stream.name)
         return MaterializeResult(metadata=make_metadata(done))
 

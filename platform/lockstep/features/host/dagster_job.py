@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from dagster import (
     DagsterInstance,
+    Failure,
     JobDefinition,
     OpExecutionContext,
     RunRequest,
@@ -31,7 +32,6 @@ from dagster import (
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal
 from lockstep.engine.driver.metrics import BatchReport
-from lockstep.errors import LockstepError
 from lockstep.features.host.host import REPLACED, Host, HostLaunch, choose_streams, list_hosted
 from lockstep.features.host.keeper import HostReports, RunEnd
 from lockstep.features.host.termination import stop_streams
@@ -52,7 +52,7 @@ from lockstep.orchestration.run_lifecycle import (
     RunProgress,
     RunStatusPoller,
     interrupt_run,
-    report_failure,
+    report_failures,
     require_persistent_instance,
 )
 from lockstep.orchestration.run_statuses import UNFINISHED
@@ -75,10 +75,8 @@ def make_host_job(group: str, streams: Sequence[AnyStream], settings: Settings) 
 
     @op(description=description)
     def run_streams(context: OpExecutionContext) -> None:
-        try:
+        with report_failures():
             chosen = choose_streams(streams, group)
-        except LockstepError as error:
-            raise report_failure(error) from error
         require_persistent_instance(f"host {group}", context.instance, context.run)
         _HostRun(context, group, chosen, settings).run()
 
@@ -140,10 +138,11 @@ class _HostRun:
         """
         context = self._context
         try:
-            ended = self._host.run()
-        except LockstepError as error:
+            with report_failures():
+                ended = self._host.run()
+        except Failure:
             self._record_termination()
-            raise report_failure(error) from error
+            raise
         finally:
             self._reports.flush()
         if ended.reason == REPLACED:

@@ -26,12 +26,11 @@ from lockstep.addresses import to_uri
 from lockstep.declare.rules import BUILT_IN, Severity
 from lockstep.declare.stream import AnyStream, format_source
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
-from lockstep.errors import LockstepError
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.markdown import escape_markdown
 from lockstep.orchestration.names import list_checks, make_ledger_key, make_table_key, name_checks_step
 from lockstep.orchestration.observation_policy import SWEEP_SECONDS
-from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failure
+from lockstep.orchestration.run_lifecycle import REPORT_SECONDS, interrupt_run, report_failures
 from lockstep.orchestration.spark_resource import SparkResource
 from lockstep.orchestration.table_asset import is_ledger_fresh
 from lockstep.settings import Settings
@@ -61,15 +60,13 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
     @multi_asset_check(name=name_checks_step(stream), specs=_make_specs(stream), can_subset=True)
     def check(context: AssetCheckExecutionContext, spark: SparkResource) -> Iterator[AssetCheckResult]:
         selected = {key.name for key in context.selected_asset_check_keys}
-        try:
+        with report_failures(stream.name):
             if not has_table(folders):
                 context.log.info("nothing to check: %s has no table yet", stream.name)
                 return
             context.log.info("checking %s", folders.table)
             # Rows that only some rules have seen are read again, so that the others see them.
             checked = _check(context, stream, folders, spark, keep=selected == set(names))
-        except LockstepError as error:
-            raise report_failure(error) from error
         context.log.info("%s", checked.coverage.describe())
         if materialization := find_checked_version(stream, checked, context, time.time()):
             context.op_execution_context.log_event(materialization)

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, asset
 
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.plan_metadata import make_metadata
-from lockstep.orchestration.run_lifecycle import report_failure
+from lockstep.orchestration.run_lifecycle import report_failures
 from lockstep.settings import Settings
 from lockstep.table.layout import StreamFolders
 
@@ -34,13 +33,11 @@ def make_housekeeping_asset(stream: AnyStream, settings: Settings, owners: Seque
         owners=owners,
     )
     def housekeeping(context: AssetExecutionContext) -> MaterializeResult[None]:
-        try:
+        with report_failures(stream.name):
             if not has_table(folders):
                 return MaterializeResult(metadata={"nothing_to_do": f"{stream.name} has no table yet"})
             kept_seconds = settings.rewind_hours * 3600
             result = run_housekeeping(folders, retention_seconds=kept_seconds, stream=stream)
-        except LockstepError as error:
-            raise report_failure(error) from error
         context.log.info("rewind floor of %s: batch %s", stream.name, result.rewind_floor)
         return MaterializeResult(metadata=make_metadata(result))
 
