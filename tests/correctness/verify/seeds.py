@@ -702,11 +702,10 @@ def _living(entries: dict[bytes, Any], suspended_from: int) -> set[bytes]:
 
 def _is_suspended(value: bytes, suspended_from: int) -> bool:
     """Whether a stored session is marked as suspended, or started before the offset of a suspension."""
-    gate, *_ = msgspec.msgpack.decode(value)
+    gate = msgspec.msgpack.decode(value)[0]
     if not isinstance(gate, list):
         return False
-    tag, opened_at, *_ = (*gate, 0)
-    return bool(tag == SUSPENDED or (tag == ACTIVE and opened_at < suspended_from))
+    return bool(gate[0] == SUSPENDED or (gate[0] == ACTIVE and gate[1] < suspended_from))
 
 
 def _section(forged: Forged, row: dict[str, Any]) -> tuple[dict[str, Any], dict[bytes, Any]]:
