@@ -106,6 +106,8 @@ import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+_STREAM = re.compile(r"\bSTREAM\b")
+
 
 class LockstepError(Exception):
     """Base of all errors of lockstep.
@@ -123,12 +125,14 @@ class LockstepError(Exception):
     def __str__(self) -> str:
         return f"{self.problem}\n  next: {self.next_step}"
 
+    def name_stream(self, stream: str) -> None:
+        """Put a stream's name in place of STREAM into the next step; an empty name is unknown here, too."""
+        if stream:
+            self.next_step = _STREAM.sub(stream, self.next_step)
+
     def __reduce__(self) -> tuple[object, ...]:
         # Spark sends errors from workers to the driver: rebuild from parts, not from arguments.
         return (_rebuilt, (type(self), dict(self.__dict__)))
-
-
-_STREAM = re.compile(r"\bSTREAM\b")
 
 
 @contextmanager
@@ -136,15 +140,11 @@ def name_stream(stream: str) -> Generator[None]:
     """Put a stream's name in place of STREAM into the next step of an error.
 
     What reads state or files does not know whose they are; a run and a command of a stream do.
-
-    Args:
-        stream: Its name; empty if it is unknown here, too.
     """
     try:
         yield
     except LockstepError as error:
-        if stream:
-            error.next_step = _STREAM.sub(stream, error.next_step)
+        error.name_stream(stream)
         raise
 
 

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from lockstep.errors import EnvironmentProblem, LockstepError, StoreFailed, TableError, name_stream
+from lockstep.errors import EnvironmentProblem, LockstepError, StoreFailed, TableError
 
 _NO_SPACE: Final = "free space there, then try again; nothing that is committed is lost"
 _NO_SPACE_SOMEWHERE: Final = (
@@ -26,40 +26,41 @@ _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict
 """The remedies of a user for an error of the file system."""
 
 
-def explain_error(error: Exception) -> LockstepError | None:
+def explain_error(error: Exception, stream: str = "") -> LockstepError | None:
     """An error as lockstep reports it: problem and next step.
 
     Args:
         error: Any error.
+        stream: Its name, in place of STREAM in the next step; empty if no stream is known.
 
     Returns:
         The error itself if it is one of lockstep's; None for a defect, which is shown unchanged, with its traceback.
     """
-    if isinstance(error, LockstepError):
-        return error
+    explained = error if isinstance(error, LockstepError) else _explain_foreign_error(error)
+    if explained is not None:
+        explained.name_stream(stream)
+    return explained
+
+
+@contextmanager
+def explain_errors(stream: str = "") -> Generator[None]:
+    """Raise an error of the block as `explain_error` returns it; a defect stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        explained = explain_error(error, stream)
+        if explained is None or explained is error:
+            raise
+        raise explained from error
+
+
+def _explain_foreign_error(error: Exception) -> LockstepError | None:
     if isinstance(error, (OSError, EOFError)):
         return _explain_system_error(error)
     if isinstance(error, MemoryError):
         step = "try again on a machine with more memory, or raise the limit of its container"
         return EnvironmentProblem("this process ran out of memory", next_step=step)
     return _explain_delta_error(error)
-
-
-@contextmanager
-def explain_errors(stream: str = "") -> Generator[None]:
-    """Raise an error of the block as lockstep reports it; a defect stays as it is.
-
-    Args:
-        stream: Its name, in place of STREAM in the next step; empty if no stream is known.
-    """
-    with name_stream(stream):
-        try:
-            yield
-        except Exception as error:
-            explained = explain_error(error)
-            if explained is None or explained is error:
-                raise
-            raise explained from error
 
 
 def _explain_system_error(error: OSError | EOFError) -> EnvironmentProblem | None:

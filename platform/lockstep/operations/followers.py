@@ -24,11 +24,13 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from deltalake.exceptions import DeltaError
 
+from lockstep.addresses import to_uri
 from lockstep.declare.derived import Derived
 from lockstep.declare.naming import NAME
 from lockstep.declare.stream import AnyStream
-from lockstep.errors import LockstepError
+from lockstep.errors import LockstepError, TableError
 from lockstep.feature import load_parts
 from lockstep.operations.plan_frame import Records
 from lockstep.table.follower_positions import (
@@ -173,6 +175,25 @@ def record_failure(root: Path, unread: FollowerPosition) -> Iterator[None]:
             failed = msgspec.structs.replace(position, last_run=datetime.now(UTC), failure=type(error).__name__)
             write_position(root, failed)
         raise
+
+
+@contextmanager
+def name_remedy(table: Path, command: str) -> Iterator[None]:
+    """Name the remedy of a table whose log cannot be read, of a follower that can make all its rows again.
+
+    Args:
+        table: Folder of the table.
+        command: The command that makes it.
+
+    Raises:
+        TableError: With the remedy.
+    """
+    try:
+        yield
+    except (TableError, DeltaError) as error:
+        problem = f"the log of {to_uri(table)} cannot be read: {str(error).splitlines()[0]}"
+        step = f"delete that folder; then {command} makes all its rows again"
+        raise TableError(problem, next_step=step) from error
 
 
 def _read_or_none(root: Path, name: FollowerName) -> FollowerPosition | None:

@@ -53,9 +53,10 @@ def find_starting_runs(streams: Iterable[AnyStream], root: Path, instance: Dagst
 
 
 def _has_claimed(run_id: str, control: Path) -> bool:
-    """Whether the newest epoch is that of a run."""
-    epochs = list_epochs(control)
-    if not epochs:
+    """Whether the newest epoch is that of a run; not if that cannot be read."""
+    try:
+        epochs = list_epochs(control)
+        last = read_heartbeat(control, max(epochs)) if epochs else None
+    except OSError:
         return False
-    last = read_heartbeat(control, max(epochs))
     return last is not None and last.run_id == run_id

@@ -330,7 +330,7 @@ def find_request_tag(run: DagsterRun, folders: StreamFolders) -> dict[str, str]:
         return {}
     try:
         head = try_read_head(folders)
-    except TableError:
+    except (TableError, OSError):
         return {}  # the run fails with it
     # So a stop after the request prevails over its retries.
     version = 0 if head is None else head.desired_version
@@ -400,7 +400,8 @@ class _TableRun:
             folders = StreamFolders(self._stream.name, self._settings.table_root)
             instance = self._context.instance
             run_id = self._context.run.run_id
-            record_stop(folders, run_id, run_lifecycle.describe_termination(instance, run_id))
+            with run_lifecycle.report_failures(self._stream.name):
+                record_stop(folders, run_id, run_lifecycle.describe_termination(instance, run_id))
 
     def _run(self, spark: SparkResource, trigger: Trigger) -> RunOutcome:
         def work() -> RunOutcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from typing_extensions import override
 
 from lockstep import NoIntegrity, SessionStart, TableFold
 from lockstep.cli.app import app
-from lockstep.errors import CommitUnknown, DeclarationError, LockstepError
+from lockstep.errors import CommitUnknown, DeclarationError, LockstepError, TableError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.current import commands, history, refresh
 from lockstep.features.current.asset import make_current_asset
@@ -311,6 +312,27 @@ def test_an_added_column_has_the_default_of_the_state_in_rows_that_do_not_change
     assert {row["_session"]: row["label"] for row in rows} == dict.fromkeys((*NAMES, LONG), "none") | {"a": "new"}
     assert prove(later).status is InvariantStatus.PROVEN
     assert refreshed(later).remade is None
+
+
+@pytest.mark.parametrize("damage", ["gap", "torn", "garbage"])
+@pytest.mark.parametrize("remake", [False, True])
+def test_a_damaged_log_names_the_remedy_which_makes_all_rows_again(
+    offline: Offline, damage: str, *, remake: bool
+) -> None:
+    for number in range(1, 4):
+        offline.run({"t": [("a", send("update", "a", 100 * number))]})
+        refreshed(offline)
+    *_, middle, newest = sorted((offline.folders.current / "_delta_log").glob("*.json"))
+    if damage == "gap":
+        middle.unlink()
+    else:
+        newest.write_text({"torn": newest.read_text()[:40], "garbage": "{"}[damage])
+    with pytest.raises(TableError, match=r"the log of .*current cannot be read: ") as refused:
+        refreshed(offline, remake=remake)
+    assert refused.value.next_step == "delete that folder; then lockstep current shelves makes all its rows again"
+    shutil.rmtree(offline.folders.current)
+    assert refreshed(offline).remade is RemakeCause.NEW
+    assert prove(offline).status is InvariantStatus.PROVEN
 
 
 def test_files_that_were_replaced_an_hour_ago_are_deleted_and_younger_ones_are_not(offline: Offline) -> None:

@@ -23,6 +23,7 @@ from deltalake import DeltaTable
 
 from lockstep import Ordered, Suspend
 from lockstep.derived import Derived, OutputMode
+from lockstep.errors import TableError
 from lockstep.features.compaction.run import compact_stream
 from lockstep.features.derived import derive as operation
 from lockstep.features.derived.asset import make_derived_asset
@@ -430,6 +431,16 @@ def test_another_function_rebuilds_and_another_description_does_not(built: Site,
     assert plan_derived(other, copy).rebuild is RebuildCause.CODE
 
 
+def test_a_damaged_log_names_the_remedy(built: Site, copy: Path) -> None:
+    table = DerivedFolders("activity", copy).table
+    min((table / "_delta_log").glob("*1.json")).unlink()
+    with pytest.raises(TableError, match=r"the log of .*derived cannot be read: .*found gap") as refused:
+        run_derived(built.derived, copy, pytest.fail)
+    assert refused.value.next_step == "delete that folder; then lockstep derive activity makes all its rows again"
+    shutil.rmtree(table)
+    assert plan_derived(built.derived, copy).rebuild is RebuildCause.NEW
+
+
 def test_a_second_run_is_refused_while_one_writes(built: Site, copy: Path) -> None:
     with find_storage(copy).lock(DerivedFolders("activity", copy).lock), pytest.raises(DeriveInProgress):
         run_derived(built.derived, copy, lambda: built.spark)
@@ -444,7 +455,7 @@ def test_the_derived_tables_of_a_stream_are_found_by_their_positions(copy: Path)
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (give_rows, "gave no streaming DataFrame"),
+        (give_rows, "did not return a streaming DataFrame"),
         (fail_at_runs, "by zero"),
         (count_values, "Invalid streaming output mode: append"),
     ],

@@ -7,13 +7,14 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from dagster import AssetsDefinition, AssetSelection, DagsterInstance, Definitions, define_asset_job
+from dagster import AssetsDefinition, AssetSelection, DagsterInstance, Definitions, define_asset_job, materialize
 from deltalake.exceptions import DeltaError
 
 from assets.order_books import order_books
 from lockstep.delivery import Delivery, Webhook
 from lockstep.derived import Derived, Export
 from lockstep.errors import TableError
+from lockstep.features.delivery.asset import make_delivery_asset
 from lockstep.features.quality.asset_check import make_table_check
 from lockstep.orchestration.definitions import make_assets
 from lockstep.orchestration.spark_resource import SparkResource
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
+
+    from lockstep.features.delivery.targets import DeclaredDelivery
 
 STARTS: Final = {
     "order_books__table": "lockstep.orchestration.table_asset.run_stream",
@@ -44,13 +47,17 @@ ERRORS: Final[dict[str, Callable[[], Exception]]] = {
     "damaged log": lambda: DeltaError("found gap"),
     "lockstep's own": lambda: TableError("torn", next_step="lockstep repair STREAM"),
 }
-NEXT_STEPS: Final = {
-    "full disk": "free space there, then try again",
-    "no memory": "try again on a machine with more memory",
-    "damaged log": "lockstep repair STREAM checks the table",
-    "lockstep's own": "lockstep repair STREAM",
+SHOWN: Final = {
+    "full disk": ("No space left on device: /tables", "free space there, then try again"),
+    "no memory": ("this process ran out of memory", "try again on a machine with more memory"),
+    "damaged log": ("a table cannot be read: found gap", "lockstep repair STREAM checks the table"),
+    "lockstep's own": ("torn", "lockstep repair STREAM"),
 }
 CASES: Final = (*((job, "damaged log") for job in STARTS), *(("order_books__export", error) for error in ERRORS))
+
+
+def make_delivery(name: str) -> Delivery:
+    return Delivery(name=name, target=Webhook(url=f"env:{name.upper()}_URL"))
 
 
 def read_nothing(frames: object) -> DataFrame:
@@ -61,7 +68,7 @@ STREAM = dataclasses.replace(
     order_books,
     export=Export(),
     current=True,
-    deliveries=(Delivery(name="alerts", target=Webhook(url="env:ALERTS_URL")),),
+    deliveries=(make_delivery("alerts"),),
 )
 SUMMARY = Derived(name="summary", sources=(STREAM,), derive=read_nothing)
 
@@ -110,9 +117,28 @@ def test_a_failed_run_shows_problem_and_next_step(
         raise made
 
     monkeypatch.setattr(STARTS[job], start)
-    _, next_step = fail(make_definitions(Settings(table_root=tmp_path)), job, instance)
+    description, next_step = fail(make_definitions(Settings(table_root=tmp_path)), job, instance)
     known = "STREAM" if job == "summary__table" else "order_books"  # of several sources
-    assert str(next_step).startswith(NEXT_STEPS[error].replace("STREAM", known))
+    problem, expected = SHOWN[error]
+    assert description.startswith(f"{problem}\n  next: ")
+    assert str(next_step).startswith(expected.replace("STREAM", known))
+
+
+def test_a_defect_of_a_delivery_keeps_no_other_from_its_turn(
+    tmp_path: Path, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = list[str]()
+
+    def start(declared: DeclaredDelivery, *_: object, **__: object) -> None:
+        turns.append(declared.delivery.name)
+        raise ZeroDivisionError(declared.delivery.name)
+
+    monkeypatch.setattr(STARTS["order_books__delivery"], start)
+    stream = dataclasses.replace(STREAM, deliveries=(make_delivery("alerts"), make_delivery("events")))
+    made = make_delivery_asset(stream, Settings(table_root=tmp_path), ())
+    with pytest.raises(ZeroDivisionError, match="alerts"):
+        materialize([made], instance=instance)
+    assert turns == ["alerts", "events"]
 
 
 def test_a_gap_in_the_log_is_named_with_the_command_that_repairs_it(tmp_path: Path, instance: DagsterInstance) -> None:

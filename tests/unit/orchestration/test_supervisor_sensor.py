@@ -73,7 +73,8 @@ class Supervised:
     def __init__(self, root: Path, instance: DagsterInstance, *others: str) -> None:
         # Supervision never asks Kafka; a start that fails because Kafka is away reports it.
         settings = Settings(kafka=KafkaSettings(bootstrap_servers="127.0.0.1:9"), table_root=root / "tables")
-        streams = [order_books, *(dataclasses.replace(order_books, name=name) for name in others)]
+        self.settings = settings
+        self.streams = streams = [order_books, *(dataclasses.replace(order_books, name=name) for name in others)]
         jobs = [streaming_job(stream) for stream in streams]
         settings.table_root.mkdir()
         self.instance, self.sensor = instance, supervisor_sensor(streams, jobs, settings)

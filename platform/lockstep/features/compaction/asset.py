@@ -11,12 +11,11 @@ from dagster import (
     SkipReason,
     asset,
 )
-from deltalake.exceptions import DeltaError
 
 from lockstep.declare.stream import AnyStream
 from lockstep.engine.driver.main_thread import StopSignal, StopTimeout, run_off_main_thread
-from lockstep.errors import LockstepError
 from lockstep.features.compaction.compact import Compacted, compact, has_large_open_hour, make_run_budget
+from lockstep.foreign_errors import explain_error
 from lockstep.operations.stream_table import has_table
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.plan_metadata import make_metadata
@@ -71,8 +70,10 @@ def request_minor_compaction(stream: AnyStream, settings: Settings) -> RunReques
     folders = StreamFolders(stream.name, settings.table_root)
     try:
         is_due = has_large_open_hour(folders, target_bytes=settings.target_file_bytes)
-    except (LockstepError, DeltaError) as error:
-        return SkipReason(f"the table cannot be read: {str(error).splitlines()[0]}")
+    except Exception as error:
+        if (explained := explain_error(error, stream.name)) is None:
+            raise
+        return SkipReason(f"the table cannot be read: {explained}")
     if not is_due:
         return SkipReason("the open hour has few small files")
     return RunRequest()

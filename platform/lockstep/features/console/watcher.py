@@ -266,12 +266,11 @@ def _find_epoch(writer: WriterSnapshot) -> int | None:
 
 def _read_detail(folders: StreamFolders, known: KnownStream) -> StreamDetail:
     """The detail of a stream; parts that cannot be read are left out, and the first reason is given."""
-    detail = StreamDetail(
-        check=_read_check(folders), proof=read_last_proof(folders), quarantine=known.detail.quarantine
-    )
-    if known.facts is None or not known.facts.has_table:
-        return detail
+    detail = StreamDetail(quarantine=known.detail.quarantine)
     try:
+        detail = msgspec.structs.replace(detail, check=_read_check(folders), proof=read_last_proof(folders))
+        if known.facts is None or not known.facts.has_table:
+            return detail
         history = read_history(folders, EVENTS_SHOWN, entries_max=ENTRIES_READ)
         detail = msgspec.structs.replace(detail, history=history.events, growth=read_growth(folders))
         return _add_quarantine(detail, folders, known)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from lockstep.features.current.history import (
 from lockstep.features.current.state_rows import read_state_rows
 from lockstep.model.decoding import decode_json
 from lockstep.model.table_schema import to_delta
-from lockstep.operations.followers import record_failure
+from lockstep.operations.followers import name_remedy, record_failure
 from lockstep.operations.plan_frame import Description, Labelled, Unit
 from lockstep.operations.stream_table import NoTable, has_table, open_table
 from lockstep.storage import find_storage
@@ -218,7 +219,8 @@ def judge_current(stream: AnyStream, folders: StreamFolders, current: CurrentVer
 
 
 def _has_columns(folders: StreamFolders, columns: CurrentColumns) -> bool:
-    schema = delta_log.open_delta_table(folders.current).schema()
+    with name_remedy(folders.current, f"lockstep current {folders.stream}"):
+        schema = delta_log.open_delta_table(folders.current).schema()
     return schema.to_json() == Schema.from_arrow(columns.schema).to_json()
 
 
@@ -327,7 +329,8 @@ class _Refresh:
             self._clean_up(current.version)
             return self._describe(current.version, _Written((), (), base, 0), None)
         with delete_on_error(self._written):
-            live = delta_log.read_live_files(self._folders.current, current.version)
+            with self._name_remedy():
+                live = delta_log.read_live_files(self._folders.current, current.version)
             # Changes that cannot be read are a cause, too, as when the log no longer has them.
             changes: pa.Table | RemakeCause = cause or RemakeCause.NEW
             if base is not None and cause is None:
@@ -431,7 +434,8 @@ class _Refresh:
         """Delete files that no version of the last hour has; after an erasure, those that the newest version lacks."""
         current = self._folders.current
         storage = find_storage(current)
-        needed = set(delta_log.read_live_files(current, version))
+        with self._name_remedy():
+            needed = set(delta_log.read_live_files(current, version))
         if is_erased:
             since = delta_log.find_entry_time(current, version)
         else:
@@ -446,6 +450,9 @@ class _Refresh:
         # Only after a checkpoint, from which the versions of the last hour can be loaded.
         if write_checkpoint_if_due(current, version):
             delta_log.open_delta_table(current).cleanup_metadata()
+
+    def _name_remedy(self) -> AbstractContextManager[None]:
+        return name_remedy(self._folders.current, f"lockstep current {self._stream.name}")
 
     def _list_removed(self, since: float) -> set[str]:
         """The files that versions since then have removed, and readers of earlier versions may still read."""

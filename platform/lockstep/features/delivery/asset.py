@@ -8,6 +8,7 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.changes import TargetKind, find_kind
 from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
+from lockstep.foreign_errors import explain_error
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failures
@@ -52,8 +53,9 @@ def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[
         for each in declared:
             try:
                 done.append(run_delivery(each, settings, stop=stop))
-            except Exception as error:  # noqa: BLE001  # the others have their turn
-                context.log.warning("%s: %s", each.delivery.name, error)
+            except Exception as error:  # the others have their turn
+                defect = error if explain_error(error, stream.name) is None else None
+                context.log.warning("%s: %s", each.delivery.name, error, exc_info=defect)
                 failed.append(error)
         limit.cancel()
         with report_failures(stream.name):

@@ -179,7 +179,7 @@ class PostgresConnection(ChangeableTarget):
                 self._move_token(stamped)
                 self._write_rows(rows, self._state.number)
         except psycopg.Error as error:
-            raise self._explain_write(error, rows) from error
+            raise self._explain_write(error, rows) from None  # its text has the row
         self._token = stamped
         self._state = state
 
@@ -222,7 +222,7 @@ class PostgresConnection(ChangeableTarget):
                 stamped = self._stamp(msgspec.structs.replace(token, delivered=left), self._state)
                 self._move_token(stamped)
         except psycopg.Error as error:
-            raise self._explain_write(error, ()) from error
+            raise self._explain_write(error, ()) from None  # its text has the row
         self._token = stamped
         return deleted
 
@@ -245,7 +245,7 @@ class PostgresConnection(ChangeableTarget):
                 stamped = self._stamp(writer.token, state)
                 self._move_token(stamped)
         except psycopg.Error as error:
-            raise self._explain_write(error, writer.rows) from error
+            raise self._explain_write(error, writer.rows) from None  # its text has the row
         self._token = stamped
         self._state = state
 
@@ -406,7 +406,7 @@ class PostgresConnection(ChangeableTarget):
                 self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
             if not _is_of_rows(error):
-                raise explain_error(self._delivery, self._target, error) from error
+                raise explain_error(self._delivery, self._target, error) from None
             return error.diag.message_primary or type(error).__name__
         return None
 

@@ -50,12 +50,13 @@ def make_derived_asset(derived: Derived, settings: Settings, *, owners: Sequence
         try:
             with report_failures():
                 run = _run(derived, settings, spark)
+                if run.version is None:
+                    return MaterializeResult(metadata={"nothing_to_do": "a source has no table yet"})
+                shown = _describe(run)
         except StopTimeout as abandoned:
             raise interrupt_run(context, f"stopped ({abandoned}); the next run continues") from None
-        if run.version is None:
-            return MaterializeResult(metadata={"nothing_to_do": "a source has no table yet"})
         context.log.info("%s: %s rows, %s before", derived.name, run.rows, run.rows_before)
-        return MaterializeResult(metadata=_describe(run))
+        return MaterializeResult(metadata=shown)
 
     return derive
 

@@ -26,7 +26,7 @@ from lockstep.declare.derived import Derived
 from lockstep.engine.driver.import_roots import find_module_root
 from lockstep.errors import LockstepError, TableError
 from lockstep.model.decoding import decode_json
-from lockstep.operations.followers import record_failure
+from lockstep.operations.followers import name_remedy, record_failure
 from lockstep.operations.plan_frame import Description, Labelled, Records, Unit
 from lockstep.operations.stream_table import has_table, open_table
 from lockstep.settings import Settings
@@ -450,7 +450,8 @@ def run_derived(
     folders = DerivedFolders(derived.name, root)
     causes = list[RebuildCause]()
     with _lock(folders), record_failure(root, _make_position(derived, _list_unread(derived))):  # 1
-        size_before = _measure(folders.table)
+        with name_remedy(folders.table, f"lockstep derive {derived.name}"):
+            size_before = _measure(folders.table)
         cause = RebuildCause.ASKED if rebuild else None
         for _ in range(ATTEMPTS_MAX):
             inputs = _read_inputs(derived, root)  # 2
@@ -612,7 +613,7 @@ class _Attempt:
         rows_of_sources = [self._read_source(source.name) for source in self._derived.sources]
         result = self._derived.derive(*rows_of_sources)
         if not getattr(result, "isStreaming", False):
-            raise TypeError(f"{self._derived.derive.__qualname__} gave no streaming DataFrame: {result!r}")
+            raise TypeError(f"{self._derived.derive.__qualname__} did not return a streaming DataFrame: {result!r}")
         return result
 
     def _read_source(self, stream: str) -> DataFrame:

@@ -319,12 +319,14 @@ class HealthCollector(Collector):
         handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
         try:
             health = read_health(handle)
+            rates = _read_rates(handle, health.facts)
         except Exception as error:  # a defect of one snapshot must not hide the other streams
             logger.exception("stream %s could not be read", stream.name)
             health = make_unreadable(stream, *describe_unreadable(error))
+            rates = None
         seconds = time.monotonic() - began
         gauges = tuple(_read_gauges(handle.folders))
-        return StreamSnapshot(health, seconds, rates=_read_rates(handle, health.facts), gauges=gauges)
+        return StreamSnapshot(health, seconds, rates=rates, gauges=gauges)
 
 
 def _read_gauges(folders: StreamFolders) -> Iterator[StreamGauge]:

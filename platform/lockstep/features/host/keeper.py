@@ -15,9 +15,9 @@ from lockstep.declare.options import find_longest_wait
 from lockstep.engine.driver.context import RunReports
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
-from lockstep.errors import LockstepError
 from lockstep.features.host.start_policy import LASTING_SECONDS, compute_pause_seconds, decide_start
 from lockstep.features.host.turns import StartTurns
+from lockstep.foreign_errors import explain_error
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.operations.stream_table import try_read_head
 from lockstep.storage import find_storage
@@ -295,14 +295,14 @@ class StreamKeeper:
             return POLL_SECONDS
         self._failures += 1
         pause_seconds = compute_pause_seconds(self._failures)
-        is_known = isinstance(error, LockstepError)
-        reason = str(error) if is_known else f"{type(error).__name__}: {error}"
+        explained = explain_error(error, name)
+        reason = f"{type(error).__name__}: {error}" if explained is None else str(explained)
         LOG.error(
             "stream %s failed: %s; the next start is in %g s, the other streams go on",
             name,
             reason,
             pause_seconds,
-            exc_info=None if is_known else error,
+            exc_info=None if explained is error else error,
         )
         self._context.reports.note_end(RunEnd(name, "failed", reason))
         return pause_seconds

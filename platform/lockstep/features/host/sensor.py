@@ -17,6 +17,7 @@ from lockstep.features.host.host import choose_streams
 from lockstep.features.host.presence import find_heartbeat_folder
 from lockstep.features.host.supervision import HostCursor, HostDemand, decide_hosting
 from lockstep.features.host.termination import stop_streams
+from lockstep.foreign_errors import explain_error
 from lockstep.operations.stream_table import try_read_head
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG, SUPERVISOR, name_host_job
 from lockstep.orchestration.run_lifecycle import was_terminated_by_user
@@ -84,8 +85,10 @@ class HostSupervisor:
     def _is_wanted(self, folders: StreamFolders, context: SensorEvaluationContext) -> bool:
         try:
             head = try_read_head(folders)
-        except LockstepError as error:  # the other streams of the group are to run
-            context.log.warning("stream %s: %s", folders.stream, error)
+        except Exception as error:  # the other streams of the group are to run
+            explained = explain_error(error, folders.stream)
+            trace = None if explained is error else error
+            context.log.warning("stream %s: %s", folders.stream, explained or error, exc_info=trace)
             return False
         is_running = head is not None and head.desired is Desired.RUNNING
         return is_running or read_start_request(folders, head) is not None

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lockstep.control.start_request import forget_start_request
-from lockstep.errors import LockstepError
+from lockstep.foreign_errors import explain_error
 from lockstep.operations.stream_table import try_read_head
 from lockstep.orchestration.run_lifecycle import describe_termination, record_stop
 from lockstep.table.head import Desired
@@ -36,10 +36,12 @@ def stop_streams(root: Path, group: str, launched: Mapping[str, str], instance: 
     reason = f"host {group} {describe_termination(instance, run_id)}"
     for stream, last in launched.items():
         folders = StreamFolders(stream, root)
-        forget_start_request(folders)
         try:
+            forget_start_request(folders)
             head = try_read_head(folders)
             if head is not None and head.desired is Desired.RUNNING:
                 record_stop(folders, last, reason)
-        except LockstepError as error:  # a damaged table is not to leave the others running
-            LOG.error("stream %s is not stopped: %s", stream, error)  # noqa: TRY400  # known errors need no trace
+        except Exception as error:  # a damaged table is not to leave the others running
+            explained = explain_error(error, stream)
+            trace = None if explained is error else error  # known errors need no trace
+            LOG.error("stream %s is not stopped: %s", stream, explained or error, exc_info=trace)  # noqa: TRY400

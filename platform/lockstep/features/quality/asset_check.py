@@ -70,13 +70,15 @@ def make_table_check(stream: AnyStream, settings: Settings) -> AssetChecksDefini
         context.log.info("%s", checked.coverage.describe())
         if materialization := find_checked_version(stream, checked, context, time.time()):
             context.op_execution_context.log_event(materialization)
-        shared = describe_check(checked, folders, time.time())
+        with report_failures(stream.name):
+            shared = describe_check(checked, folders, time.time())
         for result in checked.results:
             if result.rule in selected and (evaluated := make_check_result(result, checked, shared, table)):
                 yield evaluated
             elif result.rule in selected:
                 context.log.info("%s: %s: %s", result.rule, result.outcome.value, result.reason)
-        context.log.info("report: %s", _write_report(folders, settings))
+        with report_failures(stream.name):
+            context.log.info("report: %s", _write_report(folders, settings))
 
     return check
 

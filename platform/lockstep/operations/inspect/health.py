@@ -14,6 +14,7 @@ from lockstep.control.heartbeat import find_heartbeat_time, read_heartbeat
 from lockstep.declare.stream import AnyStream
 from lockstep.errors import LockstepError, TableError
 from lockstep.feature import load_parts
+from lockstep.foreign_errors import explain_error, explain_errors
 from lockstep.integrity.resume_options import make_resume_command
 from lockstep.kafka.open_transaction import OpenTransaction
 from lockstep.kafka.progress import compute_freshness_seconds
@@ -88,9 +89,10 @@ def read_health(handle: StreamHandle) -> Health:
     A table that cannot be read and a Kafka that does not answer are facts, not errors.
     """
     try:
-        if handle.head is not None:
-            return read_known_health(handle, handle.head)
-        require_root(handle.folders.root)
+        with explain_errors(handle.stream.name):
+            if handle.head is not None:
+                return read_known_health(handle, handle.head)
+            require_root(handle.folders.root)
     except UNREADABLE_ERRORS as error:
         return make_unreadable(handle.stream, *describe_unreadable(error))
     return Health(facts=HealthFacts(stream=handle.stream.name, desired=None), alarms=(), figures={})
@@ -98,8 +100,8 @@ def read_health(handle: StreamHandle) -> Health:
 
 def describe_unreadable(error: Exception) -> tuple[str, str]:
     """Problem and next step of an error from reading a table."""
-    if isinstance(error, LockstepError):
-        return error.problem, error.next_step
+    if (explained := explain_error(error)) is not None:
+        return explained.problem, explained.next_step
     return next(iter(str(error).splitlines()), type(error).__name__), "lockstep doctor"
 
 
