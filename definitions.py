@@ -1,6 +1,8 @@
 """The code location: every stream, with its assets, checks, jobs, schedules and sensors. Add yours here."""
 
-from dagster import Definitions, in_process_executor, mem_io_manager
+from collections.abc import Iterator
+
+from dagster import Definitions, ScheduleDefinition, in_process_executor, mem_io_manager
 
 from assets.betting_markets import betting_markets
 from assets.checksummed_books import checksummed_books
@@ -26,10 +28,24 @@ from sensors.topics import topics_sensor
 STREAMS: tuple[AnyStream, ...] = (order_books, checksummed_books, betting_markets)
 DERIVED: tuple[Derived, ...] = ()
 SCHEDULES = (
-    *(compaction_schedules, housekeeping_schedules, checks_schedules, export_schedules, delivery_schedules),
-    *(current_schedules, rotation_schedules),
+    checks_schedules,
+    compaction_schedules,
+    current_schedules,
+    delivery_schedules,
+    export_schedules,
+    housekeeping_schedules,
+    rotation_schedules,
 )
+"""Each makes the schedules of a stream, with their jobs."""
 OWNERS = ("team:data-platform",)  # of all assets in Dagster: e-mail addresses, or team:NAME
+
+
+def make_schedules() -> Iterator[ScheduleDefinition]:
+    """The schedules of all streams."""
+    for stream in STREAMS:
+        for make in SCHEDULES:
+            yield from make(stream, settings)
+
 
 settings = load_settings()
 streaming_jobs = [streaming_job(stream) for stream in STREAMS]
@@ -42,7 +58,7 @@ defs = Definitions(
         *host_jobs(STREAMS, settings),
     ],
     schedules=[
-        *(schedule for stream in STREAMS for make in SCHEDULES for schedule in make(stream, settings)),
+        *make_schedules(),
         *(derived_schedule(derived) for derived in DERIVED),
         *host_schedules(settings),
         pruning_schedule(STREAMS, settings, DERIVED),

@@ -20,8 +20,10 @@ import msgspec
 from lockstep import DecimalType, Envelope, Kind, LogOnly, Record, Stream, Strict, TableFold, Topics
 from lockstep.derived import Export
 
-HANDICAP, PRICE = DecimalType(12, 4), DecimalType(12, 4)
-read_handicap, read_price = HANDICAP.make_reader(), PRICE.make_reader()
+HANDICAP = DecimalType(12, 4)
+PRICE = DecimalType(12, 4)
+read_handicap = HANDICAP.make_reader()
+read_price = PRICE.make_reader()
 Odds = tuple[float, float]
 """(price, size); size zero removes the price."""
 Figure = float | Literal["NaN", "Infinity"] | None
@@ -92,10 +94,11 @@ class BettingMarket(TableFold[MarketMessage, Key, float, RunnerChange]):
 
     def envelope(self, message: MarketMessage, record: Record) -> Envelope:
         """The market is the key; a heartbeat is skipped."""
-        session, time_us = record.key_text, message.pt * 1000
+        session = record.key_text
         if not message.mc:
             return Envelope(session, Kind.SKIP)
-        return Envelope(session, Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE, event_time_us=time_us)
+        kind = Kind.SNAPSHOT if message.mc[0].img else Kind.UPDATE
+        return Envelope(session, kind, event_time_us=message.pt * 1000)
 
     def changes(self, message: MarketMessage) -> Iterable[tuple[Key, float | None]]:
         """Runner by runner: ladders, then figures. "NaN" is the exchange's notation for no figure."""

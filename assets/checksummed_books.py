@@ -31,8 +31,10 @@ from lockstep import (
     Violation,
 )
 
-DEPTH, SUMMED = 1000, 10
-"""Levels a side that the exchange keeps, and that its checksum covers."""
+DEPTH = 1000
+"""Levels a side that the exchange keeps."""
+SUMMED = 10
+"""Levels a side that its checksum covers."""
 
 
 class Level(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -78,7 +80,8 @@ class BookMessage(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 PRICE = DecimalType(28, 12)
-read_price, read_quantity = PRICE.make_reader(), DecimalType(38, 18).make_reader()
+read_price = PRICE.make_reader()
+read_quantity = DecimalType(38, 18).make_reader()
 
 
 class PriceLevel(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,7 +101,8 @@ Levels = dict[tuple[str, Decimal], PriceLevel]
 Row = tuple[Decimal, PriceLevel, str]
 """(rank, level, digits): the rank is the price, negative for bids, so the best is lowest; the digits are the level's
 part of the checksum, kept because each is used many times."""
-rank_of, digits_of = itemgetter(0), itemgetter(2)
+rank_of = itemgetter(0)
+digits_of = itemgetter(2)
 
 
 class Book(msgspec.Struct):
@@ -109,8 +113,13 @@ class Book(msgspec.Struct):
 
     def put(self, side: str, price: Decimal, level: Level) -> PriceLevel | None:
         """Set or remove a level; returns the level before, None when there was no such level."""
-        rows, rank = (self.ask, price) if side == "ask" else (self.bid, price.copy_negate())
-        at, previous = bisect_left(rows, rank, key=rank_of), None
+        rows = self.ask
+        rank = price
+        if side == "bid":
+            rows = self.bid
+            rank = price.copy_negate()
+        at = bisect_left(rows, rank, key=rank_of)
+        previous = None
         if at < len(rows) and rows[at][0] == rank:
             previous = rows.pop(at)[1]
         if not is_zero(level.quantity):
@@ -175,7 +184,10 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         self, message: BookMessage, record: Record, previous: Book | None
     ) -> InitialState[Book, LevelChange]:
         """Set the book from a snapshot; emit the difference to the book before."""
-        book, before = Book(), dict(previous.levels()) if previous is not None else {}
+        book = Book()
+        before: Levels = {}
+        if previous is not None:
+            before = dict(previous.levels())
         for side, level in message.levels():
             book.put(side, read_price(level.price), level)
         return InitialState(book, list(differences(before, dict(book.levels()))))
@@ -192,7 +204,8 @@ class ChecksummedBook(Transform[BookMessage, Book, LevelChange]):
         for side, kept in (("ask", state.ask), ("bid", state.bid)):
             rows += [make_change(side, rank.copy_abs(), None, level) for rank, level, _ in kept[DEPTH:]]
             del kept[DEPTH:]
-        computed, sent = state.checksum(), message.last().c
+        computed = state.checksum()
+        sent = message.last().c
         if computed != sent:
             raise Violation(computed, sent)
         return rows

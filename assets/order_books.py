@@ -31,7 +31,8 @@ from lockstep.delivery import Delivery, FirstRows, KafkaTopic, PostgresTable, Ro
 from lockstep.rules import InSet, Matches, Severity, Unique
 
 PRICE = DecimalType(28, 12)
-read_price, read_quantity = PRICE.make_reader(), DecimalType(38, 18).make_reader()
+read_price = PRICE.make_reader()
+read_quantity = DecimalType(38, 18).make_reader()
 Level = tuple[str, str]
 """(price, quantity) as sent; quantity zero removes the level."""
 
@@ -105,8 +106,10 @@ class OrderBook(TableFold[BookMessage, tuple[str, Decimal], PriceLevel, LevelCha
     def changes(self, message: BookMessage) -> Iterable[tuple[tuple[str, Decimal], PriceLevel | None]]:
         """Bids, then asks, in the order of the message."""
         book = message.data
-        bids, asks = (book.b, book.a) if book is not None else (message.bids, message.asks)
-        for side, levels in (("bid", bids), ("ask", asks)):
+        sides = {"bid": message.bids, "ask": message.asks}
+        if book is not None:
+            sides = {"bid": book.b, "ask": book.a}
+        for side, levels in sides.items():
             for price, quantity in levels:
                 level = None if is_zero(quantity) else PriceLevel(price, quantity)
                 yield (side, read_price(price)), level
@@ -131,8 +134,9 @@ def is_zero(quantity: str) -> bool:
     return not (digits.strip("0") if digits.isdecimal() else read_quantity(quantity))
 
 
-LARGE = 250_000.0
-ALARMING = 1_000_000.0
+LARGE_VALUE = 250_000.0
+ALARMING_VALUE = 1_000_000.0
+"""Of a change of a level: its price times the change of its quantity, in the currency of the price."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -156,14 +160,14 @@ def find_move(row: LevelChange, _: RowSource) -> Move:
 
 
 def is_large(row: LevelChange, origin: RowSource) -> bool:
-    """Whether an update of a spot market, whose quantities are those of a currency, moved much value."""
+    """Whether an update of a spot market changed a level by a large value; other markets count contracts."""
     is_spot = origin.topic.startswith("order_books.spot_") and origin.cause == "update"
-    return is_spot and abs(find_move(row, origin).value) >= LARGE
+    return is_spot and abs(find_move(row, origin).value) >= LARGE_VALUE
 
 
 def is_alarming(row: LevelChange, origin: RowSource) -> bool:
-    """Whether an update moved so much value that a person wants to know it."""
-    return is_large(row, origin) and abs(find_move(row, origin).value) >= ALARMING
+    """Whether an update changed a level by a value of which a person is informed."""
+    return is_large(row, origin) and abs(find_move(row, origin).value) >= ALARMING_VALUE
 
 
 MARKET = "env:MARKET_DATABASE"

@@ -12,7 +12,7 @@ def delivery_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDe
     job = define_asset_job(
         name_part_job(stream, "delivery"),
         selection=AssetSelection.assets(make_part_key(stream, "delivery")),
-        description=f"Delivers the new rows of {stream.name} to its targets, exactly once.",
+        description=f"Delivers the new rows of {stream.name} to its targets, each with the guarantee of its kind.",
         tags={"dagster/max_runtime": "600"},  # a run ends within a minute; a killed one blocks the next until then
     )
     return [make_maintenance_schedule(job, settings.schedules.delivery, is_alone=True)]

@@ -17,7 +17,7 @@ import pytest
 from dagster import AssetKey, DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster_graphql import DagsterGraphQLClient, ReloadRepositoryLocationStatus
 
-from assets.order_books import ALARMING
+from assets.order_books import ALARMING_VALUE
 from lockstep.control.handover import StopRequest
 from lockstep.errors import LockstepError
 from lockstep.features.localdev.local_platform import ALERTS, DATABASE, KAFKA, LocalPlatform, Servers, find_tool
@@ -250,7 +250,7 @@ def read_alarming_ids(live: Live) -> set[str]:
     query = f"""
         SELECT _topic_id, _partition, _emit_offset, _row FROM order_books JOIN order_books_ledger ON
         _topic_id = topic_id AND _partition = partition AND _emit_offset >= start AND _emit_offset < until
-        WHERE batch > {first} AND _topic LIKE 'order_books.spot_%' AND _cause = 'update' AND {value} >= {ALARMING}
+        WHERE batch > {first} AND _topic LIKE 'order_books.spot_%' AND _cause = 'update' AND {value} >= {ALARMING_VALUE}
     """  # noqa: S608  # no user input
     answer = msgspec.json.decode(live.command("query", query, "--json"))
     assert not answer["more"]

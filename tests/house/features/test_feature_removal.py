@@ -184,7 +184,7 @@ def unwire(path: Path, names: tuple[str, ...]) -> None:
         edit(path, rf"\n *\*{name}\([^\n]*", "")
         edit(path, rf"\n[^\n]*\*\({name}\([^\n]*", "")
         edit(path, rf"\[{name}\([^\]]*\]", "[]")
-        edit(path, rf"\b{name}, |, {name}\b", "")
+        edit(path, rf"\n *{name},(?=\n)|\b{name}, |, {name}\b", "")
 
 
 def edit(path: Path, pattern: str, replacement: str) -> None:

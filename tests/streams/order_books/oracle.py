@@ -75,7 +75,8 @@ class BestPrices:
         """Add the new prices of some changes; removed prices are dropped when they reach the top."""
         for change in changes:
             if change.previous is None:
-                heap, sign = (self._bids, -1) if change.side == BID else (self._asks, 1)
+                heap = self._bids if change.side == BID else self._asks
+                sign = -1 if change.side == BID else 1
                 heapq.heappush(heap, (sign * Decimal(change.price), change.price))
 
     def now(self) -> Best:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from assets.order_books import ALARMING, HAS_OUTPUTS, LARGE, OUTPUTS, BookMessage, LevelChange, order_books
+from assets.order_books import ALARMING_VALUE, HAS_OUTPUTS, LARGE_VALUE, OUTPUTS, BookMessage, LevelChange, order_books
 from lockstep.testing import SentMessage, choose_rows, run
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def test_large_updates_of_spot_markets_are_delivered(
     result = run(order_books, *messages, topic=f"order_books.{book}")
     updates = [each for each in result.proven if each.cause == "update" and is_spot]
     assert len(choose_rows(BOOKS, result)) == len(result.proven) > MESSAGES
-    for delivery, least in ((MOVES, LARGE), (ALERTS, ALARMING)):
+    for delivery, least in ((MOVES, LARGE_VALUE), (ALERTS, ALARMING_VALUE)):
         expected = [find_value(each.row) for each in updates if abs(find_value(each.row)) >= least]
         delivered = [each.value for each in choose_rows(delivery, result)]
         assert [move.value for move in delivered] == pytest.approx([float(value) for value in expected])  # type: ignore[attr-defined]  # a Move

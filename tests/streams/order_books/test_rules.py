@@ -73,8 +73,8 @@ BUGS = {
         "quantity_is_positive",
     ),
     "sides are named as the exchange abbreviates them": (
-        '(("bid", bids), ("ask", asks))',
-        '(("b", bids), ("a", asks))',
+        '{"bid": book.b, "ask": book.a}',
+        '{"b": book.b, "a": book.a}',
         "side_in_set",
     ),
     "each level is given twice, with different text": (
