@@ -61,12 +61,20 @@ def read_prose(path: Path) -> str:
     return "\n".join(filter(None, map(ast.get_docstring, nodes)))
 
 
+def is_parallel(node: ast.Assign) -> bool:
+    """Return whether a statement assigns several values: as tuples, or as one of two tuples."""
+    values = [node.value]
+    if isinstance(node.value, ast.IfExp):
+        values = [node.value.body, node.value.orelse]
+    return isinstance(node.targets[0], ast.Tuple) and all(isinstance(each, ast.Tuple) for each in values)
+
+
 def find_dense_lines(path: Path) -> Iterator[str]:
     """Name each dense construct of a module."""
     if path.suffix != ".py":
         return
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Assign) and all(isinstance(each, ast.Tuple) for each in (node.targets[0], node.value)):
+        if isinstance(node, ast.Assign) and is_parallel(node):
             yield PARALLEL
         if isinstance(node, COMPREHENSIONS):
             inner = any(isinstance(each, COMPREHENSIONS) for each in ast.walk(node) if each is not node)

@@ -158,8 +158,8 @@ class Stream(Declaration, Generic[M, S, R]):
         current: Whether the table `<table_root>/<stream>/current` is kept (docs/current.md). For readers of the newest
             values, and for tables with `retention`.
         export: A plain Parquet dataset of the old hours; None for none. For readers without Delta.
-        deliveries: Targets outside of the table that receive the rows, exactly once (docs/deliver.md). For consumers of
-            a topic, a database or a system of your own.
+        deliveries: Targets outside of the table that receive the rows (docs/deliver.md): exactly once in Kafka and
+            Postgres, at least once at a webhook. For consumers of a topic, a database or a system of your own.
         rules: Promises about the rows (docs/quality.md). For more than completeness and order.
         lookups: Other Delta tables that the transform reads (docs/lookups.md). For folds that need reference data.
         host_group: `lockstep host` runs the streams of a group in one process (docs/host.md); None keeps a stream out

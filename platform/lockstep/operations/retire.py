@@ -13,7 +13,6 @@ from lockstep.declare.options import Every
 from lockstep.engine.driver.startup import check_not_halted
 from lockstep.errors import Fenced, Overtaken
 from lockstep.kafka.progress import compute_lag_messages
-from lockstep.model.position import TopicIdPartition
 from lockstep.operations.commit_positions import commit_positions
 from lockstep.operations.plan_frame import Obstacle, Refused
 from lockstep.operations.stream_handle import StreamHandle
@@ -106,7 +105,7 @@ def _check_drained(handle: StreamHandle, topic: str) -> list[LedgerRow]:
     if not rows:
         listed = f"lockstep topics {handle.stream.name} lists the topics that are read"
         raise _refuse(handle.stream.name, topic, Obstacle(RetirementReason.NOT_READ, "it is not read", listed))
-    ends = [(row, handle.view.ends.get(TopicIdPartition(row.topic_id, row.partition))) for row in rows]
+    ends = [(row, handle.view.ends.get(row.key)) for row in rows]
     obstacles = list[Obstacle]()
     if unknown := [row.partition for row, end in ends if end is None]:
         problem = f"it has partitions whose end Kafka does not show now: {unknown}"

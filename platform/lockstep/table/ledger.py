@@ -430,7 +430,7 @@ def read_forgotten(ledger: Path, keys: AbstractSet[TopicIdPartition]) -> dict[To
             continue
         for rows in _iterate_file(ledger, path, SCHEMA.names):
             for row in with_defaults(_find_forgotten(rows, keys), LedgerRow):
-                key = TopicIdPartition(row.topic_id, row.partition)
+                key = row.key
                 if key not in last or last[key].batch < row.batch:
                     last[key] = row
     return last
@@ -466,7 +466,7 @@ def read_positions_at(folders: StreamFolders, batch: int, *, full_batch: int = 0
 
 def _find_newest(rows: Iterable[LedgerRow]) -> dict[TopicIdPartition, LedgerRow]:
     """The last row of each partition, unless it marks the partition as forgotten."""
-    newest = {TopicIdPartition(row.topic_id, row.partition): row for row in rows}
+    newest = {row.key: row for row in rows}
     return {key: row for key, row in newest.items() if row.lifecycle != FORGOTTEN}
 
 

@@ -72,9 +72,11 @@ class FileBounds:
         limits += [(f"max.{name}", value, True) for name, value in greatest.items()]
         for name, value, is_greatest in limits:
             stated = _find_said(said, name)
-            low, high = (value, stated) if is_greatest else (stated, value)
+            if stated is None:
+                continue
             # Wider bounds than the rows need only cost time; narrower bounds make readers miss rows.
-            if stated is not None and _is_above(low, high):
+            is_narrower = _is_above(value, stated) if is_greatest else _is_above(stated, value)
+            if is_narrower:
                 yield f"{name} {stated}, by the log", str(value)
 
     def find_unreadable(self) -> Iterator[tuple[str, int]]:

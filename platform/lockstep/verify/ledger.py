@@ -302,6 +302,11 @@ class LedgerChain(msgspec.Struct):
     endings: tuple[LedgerRange, ...] = ()
 
     @property
+    def key(self) -> TopicIdPartition:
+        """The partition, by the id of its topic."""
+        return TopicIdPartition(self.place.topic_id, self.place.partition)
+
+    @property
     def start(self) -> int:
         """First offset that the stream wanted."""
         return self.ranges[0].start

@@ -32,7 +32,14 @@ from lockstep.verify.ledger import StoredRanges
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.row_spool import BY_BATCH, BY_OFFSET, RowSpool
 from lockstep.verify.side_files import compare_side_table, describe_column
-from lockstep.verify.stored_tables import NOTHING_DROPPED, BatchStamp, NamedFile, SideTable, StoredFile, StoredTables
+from lockstep.verify.stored_tables import (
+    NOTHING_DROPPED,
+    BatchStamp,
+    CommittedSideFiles,
+    SideTable,
+    StoredFile,
+    StoredTables,
+)
 
 
 def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -> StoredTables:
@@ -95,7 +102,7 @@ def read_stored(folders: StreamFolders, violations: Violations, scratch: Path) -
 _HOUR = f"partition.{COMMIT_HOUR}"
 
 
-def _list_unchecked(named: NamedFile) -> list[str]:
+def _list_unchecked(named: CommittedSideFiles) -> list[str]:
     if named.first_version == 0:
         return []
     return [f"log entries before version {named.first_version} were cleaned up: older side files unchecked"]
@@ -141,9 +148,9 @@ def _side(folder: Path) -> SideTable:
     return SideTable(folder.name, folder, _live(_read_actions(table)), batch, columns)
 
 
-def _named(table: Path, version: int) -> NamedFile:
+def _named(table: Path, version: int) -> CommittedSideFiles:
     """The files that commits name; also those after `version`, because the side tables may be ahead of it by now."""
-    named = NamedFile({}, {}, {}, version, {})
+    named = CommittedSideFiles({}, {}, {}, version, {})
     newest_first = range(version, -1, -1)
     entries = ask_each(table, partial(delta_log.read_entry, table), newest_first)
     for number, entry in zip(newest_first, entries, strict=True):
@@ -156,7 +163,7 @@ def _named(table: Path, version: int) -> NamedFile:
     return named
 
 
-def _name(named: NamedFile, entry: delta_log.LogEntry | None) -> None:
+def _name(named: CommittedSideFiles, entry: delta_log.LogEntry | None) -> None:
     if entry is None or entry.head is None:
         return
     head = entry.head

@@ -140,7 +140,7 @@ class RowReplay:
         """Compare one partition."""
         limit = self._compare(chain)
         if limit:
-            self.found.limits[TopicIdPartition(chain.place.topic_id, chain.place.partition)] = limit
+            self.found.limits[chain.key] = limit
 
     def _compare(self, chain: LedgerChain) -> str:
         """Compare a partition; returns the limit of the comparison, empty without one."""
@@ -153,7 +153,7 @@ class RowReplay:
         except StateError as error:
             return self._unread(last, error)
         current = CurrentRows(key, self._schema)
-        for batch in self._rows.cursor(TopicIdPartition(chain.place.topic_id, chain.place.partition)).before(END):
+        for batch in self._rows.cursor(chain.key).before(END):
             current.add(batch)
         rows = current.finish()
         self.found.partitions += 1

@@ -25,7 +25,7 @@ from lockstep.verify.files import (
 )
 from lockstep.verify.report import ViolationKind, Violations
 from lockstep.verify.row_spool import Numbers
-from lockstep.verify.stored_tables import COMPACTED, BatchStamp, NamedFile, NamedFiles, SideTable
+from lockstep.verify.stored_tables import COMPACTED, BatchStamp, CommittedSideFiles, NamedFiles, SideTable
 
 
 class _SidePart(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class _SidePart(msgspec.Struct, frozen=True):
 def compare_side_table(
     side: SideTable,
     files: NamedFiles,
-    named: NamedFile,
+    named: CommittedSideFiles,
     head: Head,
     violations: Violations,
     take: Callable[[pa.Table], None],
@@ -81,7 +81,7 @@ def compare_side_table(
 def _find_parts(
     side: SideTable,
     wanted: Mapping[str, tuple[int, SideFile]],
-    named: NamedFile,
+    named: CommittedSideFiles,
     head: Head,
     violations: Violations,
     dropped_up_to: int,

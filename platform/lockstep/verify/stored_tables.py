@@ -45,7 +45,7 @@ class BatchStamp(NamedTuple):
     hour: str
 
 
-class NamedFile(msgspec.Struct):
+class CommittedSideFiles(msgspec.Struct):
     """The side files that the output table's commits name.
 
     Attributes:
@@ -73,7 +73,7 @@ class SideTable(msgspec.Struct):
     """A side table at the version that was read.
 
     Attributes:
-        name: "ledger" or "quarantine".
+        name: "ledger", "quarantine" or "late".
         folder: Its path.
         files: Its live files, by path.
         held: The newest batch that it contains, according to itself.

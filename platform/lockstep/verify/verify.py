@@ -74,8 +74,8 @@ from lockstep.verify.stored_tables import StoredTables
 from lockstep.verify.topic_ends import check_topic_ends, describe_end
 
 
-class PartitionWork(msgspec.Struct):
-    """The compared data.
+class ProofTotals(msgspec.Struct):
+    """Totals over all partitions of a proof.
 
     Attributes:
         messages: Messages read again.
@@ -132,7 +132,7 @@ class PartitionWork(msgspec.Struct):
 
 
 def make_summary(
-    stream: str, stored: StoredTables, work: PartitionWork, violations: Violations, cpu_seconds: float
+    stream: str, stored: StoredTables, work: ProofTotals, violations: Violations, cpu_seconds: float
 ) -> VerifyReport:
     """The report."""
     # Each reason once, in the order in which they were met.
@@ -145,8 +145,8 @@ def make_summary(
         blocked.append("no message could be read again")
     invariants = list[InvariantResult]()
     for invariant in Invariant:
-        checked = _checked(invariant, stored, work)
-        invariants.append(_proven(invariant, checked, violations, work, blocked=bool(blocked)))
+        checked = _describe_checked(invariant, stored, work)
+        invariants.append(_judge_invariant(invariant, checked, violations, work, blocked=bool(blocked)))
     status = _find_worst({result.status for result in invariants})
     losses = make_loss_summary(work.losses)
     if status is InvariantStatus.PROVEN and losses.open_sessions:
@@ -177,7 +177,7 @@ def _find_worst(statuses: AbstractSet[InvariantStatus]) -> InvariantStatus:
     return InvariantStatus.PROVEN
 
 
-def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
+def _list_scopes(work: ProofTotals) -> Iterator[ProvenRange]:
     """The proven extent of each partition, with the limit of its replay."""
     for scope in work.scopes:
         yield msgspec.structs.replace(
@@ -185,7 +185,7 @@ def _list_scopes(work: PartitionWork) -> Iterator[ProvenRange]:
         )
 
 
-def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
+def _find_absent_states(head: Head, work: ProofTotals) -> Iterator[str]:
     """Why the states of some ledger rows were not compared; their sessions were, with a later row."""
     if work.cleaned:
         yield f"states of {work.cleaned} ledger rows before the rewind floor, batch {work.floor}, were deleted since"
@@ -195,8 +195,8 @@ def _find_absent_states(head: Head, work: PartitionWork) -> Iterator[str]:
         yield f"states of {work.left} ledger rows of {batches} stayed with {shadow}"
 
 
-def _proven(
-    invariant: Invariant, checked: str, violations: Violations, work: PartitionWork, *, blocked: bool
+def _judge_invariant(
+    invariant: Invariant, checked: str, violations: Violations, work: ProofTotals, *, blocked: bool
 ) -> InvariantResult:
     count = violations.of(invariant)
     status = InvariantStatus.PROVEN
@@ -209,7 +209,7 @@ def _proven(
     return InvariantResult(invariant, MEANING[invariant], status, checked, count)
 
 
-def _checked(invariant: Invariant, stored: StoredTables, work: PartitionWork) -> str:
+def _describe_checked(invariant: Invariant, stored: StoredTables, work: ProofTotals) -> str:
     counts = work.counts
     if invariant is Invariant.ACCOUNTED:
         named = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in _WITHOUT_ROWS)
@@ -539,7 +539,7 @@ class _Proving:
         is_timed = functions.deadline is not None or bool(stream.integrity.buffer)
         self._unknown_up_to = stored.retention.batch if is_timed else stored.retention.unknown_up_to
         self._row_budget = RowBudget()
-        self.work = PartitionWork()
+        self.work = ProofTotals()
         try:
             self._rules: GateRules | None = make_rules(stream.integrity, ReplayWatermark())
         except NotProvable as reason:
@@ -550,7 +550,7 @@ class _Proving:
         """Prove each partition as far as possible."""
         for chain in found.values():
             self.work.losses += list_losses(chain, self._head)
-        self._unclaimed(found)
+        self._report_unclaimed(found)
         check_topic_ends(found.values(), self._head.policies, self._violations)
         topics = kafka.find_topics({chain.place.topic for chain in found.values()})
         ids = {name: topic.topic_id for name, topic in topics.items()}
@@ -564,11 +564,11 @@ class _Proving:
                 continue
             gone = "re-created" if chain.place.topic in ids else "gone"
             # The archive may have what Kafka has deleted with the topic.
-            if self._archive.find_first(_key_of(chain), chain.until) < chain.until:
+            if self._archive.find_first(chain.key, chain.until) < chain.until:
                 readable.append((chain, BufferedRange(chain.until, chain.until)))
                 continue
             why = f"the topic is {gone}: order and counts only"
-            self._not_again(chain, _join_notes(why, describe_end(chain)))
+            self._check_without_fold(chain, _join_notes(why, describe_end(chain)))
         # In groups: each partition that is read has states, rows and buffers in memory.
         for at in range(0, len(readable), TOGETHER_MAX):
             self._floor.refresh()
@@ -594,7 +594,7 @@ class _Proving:
         expected = f"partitions 0 to {partitions - 1}"
         rows = f"{len(chain.ranges)} rows of the ledger"
         self._violations.add(ViolationKind.PARTITION_UNKNOWN, chain.place, chain.start, expected, rows)
-        self._not_again(chain, "the topic has no such partition: order and counts only")
+        self._check_without_fold(chain, "the topic has no such partition: order and counts only")
         return False
 
     def _prove_group(self, group: Iterable[tuple[LedgerChain, BufferedRange]], kafka: KafkaTopicLog) -> None:
@@ -602,15 +602,15 @@ class _Proving:
         in_kafka = dict[TopicIdPartition, int]()
         extended = list[tuple[LedgerChain, BufferedRange]]()
         for chain, held in group:
-            key = _key_of(chain)
+            key = chain.key
             in_kafka[key] = held.first
             extended.append((chain, BufferedRange(self._archive.find_first(key, held.first), held.end)))
         proofs = list(self._opened(extended))
         for chain, _, proof in proofs:
-            self._read_archive(chain, proof, in_kafka[_key_of(chain)])
+            self._read_archive(chain, proof, in_kafka[chain.key])
         wanted = list[WantedRange]()
         for chain, held, proof in proofs:
-            start = max(proof.start, in_kafka[_key_of(chain)])
+            start = max(proof.start, in_kafka[chain.key])
             wanted.append(WantedRange(chain.place.topic, chain.place.partition, start, _end(chain, held)))
         read_before = self.work.messages
         total = sum(max(0, partition.until - partition.start) for partition in wanted)
@@ -624,7 +624,7 @@ class _Proving:
             self._check_homes(chain.place, proof)
         shown = list[tuple[ViolationPlace, Gaps]]()
         for chain, _, proof in proofs:
-            first = in_kafka[_key_of(chain)]
+            first = in_kafka[chain.key]
             shown.append((chain.place, [gap for gap in proof.lasting_gaps if gap[0] >= first]))
         # A second, uncommitted reading: it sees the messages of aborted transactions.
         check_causes(kafka, shown, self._violations)
@@ -633,7 +633,7 @@ class _Proving:
         """Fold what Kafka no longer has."""
         if proof.start >= until:
             return
-        for piece in self._archive.read(_key_of(chain), proof.start, min(until, chain.until)):
+        for piece in self._archive.read(chain.key, proof.start, min(until, chain.until)):
             self.work.messages += len(piece.messages)
             proof.take(cast("Sequence[Message]", piece.messages), piece.reached)
 
@@ -656,10 +656,10 @@ class _Proving:
             first, gone = self._find_first_foldable(chain, held)
             self._check_start(chain, held)
             if self._rules is None:
-                self._not_again(chain, self.work.blocked[0])
+                self._check_without_fold(chain, self.work.blocked[0])
             elif first == len(chain.ranges):
                 why = f"Kafka has nothing before offset {held.first}, or no state from before it is kept"
-                self._not_again(chain, f"{gone or why}: order and counts only")
+                self._check_without_fold(chain, f"{gone or why}: order and counts only")
             else:
                 opened = self._open(chain, first)
                 if opened is not None:
@@ -701,7 +701,7 @@ class _Proving:
                 parts.replay.begin(parts.folding.sessions)
             except NotReproducible as other:
                 self.work.blocked.append(f"{chain.place.topic}/{chain.place.partition}: {other}")
-                self._not_again(chain, f"{other}: order and counts only")
+                self._check_without_fold(chain, f"{other}: order and counts only")
                 return None
             except StateError as error:
                 reason = f"{chain.place.topic}/{chain.place.partition}: no state to start with: {error.problem}"
@@ -710,7 +710,7 @@ class _Proving:
                         ViolationKind.STATE_DAMAGED, chain.place, previous.until, "a stored state", error.problem
                     )
                 self.work.blocked.append(reason)
-                self._not_again(chain, "not provable: the state to start with cannot be read")
+                self._check_without_fold(chain, "not provable: the state to start with cannot be read")
                 return None
             self._check_counts(chain, first, parts.cursor, parts.aside)
             if previous.batch > self._dropped:
@@ -719,7 +719,7 @@ class _Proving:
 
     def _parts(self, chain: LedgerChain, first: int) -> PartitionInputs:
         removed = self._removed(chain)
-        key = TopicIdPartition(chain.place.topic_id, chain.place.partition)
+        key = chain.key
         moment = ReplayWatermark()
         rules = RulesInForce(self._integrity, self._head.policies, moment, joined=chain.is_joined)
         aside = self._aside(chain)
@@ -751,7 +751,7 @@ class _Proving:
         )
 
     def _aside(self, chain: LedgerChain) -> SideTableCheck:
-        key = TopicIdPartition(chain.place.topic_id, chain.place.partition)
+        key = chain.key
         removed = self._removed(chain)
         dropped = self._stored.retention.batch
         quarantine = ExpectedSideRows(
@@ -762,9 +762,9 @@ class _Proving:
         )
         return SideTableCheck(quarantine, late, self._violations)
 
-    def _not_again(self, chain: LedgerChain, why: str) -> None:
+    def _check_without_fold(self, chain: LedgerChain, why: str) -> None:
         """Record a partition whose messages are not folded again."""
-        cursor = self._rows.cursor(TopicIdPartition(chain.place.topic_id, chain.place.partition))
+        cursor = self._rows.cursor(chain.key)
         aside = self._aside(chain)
         self._check_counts(chain, len(chain.ranges), cursor, aside)
         removed = self._removed(chain)
@@ -808,7 +808,7 @@ class _Proving:
                 expected = f"messages from {max(held.first, row.start)} on, which Kafka still has"
                 self._violations.add(ViolationKind.NEVER_READ, chain.place, row.start, expected, claimed)
 
-    def _unclaimed(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
+    def _report_unclaimed(self, found: Mapping[TopicIdPartition, LedgerChain]) -> None:
         """Rows and quarantine of partitions that are not in the ledger."""
         for key, place in self._rows.places.items():
             if key not in found:
@@ -833,10 +833,6 @@ def _find_last_dropped(head: Head) -> int:
 
 def _join_notes(*notes: str) -> str:
     return "; ".join(note for note in notes if note)
-
-
-def _key_of(chain: LedgerChain) -> TopicIdPartition:
-    return TopicIdPartition(chain.place.topic_id, chain.place.partition)
 
 
 def _describe_dropped(chain: LedgerChain, dropped_up_to: int) -> str:

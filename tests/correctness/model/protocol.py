@@ -324,7 +324,11 @@ def _worked(world: World, number: int, process: Process, without: Without) -> It
     if not process.left:
         yield world.where(number, Process(at=At.GONE))
         return
-    held, start = (world.ledger[-1][0], world.ledger[-1][1] + 1) if world.ledger else (0, 0)
+    held = 0
+    start = 0
+    if world.ledger:
+        held = world.ledger[-1][0]
+        start = world.ledger[-1][1] + 1
     if process.wants is Kind.BATCH:
         held = process.batch
         start = process.start + 1

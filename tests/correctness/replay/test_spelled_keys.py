@@ -250,7 +250,8 @@ def test_a_number_has_one_row_in_whatever_way_it_is_spelled(fold: Any, messages:
 
 def spell_in_json(text: str) -> str:
     """Return the text in JSON syntax: no plus, a digit on both sides of the point, no leading zeros."""
-    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text.removeprefix("+"))
+    sign = "-" if text.startswith("-") else ""
+    digits = text.removeprefix("+").removeprefix("-")
     mantissa, _, exponent = digits.lower().partition("e")
     whole, point, rest = mantissa.partition(".")
     return f"{sign}{whole.lstrip('0') or '0'}{point}{rest or '0' * len(point)}{exponent and 'e' + exponent}"

@@ -75,7 +75,8 @@ def test_a_topic_is_left_at_its_end_by_a_class_that_promises_every_message(
     is_read = end is not None and (end == until or (row.catching_up and end < until))
     is_proven = is_read and age is not None and age <= 60
     is_accepted = any(each.kind.startswith("accept-") for each in row.accepted)
-    name, policy = (then, policy_then) if first_batch <= BATCH else (before, policy_before)
+    name = then if first_batch <= BATCH else before
+    policy = policy_then if first_batch <= BATCH else policy_before
     is_suspended = policy.suspends and row.ending == "re-created"
     wrong = name in COMPLETE and not is_suspended and not is_proven and not is_accepted
     event(f"violation: {wrong}")

@@ -244,7 +244,8 @@ def test_inside_a_step_retention_and_lag_know_the_batches_that_are_delivered_as_
         offline.run({"kept.one": sent}, {"kept.two": sent})
     deliver(declared, Settings(table_root=root), stop=StopAtRows(offline, rows))
     assert len(read_values(offline)) == rows
-    complete, newest = (4, 6) if rows > 4 else (0, 4)
+    complete = 4 if rows > 4 else 0
+    newest = 6 if rows > 4 else 4
     read = read_source_position(root, "archive", "keeping")
     assert read is not None
     assert (read.complete_batch, read.batch) == (complete, newest)

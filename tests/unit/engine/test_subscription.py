@@ -281,7 +281,8 @@ NUMBERS = (1, 2, 3, 4, None, 5, 9)
 
 
 def message_at(offset: int) -> Message:
-    kind, values = (b"update", b'{"a":1}') if offset else (b"snapshot", b"{}")
+    kind = b"update" if offset else b"snapshot"
+    values = b'{"a":1}' if offset else b"{}"
     value = b'{"type":"%b","seq":%d,"values":%b}' % (kind, NUMBERS[offset] or 0, values)
     return cast("Message", InLog(offset, b"s", value))
 
@@ -298,7 +299,8 @@ class ReadTwice(OnlyMarkers):
         if self.is_second:
             yield from self.second
         else:
-            (wanted,), self.is_second = ranges, True
+            self.is_second = True
+            (wanted,) = ranges
             messages = [message_at(at) for at in range(wanted.until) if at != 4]
             yield MessageRun(0, messages, [(4, 5)], wanted.until)
 

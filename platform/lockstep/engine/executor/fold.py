@@ -373,7 +373,7 @@ class RangeFold:
         sessions, timing, emission, entries = self.sessions, self._timing, self.emission, self._state.entries
         load, of = sessions.load, cast("Any", type(messages[0]))
         bytes_max, topic, topic_id, partition, envelope_of, on_update = self._of_stream
-        rows, proofs, take, put, prove = self._of_rows
+        rows, proofs, extend_rows, append_row, append_proof = self._of_rows
         for at, value, message in zip(map(of.offset, messages), map(of.value, messages), messages, strict=True):
             self._record = record = Record(topic, topic_id, partition, at, message)
             try:
@@ -397,14 +397,14 @@ class RangeFold:
             if kind is not UPDATE or entry.gate is None:
                 before = self._applying.set_state(entry, body, envelope, record, at)
             elif type(emitted := on_update(entry.state, body, record)) is list:
-                take(emitted)
+                extend_rows(emitted)
             else:
                 for row in emitted:
                     if len(rows) >= CHUNK_ROWS:
                         before = emission.flush_part((at, session, envelope.sequence, time_us, at), before)
-                    put(row)
+                    append_row(row)
             entry.gate = gate
-            prove((at, (after := len(rows)) - before, session, envelope.sequence, time_us, at))
+            append_proof((at, (after := len(rows)) - before, session, envelope.sequence, time_us, at))
             if timing is not None or verdict is not ACCEPT:
                 self._follow(verdict, entry, envelope, record)
             if after >= CHUNK_ROWS or len(proofs) >= CHUNK_ROWS:

@@ -1,8 +1,5 @@
 """Runs a task: from planned ranges to a result.
 
-A halt that names one message at a time would have an operator resume once per message. The finding names the range
-from the first to the last undecodable message seen, and the offset to which it was searched.
-
 A task is deterministic: no clock, no random number, no order of a set reaches a row, so that a
 retried task writes the same rows for the same offsets. File names differ, and the end of a live range does, which is
 the newest message at the time of reading; only one result of a task counts.
@@ -63,8 +60,9 @@ from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.table.written_by import WrittenBy
 
 AHEAD_MESSAGES_MAX = 10_000
+"""Messages scanned after the first undecodable one: at some microseconds each, less than the next poll of Kafka."""
 AHEAD_BYTES_MAX = 64_000_000
-"""A halt waits for this scan: at some microseconds a message it costs less than the next poll of Kafka."""
+"""Bytes of their values."""
 REFUSED_MAX = 8
 """Each refused message costs another fold of the range; past this number the range ends early."""
 
@@ -276,7 +274,7 @@ def _fold_run(work: RangeInProgress, run: MessageRun) -> bool:
         work.buffer.add(run.messages)
     if run.messages:
         _note_timestamps(work, run.messages)
-    work.leader_epoch = _leader_epoch(work, run)
+    work.leader_epoch = _find_covering_epoch(work, run)
     work.cpu_seconds += time.process_time() - started
     return work.is_full
 
@@ -305,7 +303,7 @@ def _note_timestamps(work: RangeInProgress, messages: Sequence[Message]) -> None
         work.newest_timestamp_ms = times_ms[-1]
 
 
-def _leader_epoch(work: RangeInProgress, run: MessageRun) -> int | None:
+def _find_covering_epoch(work: RangeInProgress, run: MessageRun) -> int | None:
     """A leader epoch that covers the end of the range, so that a shorter log is a truncated one.
 
     A control record at the end may be of a newer leader than the last message; of none newer than the plan knew.
@@ -350,7 +348,10 @@ class UndecodableRun(msgspec.Struct):
 
 
 def expand_finding(work: RangeInProgress, opener: RangeOpener) -> Finding | None:
-    """An undecodable-message finding, extended to the range of all that follow as planned; others unchanged."""
+    """An undecodable-message finding, extended to the range of all that follow as planned; others unchanged.
+
+    A finding for each message would require an operator to resume once per message.
+    """
     finding = work.bounds.finding
     if finding is None or finding.cause != Fault.UNDECODABLE or finding.detail == DecodeCause.CRASHES_WORKER:
         return finding
@@ -829,7 +830,7 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
         start,
         next_offset=work.reached,
         state=segment,
-        leader_epoch=_find_leader_epoch(work),
+        leader_epoch=_make_committed_epoch(work),
         suspended_from=fold.sessions.suspended_from,
         watermark_us=fold.time.known,
         rows_emitted=fold.emission.emitted_at(work.reached),
@@ -841,8 +842,8 @@ def _advance(work: RangeInProgress, segment: SegmentRef | None) -> Position:
     )
 
 
-def _find_leader_epoch(work: RangeInProgress) -> int | None:
-    """That of the last record; none after the archive, as a log may have lost the epochs before its start."""
+def _make_committed_epoch(work: RangeInProgress) -> int | None:
+    """The epoch of the last record; none after the archive, as a log may have lost the epochs before its start."""
     if work.planned.archived is not None:
         return None
     if work.leader_epoch is None:  # no record was read, or none with an epoch

@@ -140,7 +140,7 @@ def collect_evidence(kafka: KafkaSettings, view: ClusterView, rows: Iterable[Led
     wanted: list[WantedRange] = []
     around = SIDE_MAX * HOLES_MAX
     for row in rows:
-        ends = view.ends.get(TopicIdPartition(row.topic_id, row.partition))
+        ends = view.ends.get(row.key)
         # The messages from the position on have expired.
         if ends is None or ends.start > row.until:
             continue
@@ -380,7 +380,7 @@ def find_mirrored_positions(
     left_out = set[str]()
     for row in rows:
         topic = copies.topics.get(row.topic)
-        known = by_partition.get(TopicIdPartition(row.topic_id, row.partition))
+        known = by_partition.get(row.key)
         if row.retired and (topic is None or not handle.stream.topics.select([topic.name])):
             left_out.add(row.topic)
         elif (problem := _find_problem(handle, copies, row, known)) is not None:

@@ -213,12 +213,12 @@ def _find_damages(handle: StreamHandle) -> list[_Damage]:
     needed = list(_list_needed(folders, handle.require_head()))
     read_one_by_one = report_items(needed, "reading state of partitions", len(needed))
     damaged = [(row, head, problem) for row, head in read_one_by_one if (problem := _find_problem(folders, row))]
-    histories = _read_histories(folders, {TopicIdPartition(row.topic_id, row.partition) for row, _, _ in damaged})
+    histories = _read_histories(folders, {row.key for row, _, _ in damaged})
     # The last batch and a savepoint may name the same state.
     damages = dict[tuple[TopicIdPartition, int], _Damage]()
     for row, head, problem in damaged:
         last_batches = head.valid_batches
-        key = TopicIdPartition(row.topic_id, row.partition)
+        key = row.key
         valid = [earlier for earlier in histories[key] if earlier.batch <= last_batches.get(earlier.generation, -1)]
         history = [earlier for earlier in valid if earlier.batch <= row.batch]
         damages[key, row.batch] = _trace(handle, history, problem)
@@ -237,7 +237,7 @@ def _read_histories(
     histories: dict[TopicIdPartition, list[LedgerRow]] = {key: [] for key in keys}
     for rows in ledger.iterate_rows(folders.ledger):
         for row in rows:
-            key = TopicIdPartition(row.topic_id, row.partition)
+            key = row.key
             if key in histories:
                 histories[key].append(row)
     for history in histories.values():

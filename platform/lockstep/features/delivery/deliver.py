@@ -198,7 +198,9 @@ class _Run:
             try:
                 self._claim_and_follow(follows=follows, accepts=accepts)
             except TargetInterrupted as interrupted:
-                failed, pause = (1, 1.0) if self.result.writes > before + 1 else (failed + 1, pause * 2)
+                has_written = self.result.writes > before + 1
+                failed = 1 if has_written else failed + 1
+                pause = 1.0 if has_written else pause * 2
                 if not follows and failed >= ATTEMPTS_MAX:
                     raise
                 self._stop.wait(max(min(pause, BACK_OFF_SECONDS_MAX), interrupted.retry_seconds))

@@ -1,4 +1,4 @@
-"""Erases one session of a stream: rows, state, quarantined and late messages; nothing of it can be had back.
+"""Erases one session of a stream: rows, state, quarantined and late messages; an erasure cannot be undone.
 
 docs/decisions/0027 is the protocol, docs/erase.md the way through it. One commit removes rows and state and raises
 the rewind floor to itself; the side tables follow it and can be finished by any process. What Kafka holds is not ours:

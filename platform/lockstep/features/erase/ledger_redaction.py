@@ -173,7 +173,7 @@ def _read_places(side: Path, erasure: Erasure) -> frozenset[TopicIdPartition]:
     concerned = set[TopicIdPartition]()
     for row in rows:
         if any(erased.digest == erasure.digest for erased in row.erased):
-            concerned.add(TopicIdPartition(row.topic_id, row.partition))
+            concerned.add(row.key)
     return frozenset(concerned)
 
 

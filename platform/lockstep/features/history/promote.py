@@ -726,7 +726,7 @@ def _renumber_row(prepared: _Prepared, row: LedgerRow) -> LedgerRow:
     losses = [msgspec.structs.replace(loss, is_accepted=loss.is_accepted or is_accepted) for loss in row.losses]
     renumbered = row
     if row.batch == FIRST_BATCH:
-        renumbered = prepared.begun[TopicIdPartition(row.topic_id, row.partition)]
+        renumbered = prepared.begun[row.key]
     return msgspec.structs.replace(
         renumbered,
         generation=prepared.plan.generation,

@@ -445,7 +445,7 @@ class _RewoundBatches:
                 self.set_aside += row.quarantined + row.late
                 self.cpu_seconds += row.cpu_seconds
                 noted += [(row.batch, decision) for decision in _describe_decisions(row)]
-                key = TopicIdPartition(row.topic_id, row.partition)
+                key = row.key
                 if row.batch < self.first.setdefault(key, row).batch:
                     self.first[key] = row
                 if row.lifecycle == ledger.FORGOTTEN and row.batch >= self.forgotten.setdefault(key, row).batch:
@@ -662,7 +662,7 @@ def _compare(
     view: ClusterView, now: Mapping[TopicIdPartition, LedgerRow], rows: Iterable[LedgerRow]
 ) -> Iterable[RewoundPartition]:
     for row in sorted(rows, key=lambda row: (row.topic, row.partition)):
-        key = TopicIdPartition(row.topic_id, row.partition)
+        key = row.key
         position = now[key].until if key in now else row.until
         if position == row.until:
             continue

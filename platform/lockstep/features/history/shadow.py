@@ -383,7 +383,7 @@ def _compare_with_kafka(
     there = {topic.topic_id for topic in source.view.topics.values()}
     selected = source.stream.topics.select(row.topic for row in newest.values())
     for row in sorted(rows, key=lambda row: (row.topic, row.partition)):
-        key: TopicIdPartition = TopicIdPartition(row.topic_id, row.partition)
+        key = row.key
         ends = source.readable.ends.get(key)
         now = newest.get(key)
         position = row.until if now is None else now.until

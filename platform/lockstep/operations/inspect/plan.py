@@ -329,7 +329,7 @@ def _read(position: Position, seen: _Seen) -> RestartedPartition:
 
 
 def _again(row: LedgerRow, seen: _Seen) -> tuple[str, str]:
-    ends = seen.view.ends.get(TopicIdPartition(row.topic_id, row.partition))
+    ends = seen.view.ends.get(row.key)
     if ends is not None and ends.high_watermark > row.until:
         return "read again", f"retired, and messages have arrived: offsets {row.until} to {ends.high_watermark - 1}"
     return "read again", "retired; the log of another partition of the topic, or its end, has changed since"

@@ -262,15 +262,15 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         NoTable: The stream has never run.
         TableError: The table does not match its head.
     """
-    stream, folders, head = handle.stream.name, handle.folders, handle.require_head()
+    head = handle.require_head()
     facts = (health := read_known_health(handle, head)).facts
     return Status(
-        stream=stream,
+        stream=head.stream,
         desired=head.desired.value,
         reason=head.reason,
         findings=head.all_findings,
         halted_topics=tuple(sorted(each.topic for each in head.halted_topics)),
-        writer=find_writer(folders.control, head.epoch),
+        writer=find_writer(handle.folders.control, head.epoch),
         generation=head.generation,
         epoch=head.epoch,
         batch=head.batch,
@@ -284,12 +284,12 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         kafka=facts.kafka,
         alarms=health.alarms,
         unknown=facts.unknown,
-        halted_at=_halted_at(folders, head),
-        next_step=make_resume_command(stream, head.all_findings) if head.all_findings else facts.next_step,
+        halted_at=_halted_at(handle.folders, head),
+        next_step=make_resume_command(head.stream, head.all_findings) if head.all_findings else facts.next_step,
         dropped="" if head.retention is None else head.retention.describe(),
         dropped_messages="" if head.quarantine_retention is None else head.quarantine_retention.describe(),
         debt=facts.debt,
-        growth=read_growth(folders),
+        growth=read_growth(handle.folders),
         followers=_read_followers(handle, derived),
         suspensions=() if handle.stream.integrity.passes_unknown_sessions else list_suspensions(handle.subscribed),
         ahead_seconds=_find_ahead_seconds(handle.subscribed),
@@ -299,7 +299,7 @@ def read_status(handle: StreamHandle, derived: Iterable[Derived] = ()) -> Status
         lost=head.lost,
         code=head.code_version,
         ended=list_ended(handle.positions.values()),
-        rates=_read_rates(folders, head) if facts.is_written else None,
+        rates=_read_rates(handle.folders, head) if facts.is_written else None,
     )
 
 
@@ -330,9 +330,10 @@ def _find_ahead_seconds(rows: Iterable[LedgerRow]) -> float:
 
 
 def _partition(row: LedgerRow, known: Mapping[TopicIdPartition, PartitionFigures]) -> PartitionStatus:
-    figures = known.get(TopicIdPartition(row.topic_id, row.partition))
-    lag, headroom = (None, None) if figures is None else (figures.lag_messages, figures.headroom_seconds)
-    return PartitionStatus(row.topic, row.partition, row.until, lag, headroom)
+    figures = known.get(row.key)
+    if figures is None:
+        return PartitionStatus(row.topic, row.partition, row.until, None, None)
+    return PartitionStatus(row.topic, row.partition, row.until, figures.lag_messages, figures.headroom_seconds)
 
 
 def _last_resume(last: Resumption | None) -> str | None:
