@@ -22,7 +22,7 @@ from tests.support.local_runs import LocalRuns
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 
 
 # Brokers outlive the objects that started them, as in `make up`.
