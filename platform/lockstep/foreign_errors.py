@@ -19,7 +19,7 @@ _NO_SPACE_SOMEWHERE: Final = (
     "free space in table_root, local_root or TMPDIR (lockstep doctor names the full one), then try again; "
     "nothing that is committed is lost"
 )
-_OTHER_PATH: Final = "name another path, or see to it that this user can write there; then try again"
+_OTHER_PATH: Final = "name another path, or see to it that this user can read and write there; then try again"
 _OF_FILES: Final = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _NO_SPACE) | dict.fromkeys(
     (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS), _OTHER_PATH
 )

@@ -16,7 +16,7 @@ from deltalake.schema import PrimitiveType
 from lockstep.features.compaction.ledger_files import compact_ledger
 from lockstep.features.compaction.run import CompactionRefused, compact_stream
 from lockstep.features.compaction.side_files import compact_side_tables
-from lockstep.features.erase.commit import ErasureCommit, commit_erasure, compute_session_digest, finish_erasure
+from lockstep.features.erase.commit import ErasureCommit, commit_erasure, finish_erasure
 from lockstep.features.erase.rows import WantedSession, rewrite_without
 from lockstep.features.erase.side_redaction import redact_side_tables
 from lockstep.features.history.promotion_commit import PromotionCommit, commit_promotion
@@ -32,6 +32,7 @@ from lockstep.table.parquet import DataFile
 from lockstep.table.quarantine import QuarantineRow, write_quarantine
 from lockstep.table.restore import commit_restored, write_mark
 from lockstep.table.schema_evolution import add_columns, mark_added
+from lockstep.table.session_digest import compute_session_digest
 from lockstep.table.written_by import WrittenBy
 from tests.support.protocol_run import TOPIC, TOPIC_ID, ProtocolRun, folders_in
 

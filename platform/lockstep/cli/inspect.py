@@ -35,6 +35,7 @@ from lockstep.cli.app import (
 )
 from lockstep.cli.output import (
     SHOWN_SCOPES,
+    make_console,
     make_facts,
     make_first_rows,
     make_grid,
@@ -44,7 +45,6 @@ from lockstep.cli.output import (
     order_for_first_rows,
     print_answer,
     print_note,
-    print_result,
     style_text,
 )
 from lockstep.errors import format_some
@@ -178,9 +178,11 @@ def plan(
     settings = load_settings_or_exit()
     found: BatchPreview | RestartPreview
     if restart:
-        print_answer(found := plan_restart(declared, settings), _restart, as_json=as_json)
+        found = plan_restart(declared, settings)
+        print_answer(found, _restart, as_json=as_json)
     else:
-        print_answer(found := plan_next_batch(declared, settings), _batch, as_json=as_json)
+        found = plan_next_batch(declared, settings)
+        print_answer(found, _batch, as_json=as_json)
     if found.refused:
         raise typer.Exit(FAILED)
 
@@ -189,7 +191,8 @@ def _shown(look: Callable[[], T], show: Callable[[T], RenderableType], *, watch:
     """Show results, once or until Ctrl-C; returns the last."""
     if watch:
         return _watch(look, show, as_json=as_json)
-    print_answer(found := look(), show, as_json=as_json)
+    found = look()
+    print_answer(found, show, as_json=as_json)
     return found
 
 
@@ -205,8 +208,8 @@ def _watch(look: Callable[[], T], show: Callable[[T], RenderableType], *, as_jso
     signal.signal(signal.SIGINT, end)
     with ExitStack() as screen:
         live = None
-        if not as_json and print_result().is_terminal:
-            live = screen.enter_context(Live(console=print_result(), auto_refresh=False))
+        if not as_json and make_console().is_terminal:
+            live = screen.enter_context(Live(console=make_console(), auto_refresh=False))
         while True:
             answer = look()
             if live is None:

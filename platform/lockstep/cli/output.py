@@ -20,8 +20,7 @@ from lockstep.operations.plan_frame import Described, Description, Labelled, Rec
 T = TypeVar("T")
 
 SHOWN_SCOPES = 50
-SHOWN_HOURS = 48
-"""Most partitions and hours in one answer; `--json` has all."""
+"""Most partitions in one answer; `--json` has all."""
 PIPE_COLUMNS = 100_000
 """A pipe has no width: no line is folded or cut in it."""
 NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -131,7 +130,7 @@ def _name_not_finite(value: object) -> object:
 
 def print_out(shown: RenderableType) -> None:
     """Print text: with colours on a terminal, plain elsewhere."""
-    console = print_result()
+    console = make_console()
     if console.is_terminal:
         console.print(shown)
         return
@@ -146,7 +145,7 @@ def print_note(line: str, style: str = "") -> None:
     console.print(Text(_harmless(line), style=style))
 
 
-def print_result() -> Console:
+def make_console() -> Console:
     """The console of standard output at its current width; made on each call, as the stream may have changed."""
     # A pipe has no width: no line is folded or cut in it.
     width = None if sys.stdout.isatty() else PIPE_COLUMNS
@@ -167,7 +166,7 @@ def make_grid(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table
 def make_records(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> RenderableType:
     """A grid; or, if its rows do not fit on the terminal, one column per line and an empty line after each row."""
     table = make_grid(columns, rows)
-    console = print_result()
+    console = make_console()
     # Measured without folding: a grid that is wider than the terminal would fold its cells.
     if table.__rich_measure__(console, console.options.update(max_width=PIPE_COLUMNS)).maximum <= console.width:
         return table

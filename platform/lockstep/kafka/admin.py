@@ -64,8 +64,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 T = TypeVar("T")
 Answer = TypeVar("Answer")
 TURN_SECONDS = 1.0
-_UNKNOWN_TOPIC = 3
-_NO_RIGHT = 29
+_UNKNOWN_TOPIC = ClientError.UNKNOWN_TOPIC_OR_PART
 _UNANSWERED = ClientError(ClientError._TIMED_OUT)  # noqa: SLF001  # the client's name
 """The client reports no error if a leader does not answer about offsets: it returns OFFSET_INVALID for each of them."""
 _PROBE = "lockstep-may-see"
@@ -79,8 +78,9 @@ REQUESTS_MAX = 100_000
 POLICY_SECONDS = 300.0
 """Age of the retention policies at which they are asked for again."""
 SILENT_LEADER_SECONDS = 2.0
+"""Time for a leader after another leader has answered."""
 SILENT_AGAIN_SECONDS = 0.1
-"""Time for a leader after another leader has answered; and for a leader that was silent in the last poll already."""
+"""The same for a leader that was silent in the last poll."""
 
 
 class _Question(NamedTuple):
@@ -521,7 +521,7 @@ class ClusterAdmin:
                     ends[question][asked[TopicNamePartition(place.topic, place.partition)].key] = answer
                     continue
                 error = answer if isinstance(answer, ClientError) else _UNANSWERED
-                if error.code() == _NO_RIGHT:
+                if error.code() == ClientError.TOPIC_AUTHORIZATION_FAILED:
                     raise self._unread(f"the offsets of topic {place.topic}", KafkaException(error))
                 if error.code() < 0:
                     silence = error

@@ -244,8 +244,8 @@ def make_reader_configuration(settings: KafkaSettings) -> Configuration:
         # over a slow link may take seconds.
         "socket.timeout.ms": 20_000,
         "topic.metadata.refresh.interval.ms": 5_000,
-        # Its largest value. A broker takes messages of up to 104,857,600 bytes by default, and the client refuses
-        # answers above 100,000,000: of such a partition nothing more would be read.
+        # Its largest value. A topic may allow batches of up to the broker's socket.request.max.bytes, 104,857,600 by
+        # default, and the client's default refuses answers above 100,000,000: nothing more of the partition is read.
         "receive.message.max.bytes": 2_147_483_647,
         **make_connection_configuration(settings),
         # No consumer group is ever joined; librdkafka requires a name nevertheless.
@@ -314,7 +314,7 @@ def _with_log(log: ConnectionLog, configuration: Mapping[str, Plain]) -> dict[st
 
 
 def _make_unusable(error: Exception) -> Exception:
-    """The error of a client that cannot be made: the library runs the code of a cloud's library, with errors of its."""
+    """The error of a client that cannot be made; a cloud's library may raise errors of any type."""
     if isinstance(error, LockstepError):
         return error
     step = "correct kafka.options, or the files that they and kafka.secrets name"

@@ -389,8 +389,9 @@ def _gaps(messages: list[Message], start: int, end: int) -> list[tuple[int, int]
 
 UNPROVEN = "unproven"
 DEBUG = 7
+"""The debug level of librdkafka."""
 DEBUG_LEVEL = 10
-"""The debug level, as librdkafka counts and as its Python client passes it to a logger."""
+"""The debug level that the Python client passes to a logger."""
 _UNKNOWN_VERSION = "Unsupported Message(Set) MagicByte"
 _ENQUEUED = re.compile(
     r"Enqueue (?P<records>\d+) message\(s\) .* on (?P<topic>\S+) \[(?P<partition>\d+)\] fetch queue "

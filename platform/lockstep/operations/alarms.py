@@ -416,9 +416,11 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
     if not facts.is_wanted:
         return
     if facts.unavailable:
-        (topic, partition), more = facts.unavailable[0], _in_all(facts.unavailable)
+        topic, partition = facts.unavailable[0]
+        more = _in_all(facts.unavailable)
         problem = f"{topic}/{partition} has no leader that answers{more}: it can be neither read nor written"
-        step = "kafka-topics.sh --describe --unavailable-partitions, and start the brokers that hold the replicas"
+        command = "kafka-topics.sh --bootstrap-server HOST:PORT --describe --unavailable-partitions"
+        step = f"{command} names the brokers that hold the replicas: start them"
         yield _alarm(AlarmKind.LEADERLESS, problem, step)
     limit = stream.objectives.open_transaction.total_seconds()
     open_too_long = [each for each in facts.transactions if each.seconds > limit]
@@ -429,7 +431,10 @@ def _judge_partitions(facts: HealthFacts, stream: AnyStream) -> Iterator[Alarm]:
             f"{format_count(worst.hidden_offsets, 'offset')} "
             f"of {worst.topic}/{worst.partition} from {worst.stable_end} on{_in_all(open_too_long)}"
         )
-        step = "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort"
+        tool = "kafka-transactions.sh --bootstrap-server HOST:PORT"
+        place = f"--topic {worst.topic} --partition {worst.partition}"
+        abort = f"{tool} abort {place} --start-offset {worst.stable_end}"
+        step = f"{tool} find-hanging {place}; if it is listed, {abort}"
         yield _alarm(AlarmKind.OPEN_TRANSACTION, problem, step, AlarmSeverity.WARNING)
 
 

@@ -73,7 +73,7 @@ class KindGrowth(msgspec.Struct, frozen=True, kw_only=True):
         kind: Their purpose.
         files: Their number.
         bytes: Their bytes.
-        bytes_a_day: DiskGrowth a day, of the last week or as long as there are samples; None before the second sample.
+        bytes_a_day: Growth a day, of the last week or as long as there are samples; None before the second sample.
         bytes_in_30_days: Forecast at this rate.
     """
 

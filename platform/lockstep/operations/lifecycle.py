@@ -41,7 +41,7 @@ class Stopped(msgspec.Struct, frozen=True):
         desired: Its desired state now; "halted" stays so.
         reason: Why.
         ended_by: "the writer" that committed its own stop; "a fence", when it did not end in time; "a claim", when
-            there was no live writer; no run at all, when the desired state was already set.
+            there was no live writer; "none", when the desired state was already set, or a start was withdrawn.
         epoch: The epoch that holds the table now.
         batch: Number of the last committed batch.
     """

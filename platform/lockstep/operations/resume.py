@@ -115,8 +115,8 @@ class ResumePreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ANSWER_SECONDS = 120.0
+"""Time for a run to reach a resumption: a batch may be in progress."""
 POLL_SECONDS = 0.2
-"""Time for a run to reach a resumption: a batch may be under way."""
 
 
 class ResumptionUnanswered(LockstepError):

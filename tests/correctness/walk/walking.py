@@ -27,7 +27,6 @@ from lockstep.features.compaction.run import compact_stream
 from lockstep.features.copies.backup import make_backup, restore_backup
 from lockstep.features.copies.rebuild import prepare_rebuild, rebuild_state
 from lockstep.features.copies.relocate import export_savepoint, import_savepoint
-from lockstep.features.erase.commit import compute_session_digest
 from lockstep.features.erase.erase import (
     EraseReason,
     EraseRequest,
@@ -62,6 +61,7 @@ from lockstep.table.checkpoint import write_checkpoint
 from lockstep.table.commit import OLDEST_FILE_SECONDS, OutputLog, raise_rewind_floor
 from lockstep.table.layout import StreamFolders
 from lockstep.table.ledger import read_ledger, read_ledger_file
+from lockstep.table.session_digest import compute_session_digest
 from lockstep.verify.verify import verify_stream
 from tests.correctness.walk.checking import check, read_exported
 from tests.correctness.walk.killing import Moment, do_in_process, kill_after

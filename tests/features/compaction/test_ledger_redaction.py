@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lockstep.features.compaction import ledger_files
 from lockstep.features.compaction.ledger_files import LedgerBin, compact_ledger
-from lockstep.features.erase.commit import ERASED_MARK, compute_session_digest
+from lockstep.features.erase.commit import ERASED_MARK
 from lockstep.features.erase.ledger_redaction import count_named, redact_ledger
 from lockstep.model.position import SuspendedSession
 from lockstep.model.state_loss import StateLoss
@@ -19,6 +19,7 @@ from lockstep.table.commit import OutputLog
 from lockstep.table.head import Erasure
 from lockstep.table.ledger import Accepted, ErasedRows, LedgerRow
 from lockstep.table.quarantine import ERASED
+from lockstep.table.session_digest import compute_session_digest
 from lockstep.table.side_files import LedgerFile
 from tests.features.quality.stream_tables import CLEAN, Batch, clean_batches, write
 from tests.support.examples import scale_examples

@@ -25,7 +25,7 @@ from lockstep.features.compaction.run import Outcome, Rewriter, compact_in_proce
 from lockstep.features.compaction.side_files import compact_side_tables, plan_side_tables
 from lockstep.features.erase import erase
 from lockstep.features.erase import rows as rewriting
-from lockstep.features.erase.commit import ErasureOvertaken, commit_erasure, compute_session_digest
+from lockstep.features.erase.commit import ErasureOvertaken, commit_erasure
 from lockstep.features.erase.erase import (
     EraseContext,
     EraseReason,
@@ -60,6 +60,7 @@ from lockstep.table.ledger import FORGOTTEN, LedgerRow, write_ledger
 from lockstep.table.live_files import LiveFiles
 from lockstep.table.parquet import list_named_files
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA, QuarantineRow, write_quarantine
+from lockstep.table.session_digest import compute_session_digest
 from lockstep.table.side_files import list_side_files
 from lockstep.verify.ledger import make_chains
 from lockstep.verify.read_stored import read_stored

@@ -12,7 +12,6 @@ from lockstep.features.erase.commit import (
     ErasureCommit,
     ErasureOvertaken,
     commit_erasure,
-    compute_session_digest,
     finish_erasure,
 )
 from lockstep.features.erase.commit_kinds import ERASE
@@ -20,6 +19,7 @@ from lockstep.features.history.rewind_commit import add_savepoint
 from lockstep.table import delta_log
 from lockstep.table.commit import Base, HourClosed, OutputLog, commit_closed_hour
 from lockstep.table.head import Erasure, Savepoint
+from lockstep.table.session_digest import compute_session_digest
 from tests.support.protocol_run import HOUR, ProtocolRun, folders_in, stored_offsets
 
 if TYPE_CHECKING:

@@ -1056,6 +1056,11 @@ ERASURE = list_mutants(
         "if erasure is None:",
         "test_an_erasure_is_finished_by_the_one_who_worked_on_it",
     ),
+)
+
+SESSION_DIGESTS = list_mutants(
+    "table/session_digest.py",
+    "features/erase/test_erasure.py",
     Change(
         "a digest is of one table",
         'named = f"{table_id}\\n{session}"',
@@ -1994,6 +1999,7 @@ MUTANTS = (
     *KINDS,
     *RESTORE,
     *ERASURE,
+    *SESSION_DIGESTS,
     *DROPPED_SHADOWS,
     *SHOWN_REWIND,
     *SHOWN_RETENTION,

@@ -259,11 +259,18 @@ def test_a_sentence_names_figures_place_and_the_number_of_others() -> None:
         ),
         AlarmKind.LEADERLESS: (
             "a.x/3 has no leader that answers (2 partitions in all): it can be neither read nor written",
-            "kafka-topics.sh --describe --unavailable-partitions, and start the brokers that hold the replicas",
+            (
+                "kafka-topics.sh --bootstrap-server HOST:PORT --describe --unavailable-partitions names the brokers "
+                "that hold the replicas: start them"
+            ),
         ),
         AlarmKind.OPEN_TRANSACTION: (
             "a transaction open for 20 min hides 12 offsets of a.b/0 from 7 on",
-            "kafka-transactions.sh find-hanging, then kafka-transactions.sh abort",
+            (
+                "kafka-transactions.sh --bootstrap-server HOST:PORT find-hanging --topic a.b --partition 0; "
+                "if it is listed, "
+                "kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic a.b --partition 0 --start-offset 7"
+            ),
         ),
         AlarmKind.COMPACTION: (
             "hour 2026-01-01T00 has waited for compaction for 7.0 h (7 hours with 5040 small files)",

@@ -97,3 +97,4 @@ def test_the_page_has_the_other_stream_and_the_reason(supervised: Supervised) ->
         page.poll_tables()
     cards = {card.name: card for card in page.list_cards(0.0)}
     assert cards["order_books"].committed_at is not None
+    assert "Permission denied" in cards[BROKEN].reason

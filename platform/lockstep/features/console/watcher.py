@@ -177,7 +177,7 @@ class ConsoleWatcher:
         try:
             rows = read_quarantined(self._folders(stream), place)
         except UNREADABLE_ERRORS as error:
-            return describe_unreadable(error)[0]
+            return describe_unreadable(error, stream)[0]
         return "\n\n".join(map(_describe_message, rows))
 
     def poll_writers(self) -> None:
@@ -209,7 +209,7 @@ class ConsoleWatcher:
             generation = 0 if handle.head is None else handle.head.generation
         except Exception as error:  # a defect in one stream is not to hide the others
             LOG.exception("stream %s cannot be read", name)
-            health = make_unreadable(stream, *describe_unreadable(error))
+            health = make_unreadable(stream, *describe_unreadable(error, name))
         self._update(name, facts=health.facts, alarms=health.alarms, generation=generation, polled_at=time.time())
         if self._watched[name]:
             self._update(name, detail=_read_detail(handle.folders, self._known[name]))
@@ -275,7 +275,7 @@ def _read_detail(folders: StreamFolders, known: KnownStream) -> StreamDetail:
         detail = msgspec.structs.replace(detail, history=history.events, growth=read_growth(folders))
         return _add_quarantine(detail, folders, known)
     except UNREADABLE_ERRORS as error:
-        return msgspec.structs.replace(detail, problem=describe_unreadable(error)[0])
+        return msgspec.structs.replace(detail, problem=describe_unreadable(error, folders.stream)[0])
 
 
 def _add_quarantine(detail: StreamDetail, folders: StreamFolders, known: KnownStream) -> StreamDetail:

@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 
 from lockstep.declare.delivery_target import DeadRow, RowSource
-from lockstep.features.delivery.erasures import ErasedSession, digest_session
+from lockstep.features.delivery.erasures import ErasedSession
 from lockstep.features.delivery.events import FOLDER
 from lockstep.model.decoding import decode_json
 from lockstep.model.position import TopicIdPartition
 from lockstep.storage import find_storage
+from lockstep.table.session_digest import compute_session_digest
 
 DEAD_MAX = 100
 """Dead letters of a delivery, at most; then it halts. The token, which each write repeats, has 100 bytes for each."""
@@ -106,7 +107,7 @@ def list_kept(
             kept.append(each)
             continue
         key = TopicIdPartition(each.row.topic_id, each.row.partition)
-        if (key, digest_session(table_id, letter.session)) not in erased:
+        if (key, compute_session_digest(table_id, letter.session)) not in erased:
             kept.append(each)
     return tuple(kept)
 

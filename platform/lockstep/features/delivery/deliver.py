@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import TypeVar
 
 import msgspec
 
@@ -46,18 +45,16 @@ from lockstep.table.follower_positions import (
 )
 from lockstep.table.layout import StreamFolders
 
-T = TypeVar("T")
-
 LOG = logging.getLogger("lockstep")
 ATTEMPTS_MAX = 5
 """Claims in a row without progress after which a bounded run ends; a run that follows continues."""
 BACK_OFF_SECONDS_MAX = 60.0
+BACK_OFF_DOUBLINGS_MAX = 6
+"""After failures in a row a run waits for 1, 2, 4 and more seconds."""
 POLL_SECONDS = 0.5
 """How often a run that follows polls for new batches."""
 POSITION_SECONDS = 10.0
 """How often it writes its position for status and alarms."""
-TOKEN_SECONDS = 5.0
-"""Batches without a row to deliver move the token once in so many seconds."""
 
 
 class DeliveryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +184,6 @@ class _Run:
 
     def run(self, *, follows: bool, accepts: bool) -> DeliveryRun:
         failed = 0
-        pause = 1.0
         while not self._stop.is_set():
             before = self.result.writes
             if not has_claimed_table(self._folders):
@@ -200,10 +196,10 @@ class _Run:
             except TargetInterrupted as interrupted:
                 has_written = self.result.writes > before + 1
                 failed = 1 if has_written else failed + 1
-                pause = 1.0 if has_written else pause * 2
                 if not follows and failed >= ATTEMPTS_MAX:
                     raise
-                self._stop.wait(max(min(pause, BACK_OFF_SECONDS_MAX), interrupted.retry_seconds))
+                pause = min(2.0 ** min(failed - 1, BACK_OFF_DOUBLINGS_MAX), BACK_OFF_SECONDS_MAX)
+                self._stop.wait(max(pause, interrupted.retry_seconds))
             except DeliveryHalted as halted:
                 detail = halted.problem if halted.reason is not HaltReason.ROW else halted.reason.value
                 record_event(self._root, self._delivery.name, "halted", self.result.batch, detail)

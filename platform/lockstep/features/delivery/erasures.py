@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 
@@ -13,7 +12,6 @@ from lockstep.model.position import TopicIdPartition
 from lockstep.table import ledger
 from lockstep.table.layout import StreamFolders
 
-DIGEST_CHARACTERS = 32
 _COLUMNS = ["batch", "topic", "topic_id", "partition", "erased"]
 
 
@@ -46,12 +44,6 @@ class Erasures(msgspec.Struct, frozen=True):
     def count(self, after: int, until: int) -> int:
         """The number of erased rows of the batches from that after `after` to `until`."""
         return sum(rows for batch, rows in self.rows.items() if after < batch <= until)
-
-
-def digest_session(table_id: str, session: str) -> str:
-    """The digest of a session, as `ErasedSession` has it."""
-    named = f"{table_id}\n{session}".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(named).hexdigest()[:DIGEST_CHARACTERS]
 
 
 def read_erasures(folders: StreamFolders, after: int, until: int) -> Erasures:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from lockstep.declare.delivery_target import DeliveredRow, DeliveryToken, TargetConnection
-from lockstep.features.delivery.erasures import ErasedSession, digest_session
+from lockstep.features.delivery.erasures import ErasedSession
 from lockstep.features.delivery.kafka_message import ROW, MessageEncoder, OutgoingMessage, decode_headers
 from lockstep.features.delivery.kafka_reading import KeyPlace, LastMessage, digest_value
 from lockstep.model.position import TopicIdPartition
+from lockstep.table.session_digest import compute_session_digest
 
 
 class KeyedRebuild(TargetConnection):
@@ -83,6 +84,6 @@ def list_erased(
         except (KeyError, ValueError, IndexError, TypeError):
             continue  # a message of somebody else
         source = TopicIdPartition(headers.identity.topic_id, headers.identity.partition)
-        if headers.batch < erased.get((source, digest_session(table_id, session)), 0):
+        if headers.batch < erased.get((source, compute_session_digest(table_id, session)), 0):
             tombstones.append(OutgoingMessage(place.key, None, place.partition, []))
     return tombstones

@@ -117,7 +117,7 @@ def open_database(delivery: str, target: PostgresTable) -> psycopg.Connection[An
 
 
 def explain_error(delivery: str, target: PostgresTable, error: psycopg.Error) -> LockstepError:
-    """The error of a target for an error of Postgres; its text has no value of a row."""
+    """The error of a target for an error of Postgres, without the detail, which has the row."""
     found = error.diag.message_primary or str(error).strip().partition("\n")[0] or type(error).__name__
     state = error.sqlstate or ""
     if state.startswith(_REFUSED_CLASSES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,20 +13,7 @@ from lockstep.table.commit import Base, Proposal, Writer, check_hour_open, check
 from lockstep.table.delta_log import RemoveAction
 from lockstep.table.head import Erasure, Head, SideFile
 from lockstep.table.parquet import DataFile
-
-DIGEST_CHARACTERS = 32
-"""128 bits: no two sessions have the same one by chance."""
-
-
-def compute_session_digest(table_id: str, session: str) -> str:
-    """The digest in place of an erased session: of the table's id and its name.
-
-    With the name, a process can find that it was erased, as `lockstep verify` does; the name cannot be read
-    from it, and two tables have different digests of one name.
-    """
-    named = f"{table_id}\n{session}".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(named).hexdigest()[:DIGEST_CHARACTERS]
-
+from lockstep.table.session_digest import compute_session_digest
 
 ERASED_MARK = "erased:"
 """Start of the name in the ledger that replaces an erased session; its digest follows."""

@@ -27,7 +27,6 @@ from lockstep.errors import CommitUnknown, KafkaError, LockstepError
 from lockstep.features.erase.commit import (
     ErasureCommit,
     commit_erasure,
-    compute_session_digest,
     finish_erasure,
 )
 from lockstep.features.erase.ledger_redaction import count_named, redact_ledger
@@ -81,6 +80,7 @@ from lockstep.table.live_files import LiveFile, LiveFiles, make_removal
 from lockstep.table.positions import LedgerStamp, make_kept_row, read_position
 from lockstep.table.restore import write_mark
 from lockstep.table.schema_evolution import evolve_side_table
+from lockstep.table.session_digest import compute_session_digest
 from lockstep.table.side_files import list_message_tables
 from lockstep.table.written_by import WrittenBy
 from lockstep.table.written_files import delete_on_error, delete_unless_committed

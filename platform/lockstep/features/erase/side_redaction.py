@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from lockstep.features.erase.commit import compute_session_digest
 from lockstep.features.erase.commit_kinds import SIDE_REDACTION
 from lockstep.storage import find_storage
 from lockstep.table import delta_log, side_tables
@@ -21,6 +20,7 @@ from lockstep.table.head import Erasure, Head
 from lockstep.table.layout import StreamFolders
 from lockstep.table.parquet import UNREADABLE
 from lockstep.table.quarantine import ERASED, KILLED_WORKER, UNKNOWN_SCHEMA
+from lockstep.table.session_digest import compute_session_digest
 from lockstep.table.side_files import (
     SideTableFile,
     list_message_tables,

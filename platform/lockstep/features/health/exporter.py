@@ -319,14 +319,12 @@ class HealthCollector(Collector):
         handle = StreamHandle(stream, self._settings, kafka_seconds_max=KAFKA_SECONDS_MAX, shared=self._cluster)
         try:
             health = read_health(handle)
-            rates = _read_rates(handle, health.facts)
         except Exception as error:  # a defect of one snapshot must not hide the other streams
             logger.exception("stream %s could not be read", stream.name)
-            health = make_unreadable(stream, *describe_unreadable(error))
-            rates = None
+            health = make_unreadable(stream, *describe_unreadable(error, stream.name))
         seconds = time.monotonic() - began
         gauges = tuple(_read_gauges(handle.folders))
-        return StreamSnapshot(health, seconds, rates=rates, gauges=gauges)
+        return StreamSnapshot(health, seconds, rates=_read_rates(handle, health.facts), gauges=gauges)
 
 
 def _read_gauges(folders: StreamFolders) -> Iterator[StreamGauge]:
@@ -340,7 +338,11 @@ def _read_gauges(folders: StreamFolders) -> Iterator[StreamGauge]:
 def _read_rates(handle: StreamHandle, facts: HealthFacts) -> LiveRates | None:
     if not facts.is_written:
         return None
-    report = read_live_report(handle.folders.control, facts.epoch)
+    try:
+        report = read_live_report(handle.folders.control, facts.epoch)
+    except OSError:
+        logger.exception("the rates of %s could not be read", handle.stream.name)
+        return None
     return None if report is None else compute_rates(report, time.time(), RATE_SECONDS)
 
 

@@ -85,13 +85,14 @@ class HostSupervisor:
     def _is_wanted(self, folders: StreamFolders, context: SensorEvaluationContext) -> bool:
         try:
             head = try_read_head(folders)
+            if head is not None and head.desired is Desired.RUNNING:
+                return True
+            return read_start_request(folders, head) is not None
         except Exception as error:  # the other streams of the group are to run
             explained = explain_error(error, folders.stream)
             trace = None if explained is error else error
             context.log.warning("stream %s: %s", folders.stream, explained or error, exc_info=trace)
             return False
-        is_running = head is not None and head.desired is Desired.RUNNING
-        return is_running or read_start_request(folders, head) is not None
 
     def _carry_out(self, instance: DagsterInstance, decision: HostDecision) -> SensorResult:
         """Carry a decision out.

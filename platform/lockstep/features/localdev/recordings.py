@@ -216,7 +216,6 @@ def _recorded(book: str, received_ns: int, value: bytes) -> Recorded | None:
 
 
 NANOSECONDS = 1_000_000_000
-NANOSECONDS_PER_MILLISECOND = 1_000_000
 META = (b"wss", b"http", b"configuration")
 """Prefixes of lines that record events of the collector itself."""
 

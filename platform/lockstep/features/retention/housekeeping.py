@@ -2,7 +2,8 @@
 
 One value decides: the rewind floor in the table's head, the oldest batch to which a rewind may go. Files needed only
 before it can go: entries and checkpoints of the log, data files that compaction replaced, state. Each step is planned
-first, independent of the others, and safe in parallel with a writer, readers, compaction and another housekeeping.
+first, and is safe in parallel with a writer, readers, compaction and another housekeeping. Features prepare before all
+deletions: an erasure ends.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def run_housekeeping(
     3. Write log checkpoints that are due; delete log entries and checkpoints before the floor.
     4. Delete unreachable state files.
     5. Delete heartbeat and request files of old epochs and dead runs, and drafts of killed processes.
-    6. Run the steps that features add.
+    6. Run the steps that features add; their preparations ran before step 2.
     7. Measure the remaining files, for `lockstep status` and the asset.
 
     Args:

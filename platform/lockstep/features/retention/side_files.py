@@ -7,18 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-
 from lockstep.errors import TableError
 from lockstep.features.retention.commit_kinds import SIDE_RETENTION
 from lockstep.storage import find_storage
 from lockstep.table.quarantine import KILLED_WORKER, NOT_STORABLE, UNKNOWN_SCHEMA
-from lockstep.table.side_files import SideTableFile, drop_files, list_side_files, read_side_file
-
-
-def list_droppable_files(table: DeltaTable, last_batch: int) -> tuple[SideTableFile, ...]:
-    """The live files whose messages are all of batches up to one."""
-    return _find_droppable(last_batch, list_side_files(table))
+from lockstep.table.side_files import SideTableFile, drop_files, read_side_file
 
 
 def _find_droppable(last_batch: int, files: Iterable[SideTableFile]) -> tuple[SideTableFile, ...]:

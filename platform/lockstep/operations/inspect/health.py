@@ -94,13 +94,13 @@ def read_health(handle: StreamHandle) -> Health:
                 return read_known_health(handle, handle.head)
             require_root(handle.folders.root)
     except UNREADABLE_ERRORS as error:
-        return make_unreadable(handle.stream, *describe_unreadable(error))
+        return make_unreadable(handle.stream, *describe_unreadable(error, handle.stream.name))
     return Health(facts=HealthFacts(stream=handle.stream.name, desired=None), alarms=(), figures={})
 
 
-def describe_unreadable(error: Exception) -> tuple[str, str]:
-    """Problem and next step of an error from reading a table."""
-    if (explained := explain_error(error)) is not None:
+def describe_unreadable(error: Exception, stream: str) -> tuple[str, str]:
+    """Problem and next step of an error from reading the table of a stream."""
+    if (explained := explain_error(error, stream)) is not None:
         return explained.problem, explained.next_step
     return next(iter(str(error).splitlines()), type(error).__name__), "lockstep doctor"
 

@@ -264,7 +264,8 @@ def _describe_class_change(stream: AnyStream, head: Head) -> tuple[str, ...]:
     """Another integrity class than that of the last run, and what becomes of sessions whose evidence it cannot use."""
     was = head.policies[-1].integrity if head.policies else ""
     declared = stream.integrity
-    if was in {"", now := format_integrity(declared)}:
+    now = format_integrity(declared)
+    if was in {"", now}:
         return ()
     if declared.session_start is SessionStart.FIRST_MESSAGE or declared.passes_unknown_sessions:
         then = "continue with their next message"

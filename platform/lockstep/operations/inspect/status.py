@@ -233,7 +233,7 @@ def _overview(handle: StreamHandle) -> StreamOverview:
     except NoTable as none:
         return StreamOverview(stream=stream, desired="no table yet", next_step=none.next_step)
     except UNREADABLE_ERRORS as error:
-        problem, step = describe_unreadable(error)
+        problem, step = describe_unreadable(error, stream)
         alarms = (make_unreadable_alarm(problem, step),)
         return StreamOverview(stream=stream, desired=UNREADABLE, reason=problem, next_step=step, alarms=alarms)
     return StreamOverview(
