@@ -11,10 +11,13 @@ from dagster import AssetsDefinition, AssetSelection, DagsterInstance, Definitio
 from deltalake.exceptions import DeltaError
 
 from assets.order_books import order_books
-from lockstep.delivery import Delivery, Webhook
+from lockstep.declare.delivery_target import RowIdentity
+from lockstep.delivery import Delivery, RowUndeliverable, Webhook
 from lockstep.derived import Derived, Export
 from lockstep.errors import TableError
 from lockstep.features.delivery.asset import make_delivery_asset
+from lockstep.features.delivery.changes import HaltReason
+from lockstep.features.delivery.position import DeliveryHalted
 from lockstep.features.quality.asset_check import make_table_check
 from lockstep.orchestration.definitions import make_assets
 from lockstep.orchestration.spark_resource import SparkResource
@@ -139,6 +142,26 @@ def test_a_defect_of_a_delivery_keeps_no_other_from_its_turn(
     with pytest.raises(ZeroDivisionError, match="alerts"):
         materialize([made], instance=instance)
     assert turns == ["alerts", "events"]
+
+
+def test_a_row_that_halts_a_delivery_is_shown_without_its_values(
+    tmp_path: Path, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster stores description and causes, which an erasure does not reach."""
+    row = RowIdentity("id", 0, 7, 1)
+
+    def start(*_: object, **__: object) -> None:
+        poison = RowUndeliverable(row, "KeyError: 'canary-7f3a'", next_step="correct the function")
+        raise DeliveryHalted("alerts", HaltReason.ROW, poison.problem, next_step=poison.next_step, row=row) from poison
+
+    monkeypatch.setattr(STARTS["order_books__delivery"], start)
+    definitions = make_definitions(Settings(table_root=tmp_path))
+    done = definitions.resolve_job_def("order_books__delivery").execute_in_process(
+        instance=instance, raise_on_error=False
+    )
+    stored = "".join(repr(entry.event_log_entry) for entry in instance.get_records_for_run(done.run_id).records)
+    assert "row id/0/7/1; lockstep deliver alerts shows the problem" in stored
+    assert "canary-7f3a" not in stored
 
 
 def test_a_gap_in_the_log_is_named_with_the_command_that_repairs_it(tmp_path: Path, instance: DagsterInstance) -> None:

@@ -8,6 +8,7 @@ from dagster import AssetExecutionContext, AssetsDefinition, MaterializeResult, 
 from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.changes import TargetKind, find_kind
 from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
+from lockstep.features.delivery.position import DeliveryHalted
 from lockstep.foreign_errors import explain_error
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_part_key, make_table_key
@@ -54,9 +55,10 @@ def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[
             try:
                 done.append(run_delivery(each, settings, stop=stop))
             except Exception as error:  # the others have their turn
+                shown = error.without_values() if isinstance(error, DeliveryHalted) else error
                 defect = error if explain_error(error, stream.name) is None else None
-                context.log.warning("%s: %s", each.delivery.name, error, exc_info=defect)
-                failed.append(error)
+                context.log.warning("%s: %s", each.delivery.name, shown, exc_info=defect)
+                failed.append(shown)
         limit.cancel()
         with report_failures(stream.name):
             if failed:

@@ -269,11 +269,11 @@ class Claim:
         name = self._delivery.name
         step = poison.next_step
         if self._delivery.undeliverable is UndeliverableRows.HALT:
-            raise DeliveryHalted(name, HaltReason.ROW, poison.problem, next_step=step) from poison
+            raise DeliveryHalted(name, HaltReason.ROW, poison.problem, next_step=step, row=poison.row) from poison
         if len(self.token.dead) >= DEAD_MAX:
             problem = f"{poison.problem}; there are {DEAD_MAX} dead letters"
             step = f"correct the cause; then lockstep delivery rebuild {name} --replace"
-            raise DeliveryHalted(name, HaltReason.ROW, problem, next_step=step) from poison
+            raise DeliveryHalted(name, HaltReason.ROW, problem, next_step=step, row=poison.row) from poison
         write_dead_letter(self._folders.root, name, row.value, row.origin, poison.problem)
         self.token = msgspec.structs.replace(self.token, dead=(*self.token.dead, make_dead_row(row.origin)))
 
@@ -290,7 +290,7 @@ class Claim:
                 if poison is None:
                     reason = HaltReason.ROW
                     raise DeliveryHalted(
-                        self._delivery.name, reason, error.problem, next_step=error.next_step
+                        self._delivery.name, reason, error.problem, next_step=error.next_step, row=error.row
                     ) from error
                 self._bury(poison, error)
                 self._rows = [each for each in rows if each is not poison]

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lockstep.declare.delivery import Delivery, FirstRows
-from lockstep.declare.delivery_target import DeliveryToken
+from lockstep.declare.delivery_target import DeliveryToken, RowIdentity
 from lockstep.errors import LockstepError
 from lockstep.features.delivery.changes import HaltReason
 from lockstep.features.delivery.undone import (
@@ -36,12 +36,23 @@ class DeliveryHalted(LockstepError):
     Attributes:
         delivery: Name of the delivery.
         reason: Why.
+        row: The row that cannot be delivered; None for another reason.
     """
 
-    def __init__(self, delivery: str, reason: HaltReason, evidence: str, *, next_step: str) -> None:
+    def __init__(
+        self, delivery: str, reason: HaltReason, evidence: str, *, next_step: str, row: RowIdentity | None = None
+    ) -> None:
         super().__init__(f"delivery {delivery} has halted: {reason.value}: {evidence}", next_step=next_step)
         self.delivery = delivery
         self.reason = reason
+        self.row = row
+
+    def without_values(self) -> DeliveryHalted:
+        """The halt without the values of its row: what Dagster stores outlives an erasure."""
+        if self.row is None:
+            return self
+        evidence = f"row {self.row}; lockstep deliver {self.delivery} shows the problem"
+        return DeliveryHalted(self.delivery, self.reason, evidence, next_step=self.next_step, row=self.row)
 
 
 class HaltFound(msgspec.Struct, frozen=True):
