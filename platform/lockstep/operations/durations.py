@@ -1,8 +1,11 @@
-"""Formats durations and counts for display."""
+"""Durations: their display, with that of counts, and pauses that grow."""
 
 from __future__ import annotations
 
 import math
+
+DOUBLINGS_MAX = 64
+"""More would exceed the range of a float in the end."""
 
 
 def format_duration(seconds: float | None) -> str | None:
@@ -13,6 +16,17 @@ def format_duration(seconds: float | None) -> str | None:
     is_whole = name == "min" or (name == "s" and abs(seconds) >= 1)
     digits = 0 if is_whole else 1
     return f"{seconds / unit:.{digits}f} {name}"
+
+
+def compute_back_off(repetitions: int, seconds: float, seconds_max: float) -> float:
+    """The seconds of a pause that doubles with each repetition.
+
+    Args:
+        repetitions: Earlier pauses in a row, any number.
+        seconds: The first pause.
+        seconds_max: The longest pause.
+    """
+    return min(seconds * 2.0 ** min(repetitions, DOUBLINGS_MAX), seconds_max)
 
 
 def format_count(number: int, what: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from lockstep.control.heartbeat import HeartbeatRecord, Phase
 from lockstep.errors import format_some
+from lockstep.operations.durations import compute_back_off
 from lockstep.orchestration.observation_policy import ObservationCursor
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
@@ -220,7 +221,7 @@ def _pause(cursor: RestartCursor, added: tuple[str, ...]) -> float:
     again = _digest(added) == cursor.asked
     if again:
         # Topics that appear and vanish would otherwise restart the stream each time.
-        return min(PAUSE_SECONDS * 2.0**cursor.attempt, PAUSE_SECONDS_MAX)
+        return compute_back_off(cursor.attempt, PAUSE_SECONDS, PAUSE_SECONDS_MAX)
     return PAUSE_SECONDS
 
 

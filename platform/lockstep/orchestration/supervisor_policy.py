@@ -19,6 +19,7 @@ import msgspec
 
 from lockstep.control.heartbeat import POLLS, HeartbeatRecord, Phase
 from lockstep.control.start_request import StartRequest
+from lockstep.operations.durations import compute_back_off
 from lockstep.orchestration.sensor_cursor import SensorCursor
 from lockstep.table.head import Desired, Head
 
@@ -355,7 +356,7 @@ def _goes_first(other: SupervisorCursor, *, has_written: bool, is_starting: bool
 def compute_pause_seconds(attempt: int) -> float:
     """Delay of the next start after the last start, by the number of starts that have not lived."""
     if attempt:
-        return min(PAUSE_SECONDS * 2.0 ** min(attempt - 1, 16), PAUSE_SECONDS_MAX)
+        return compute_back_off(attempt - 1, PAUSE_SECONDS, PAUSE_SECONDS_MAX)
     return 0.0
 
 

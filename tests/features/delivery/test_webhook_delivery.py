@@ -223,6 +223,19 @@ def test_a_receiver_that_fails_is_tried_again_and_loses_no_row(
     assert threading.active_count() <= threads  # a slow receiver leaves no thread behind
 
 
+def test_the_pause_doubles_with_each_failure(
+    receiver: Receiver, offline: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = list[float]()
+    monkeypatch.setattr(
+        "lockstep.features.delivery.stop_order.StopSwitch.wait", lambda _, seconds: pauses.append(seconds)
+    )
+    receiver.behave = fail
+    with pytest.raises(TargetInterrupted):
+        deliver(offline, declare(offline))
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
+
+
 def assert_no_secret(offline: Offline, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     shown = [repr(error), str(error), *(each.getMessage() for each in caplog.records)]
     kept = [path.read_bytes().decode(errors="replace") for path in offline.root.rglob("*") if path.is_file()]

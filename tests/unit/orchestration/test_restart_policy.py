@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lockstep.control.heartbeat import HeartbeatRecord, Phase
 from lockstep.orchestration.restart_policy import (
@@ -248,6 +250,16 @@ def test_a_writer_that_has_just_claimed_is_given_time_to_subscribe() -> None:
     third = decide_restart(still, second.cursor, NOW + SUBSCRIBE_SECONDS)
     assert third.restart is not None
     assert third.restart.added == ("a", "b")
+
+
+@given(attempt=st.integers(0, 10_000))
+def test_topics_are_asked_for_again_after_any_number_of_requests(attempt: int) -> None:
+    """A request every ten minutes makes 1,024 of them in a week, and more doublings than a float has."""
+    first = decide_restart(look(pulse=LIVING), SEEN_BEFORE, NOW)
+    handed_over = look(pulse=msgspec.structs.replace(LIVING, phase=Phase.ENDED))
+    cursor = msgspec.structs.replace(first.cursor, attempt=attempt)
+    assert decide_restart(handed_over, cursor, NOW + 1).restart is None
+    assert decide_restart(handed_over, cursor, NOW + PAUSE_SECONDS_MAX).restart is not None
 
 
 def test_a_successor_that_did_not_come_is_asked_for_again_as_a_run_that_never_ends() -> None:

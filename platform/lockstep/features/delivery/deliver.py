@@ -31,6 +31,7 @@ from lockstep.features.delivery.position import (
 )
 from lockstep.features.delivery.stop_order import StopSwitch
 from lockstep.features.delivery.targets import DeclaredDelivery, open_target
+from lockstep.operations.durations import compute_back_off
 from lockstep.operations.followers import record_failure
 from lockstep.operations.plan_frame import Description, Labelled
 from lockstep.operations.stream_table import has_claimed_table, open_table
@@ -48,9 +49,9 @@ from lockstep.table.layout import StreamFolders
 LOG = logging.getLogger("lockstep")
 ATTEMPTS_MAX = 5
 """Claims in a row without progress after which a bounded run ends; a run that follows continues."""
+BACK_OFF_SECONDS = 1.0
 BACK_OFF_SECONDS_MAX = 60.0
-BACK_OFF_DOUBLINGS_MAX = 6
-"""After failures in a row a run waits for 1, 2, 4 and more seconds."""
+"""Pause after an interruption by the target, doubled with each further one without progress."""
 POLL_SECONDS = 0.5
 """How often a run that follows polls for new batches."""
 POSITION_SECONDS = 10.0
@@ -198,7 +199,7 @@ class _Run:
                 failed = 1 if has_written else failed + 1
                 if not follows and failed >= ATTEMPTS_MAX:
                     raise
-                pause = min(2.0 ** min(failed - 1, BACK_OFF_DOUBLINGS_MAX), BACK_OFF_SECONDS_MAX)
+                pause = compute_back_off(failed - 1, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
                 self._stop.wait(max(pause, interrupted.retry_seconds))
             except DeliveryHalted as halted:
                 detail = halted.problem if halted.reason is not HaltReason.ROW else halted.reason.value

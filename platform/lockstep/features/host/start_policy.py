@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from lockstep.engine.driver.startup import Launch
+from lockstep.operations.durations import compute_back_off
 from lockstep.table.head import Desired, Head
 
 PAUSE_SECONDS = 5.0
@@ -52,4 +53,4 @@ def compute_pause_seconds(failures: int) -> float:
     Args:
         failures: Failed starts and runs in a row, 1 or more.
     """
-    return float(min(PAUSE_SECONDS_MAX, PAUSE_SECONDS * 2 ** min(failures - 1, 16)))
+    return compute_back_off(failures - 1, PAUSE_SECONDS, PAUSE_SECONDS_MAX)
