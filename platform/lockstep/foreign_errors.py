@@ -42,6 +42,13 @@ def explain_error(error: Exception, stream: str = "") -> LockstepError | None:
     return explained
 
 
+def describe_error(error: Exception, stream: str = "") -> tuple[str, Exception | None]:
+    """The text of an error for a log, and the error whose traceback belongs there; None for one of lockstep's."""
+    explained = explain_error(error, stream)
+    text = f"{type(error).__name__}: {error}" if explained is None else str(explained)
+    return text, None if explained is error else error
+
+
 @contextmanager
 def explain_errors(stream: str = "") -> Generator[None]:
     """Raise an error of the block as `explain_error` returns it; a defect stays as it is."""

@@ -178,12 +178,12 @@ def record_failure(root: Path, unread: FollowerPosition) -> Iterator[None]:
 
 
 @contextmanager
-def name_remedy(table: Path, command: str) -> Iterator[None]:
-    """Name the remedy of a table whose log cannot be read, of a follower that can make all its rows again.
+def name_remedy(table: Path, remake: str) -> Iterator[None]:
+    """Name the remedy of a follower's table whose log cannot be read.
 
     Args:
         table: Folder of the table.
-        command: The command that makes it.
+        remake: The command that makes the table again, and the rows that it makes.
 
     Raises:
         TableError: With the remedy.
@@ -192,7 +192,7 @@ def name_remedy(table: Path, command: str) -> Iterator[None]:
         yield
     except (TableError, DeltaError) as error:
         problem = f"the log of {to_uri(table)} cannot be read: {str(error).splitlines()[0]}"
-        step = f"delete that folder; then {command} makes all its rows again"
+        step = f"try again; if the error stays, delete that folder, and {remake}"
         raise TableError(problem, next_step=step) from error
 
 

@@ -117,10 +117,9 @@ def _look(
         return look(stream, cursor)
     except Exception as error:  # of one stream: it does not stop the others
         explained = explain_error(error, stream.name)
-        if explained is error:  # the next look may succeed
-            return SkipReason(str(explained))
-        context.log.exception("the look at %s failed", stream.name)
-        if explained is not None:
+        if explained is not error:
+            context.log.exception("the look at %s failed", stream.name)
+        if explained is not None:  # the next look may succeed
             return SkipReason(str(explained))
         return SkipReason(f"FAILED, see the log of this tick: {type(error).__name__}: {error}")
 

@@ -329,7 +329,9 @@ def test_a_damaged_log_names_the_remedy_which_makes_all_rows_again(
         newest.write_text({"torn": newest.read_text()[:40], "garbage": "{"}[damage])
     with pytest.raises(TableError, match=r"the log of .*current cannot be read: ") as refused:
         refreshed(offline, remake=remake)
-    assert refused.value.next_step == "delete that folder; then lockstep current shelves makes all its rows again"
+    assert refused.value.next_step == (
+        "try again; if the error stays, delete that folder, and lockstep current shelves makes all its rows again"
+    )
     shutil.rmtree(offline.folders.current)
     assert refreshed(offline).remade is RemakeCause.NEW
     assert prove(offline).status is InvariantStatus.PROVEN

@@ -436,7 +436,7 @@ def test_a_damaged_log_names_the_remedy(built: Site, copy: Path) -> None:
     min((table / "_delta_log").glob("*1.json")).unlink()
     with pytest.raises(TableError, match=r"the log of .*derived cannot be read: .*found gap") as refused:
         run_derived(built.derived, copy, pytest.fail)
-    assert refused.value.next_step == "delete that folder; then lockstep derive activity makes all its rows again"
+    assert "computes the rows that the sources still have" in refused.value.next_step  # retention may have dropped some
     shutil.rmtree(table)
     assert plan_derived(built.derived, copy).rebuild is RebuildCause.NEW
 

@@ -103,7 +103,8 @@ def test_a_later_run_takes_all_streams_and_a_signal_changes_no_desired_state(fee
         hosted.wait_until_whole(*hosted.numbers)  # the sensor has started a third run
         third, before, _ = read_runs(instance)
         assert (before.run_id, before.status) == (second.run_id, DagsterRunStatus.CANCELED)
-        assert third.tags[CAUSE_TAG] == "supervisor: no host lives, and adding_0, adding_1 are to run"
+        cause = third.tags[CAUSE_TAG].removesuffix(", start 2")  # the first run may have lived for less than a minute
+        assert cause == "supervisor: no host lives, and adding_0, adding_1 are to run"
         assert [read_desired(hosted, number) for number in hosted.numbers] == [Desired.RUNNING] * COUNT
     for number in hosted.numbers:
         hosted.prove(number)

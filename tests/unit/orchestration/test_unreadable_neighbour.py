@@ -26,32 +26,41 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-pytestmark = pytest.mark.parametrize("method", ["read", "list_names", "get_status"])
-"""The method of the storage that fails, at another step of each entry."""
 BROKEN: Final = "a_broken_one"
 """Before the other stream, by name and in each list."""
 
 
 @pytest.fixture
-def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> Iterator[Supervised]:
-    """Return two running streams, and let no file of the first be read."""
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervised]:
+    """Return two running streams."""
     with DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         made = Supervised(tmp_path, instance, BROKEN)
         for stream in (BROKEN, "order_books"):
             made.claim(stream=stream)
             with Heartbeat(StreamFolders(stream, made.folders.root).control, 1, never_ending=True, run_id="before"):
                 pass
-        read = getattr(LocalStorage, method)
-
-        def refuse(storage: LocalStorage, path: Path, *more: Any) -> object:
-            if BROKEN in path.parts:
-                raise PermissionError(errno.EACCES, "Permission denied", str(path))
-            return read(storage, path, *more)
-
-        monkeypatch.setattr(LocalStorage, method, refuse)
         for module in (exporter, watcher):
             monkeypatch.setattr(module, "KAFKA_SECONDS_MAX", 0.2)
         yield made
+
+
+@pytest.fixture(params=["read", "list_names", "get_status"])
+def supervised(running: Supervised, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Supervised:
+    """Let a method of the storage fail for the first stream: at another step of each entry."""
+    method = request.param
+    read = getattr(LocalStorage, method)
+
+    def refuse(storage: LocalStorage, path: Path, *more: Any) -> object:
+        if BROKEN in path.parts:
+            raise make_refusal(path)
+        return read(storage, path, *more)
+
+    monkeypatch.setattr(LocalStorage, method, refuse)
+    return running
+
+
+def make_refusal(path: Path) -> PermissionError:
+    return PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
 def test_the_supervisor_starts_the_other_stream(supervised: Supervised) -> None:
@@ -76,11 +85,27 @@ def test_the_stop_of_a_host_stops_the_other_stream(supervised: Supervised) -> No
 
 
 def test_the_sensor_of_a_host_wants_the_other_stream(supervised: Supervised) -> None:
+    assert read_wanted(supervised) == ("order_books",)
+
+
+def test_a_request_that_cannot_be_read_is_of_its_stream_alone(
+    running: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.claim(Desired.STOPPED, stream=BROKEN)
+
+    def refuse(folders: StreamFolders, _: object) -> None:
+        raise make_refusal(folders.control)
+
+    monkeypatch.setattr("lockstep.features.host.sensor.read_start_request", refuse)
+    assert read_wanted(running) == ("order_books",)
+
+
+def read_wanted(supervised: Supervised) -> tuple[str, ...]:
+    """Return the streams that the sensor of a host wants to run."""
     hosted = [dataclasses.replace(each, host_group="books") for each in supervised.streams]
     sensor = HostSupervisor("books", hosted, supervised.settings)
     with build_sensor_context(instance=supervised.instance) as context:
-        wanted = sensor._read_demand(context)  # noqa: SLF001
-    assert wanted.wanted == ("order_books",)
+        return sensor._read_demand(context).wanted  # noqa: SLF001
 
 
 def test_metrics_have_the_other_stream(supervised: Supervised) -> None:
@@ -88,6 +113,21 @@ def test_metrics_have_the_other_stream(supervised: Supervised) -> None:
     (quarantined,) = (metric for metric in collector.collect() if metric.name == "lockstep_quarantine_size")
     found = {sample.labels["stream"]: sample.value for sample in quarantined.samples}
     assert found["order_books"] == 0.0
+
+
+def test_rates_that_cannot_be_read_hide_no_other_metric(running: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(control: Path, _: int) -> None:
+        raise make_refusal(control)
+
+    monkeypatch.setattr(exporter, "read_live_report", refuse)
+    stream = running.streams[0].name
+    control = StreamFolders(stream, running.folders.root).control
+    with Heartbeat(control, running.head.epoch, never_ending=True):
+        collector = exporter.HealthCollector(running.streams, running.settings)
+        metrics = {metric.name: metric for metric in collector.collect()}
+    (up,) = (sample.value for sample in metrics["lockstep_up"].samples if sample.labels["stream"] == stream)
+    quarantined = {sample.labels["stream"] for sample in metrics["lockstep_quarantine_size"].samples}
+    assert (up, stream in quarantined) == (1.0, True)
 
 
 def test_the_page_has_the_other_stream_and_the_reason(supervised: Supervised) -> None:

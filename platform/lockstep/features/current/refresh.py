@@ -219,9 +219,13 @@ def judge_current(stream: AnyStream, folders: StreamFolders, current: CurrentVer
 
 
 def _has_columns(folders: StreamFolders, columns: CurrentColumns) -> bool:
-    with name_remedy(folders.current, f"lockstep current {folders.stream}"):
+    with _name_remedy(folders):
         schema = delta_log.open_delta_table(folders.current).schema()
     return schema.to_json() == Schema.from_arrow(columns.schema).to_json()
+
+
+def _name_remedy(folders: StreamFolders) -> AbstractContextManager[None]:
+    return name_remedy(folders.current, f"lockstep current {folders.stream} makes all its rows again")
 
 
 def _describe_code(stream: AnyStream, head: Head) -> str:
@@ -329,7 +333,7 @@ class _Refresh:
             self._clean_up(current.version)
             return self._describe(current.version, _Written((), (), base, 0), None)
         with delete_on_error(self._written):
-            with self._name_remedy():
+            with _name_remedy(self._folders):
                 live = delta_log.read_live_files(self._folders.current, current.version)
             # Changes that cannot be read are a cause, too, as when the log no longer has them.
             changes: pa.Table | RemakeCause = cause or RemakeCause.NEW
@@ -434,7 +438,7 @@ class _Refresh:
         """Delete files that no version of the last hour has; after an erasure, those that the newest version lacks."""
         current = self._folders.current
         storage = find_storage(current)
-        with self._name_remedy():
+        with _name_remedy(self._folders):
             needed = set(delta_log.read_live_files(current, version))
         if is_erased:
             since = delta_log.find_entry_time(current, version)
@@ -450,9 +454,6 @@ class _Refresh:
         # Only after a checkpoint, from which the versions of the last hour can be loaded.
         if write_checkpoint_if_due(current, version):
             delta_log.open_delta_table(current).cleanup_metadata()
-
-    def _name_remedy(self) -> AbstractContextManager[None]:
-        return name_remedy(self._folders.current, f"lockstep current {self._stream.name}")
 
     def _list_removed(self, since: float) -> set[str]:
         """The files that versions since then have removed, and readers of earlier versions may still read."""

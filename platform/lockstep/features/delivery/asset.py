@@ -9,7 +9,7 @@ from lockstep.declare.stream import AnyStream
 from lockstep.features.delivery.changes import TargetKind, find_kind
 from lockstep.features.delivery.deliver import DeliveryRun, list_deliveries, run_delivery
 from lockstep.features.delivery.position import DeliveryHalted
-from lockstep.foreign_errors import explain_error
+from lockstep.foreign_errors import describe_error
 from lockstep.orchestration.dagster_types import RawMetadataValue
 from lockstep.orchestration.names import make_part_key, make_table_key
 from lockstep.orchestration.run_lifecycle import report_failures
@@ -56,8 +56,8 @@ def make_delivery_asset(stream: AnyStream, settings: Settings, owners: Sequence[
                 done.append(run_delivery(each, settings, stop=stop))
             except Exception as error:  # the others have their turn
                 shown = error.without_values() if isinstance(error, DeliveryHalted) else error
-                defect = error if explain_error(error, stream.name) is None else None
-                context.log.warning("%s: %s", each.delivery.name, shown, exc_info=defect)
+                text, trace = describe_error(shown, stream.name)
+                context.log.warning("%s: %s", each.delivery.name, text, exc_info=trace)
                 failed.append(shown)
         limit.cancel()
         with report_failures(stream.name):

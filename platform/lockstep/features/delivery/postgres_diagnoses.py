@@ -9,7 +9,7 @@ import psycopg
 
 from lockstep.declare.postgres_table import PostgresTable
 from lockstep.features.delivery.postgres_layout import TOKENS
-from lockstep.features.delivery.postgres_target import explain_error, open_database
+from lockstep.features.delivery.postgres_target import explain_postgres_error, open_database
 from lockstep.operations.doctor.diagnosis import Diagnosis, make_error, make_ok, make_warning
 
 VERSION_MIN: Final = 140_000
@@ -40,7 +40,7 @@ def check_table(check: str, delivery: str, target: PostgresTable) -> Iterator[Di
         try:
             yield from _Rights(check, target, connection).check()
         except psycopg.Error as error:
-            raise explain_error(delivery, target, error) from error
+            raise explain_postgres_error(delivery, target, error) from error
 
 
 class _Rights:

@@ -113,10 +113,10 @@ def open_database(delivery: str, target: PostgresTable) -> psycopg.Connection[An
         step = "write it as host=... port=5432 dbname=... user=... password=..."
         raise TargetRefused(delivery, problem, next_step=step) from None
     except psycopg.Error as error:
-        raise explain_error(delivery, target, error) from error
+        raise explain_postgres_error(delivery, target, error) from error
 
 
-def explain_error(delivery: str, target: PostgresTable, error: psycopg.Error) -> LockstepError:
+def explain_postgres_error(delivery: str, target: PostgresTable, error: psycopg.Error) -> LockstepError:
     """The error of a target for an error of Postgres, without the detail, which has the row."""
     found = error.diag.message_primary or str(error).strip().partition("\n")[0] or type(error).__name__
     state = error.sqlstate or ""
@@ -268,7 +268,7 @@ class PostgresConnection(ChangeableTarget):
         try:
             yield
         except psycopg.Error as error:
-            raise explain_error(self._delivery, self._target, error) from error
+            raise explain_postgres_error(self._delivery, self._target, error) from error
 
     @contextmanager
     def _begin(self, *, undo: bool = False) -> Iterator[None]:
@@ -370,7 +370,7 @@ class PostgresConnection(ChangeableTarget):
                     raise _make_undeliverable(row, f"{type(error).__name__}: {error}") from error
 
     def _explain_write(self, error: psycopg.Error, rows: Sequence[DeliveredRow]) -> LockstepError:
-        explained = explain_error(self._delivery, self._target, error)
+        explained = explain_postgres_error(self._delivery, self._target, error)
         if not _is_of_rows(error):
             return DeliveryFenced(self._delivery) if self._was_overtaken() else explained
         step = f"correct the table, its constraints and triggers; then lockstep deliver {self._delivery}"
@@ -406,7 +406,7 @@ class PostgresConnection(ChangeableTarget):
                 self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
             if not _is_of_rows(error):
-                raise explain_error(self._delivery, self._target, error) from None
+                raise explain_postgres_error(self._delivery, self._target, error) from None
             return error.diag.message_primary or type(error).__name__
         return None
 

@@ -31,7 +31,7 @@ from lockstep.features.delivery.compare import (
 from lockstep.features.delivery.expected_rows import EncodedRow, ExpectedRows, TableReading
 from lockstep.features.delivery.postgres_layout import TargetLayout
 from lockstep.features.delivery.postgres_rows import NUMBER, RowValues, Values
-from lockstep.features.delivery.postgres_target import TargetState, explain_error, open_database
+from lockstep.features.delivery.postgres_target import TargetState, explain_postgres_error, open_database
 from lockstep.model.decoding import decode_json
 from lockstep.operations.stream_table import open_table
 from lockstep.table.head import Head
@@ -66,7 +66,7 @@ def prove_table(delivery: Delivery, target: PostgresTable, stream: AnyStream, fo
             comparison.take_rows(_read_rows(layout, rows, connection))
             comparison.compare_rows(ExpectedRows(delivery, stream, TableReading(folders, base), token.dead))
     except psycopg.Error as error:
-        raise explain_error(delivery.name, target, error) from error
+        raise explain_postgres_error(delivery.name, target, error) from error
     finally:
         connection.close()
     excuses = comparison.find_excuses(delivery.digest_code(), base.head)

@@ -450,7 +450,7 @@ def run_derived(
     folders = DerivedFolders(derived.name, root)
     causes = list[RebuildCause]()
     with _lock(folders), record_failure(root, _make_position(derived, _list_unread(derived))):  # 1
-        with name_remedy(folders.table, f"lockstep derive {derived.name}"):
+        with name_remedy(folders.table, _describe_remake(derived)):
             size_before = _measure(folders.table)
         cause = RebuildCause.ASKED if rebuild else None
         for _ in range(ATTEMPTS_MAX):
@@ -845,6 +845,10 @@ def _list_sources(derived: Derived, inputs: _Inputs | None) -> tuple[DerivedSour
         next_version = offsets.get(history.table_id)
         sources.append(DerivedSource(stream=history.stream, version=history.version, next_version=next_version))
     return tuple(sources)
+
+
+def _describe_remake(derived: Derived) -> str:
+    return f"lockstep derive {derived.name} computes the rows that the sources still have; a copy may have others"
 
 
 class _Size(NamedTuple):

@@ -17,7 +17,7 @@ from lockstep.engine.driver.loop import RunOutcome
 from lockstep.engine.driver.run import run_stream
 from lockstep.features.host.start_policy import LASTING_SECONDS, compute_pause_seconds, decide_start
 from lockstep.features.host.turns import StartTurns
-from lockstep.foreign_errors import explain_error
+from lockstep.foreign_errors import describe_error
 from lockstep.integrity.resume_options import StreamHalted
 from lockstep.operations.stream_table import try_read_head
 from lockstep.storage import find_storage
@@ -295,14 +295,13 @@ class StreamKeeper:
             return POLL_SECONDS
         self._failures += 1
         pause_seconds = compute_pause_seconds(self._failures)
-        explained = explain_error(error, name)
-        reason = f"{type(error).__name__}: {error}" if explained is None else str(explained)
+        reason, trace = describe_error(error, name)
         LOG.error(
             "stream %s failed: %s; the next start is in %g s, the other streams go on",
             name,
             reason,
             pause_seconds,
-            exc_info=None if explained is error else error,
+            exc_info=trace,
         )
         self._context.reports.note_end(RunEnd(name, "failed", reason))
         return pause_seconds

@@ -17,7 +17,7 @@ from lockstep.features.host.host import choose_streams
 from lockstep.features.host.presence import find_heartbeat_folder
 from lockstep.features.host.supervision import HostCursor, HostDemand, decide_hosting
 from lockstep.features.host.termination import stop_streams
-from lockstep.foreign_errors import explain_error
+from lockstep.foreign_errors import describe_error
 from lockstep.operations.stream_table import try_read_head
 from lockstep.orchestration.names import AUTOMATIC_TAG, CAUSE_TAG, OUTCOME_TAG, SUPERVISOR, name_host_job
 from lockstep.orchestration.run_lifecycle import was_terminated_by_user
@@ -89,9 +89,8 @@ class HostSupervisor:
                 return True
             return read_start_request(folders, head) is not None
         except Exception as error:  # the other streams of the group are to run
-            explained = explain_error(error, folders.stream)
-            trace = None if explained is error else error
-            context.log.warning("stream %s: %s", folders.stream, explained or error, exc_info=trace)
+            text, trace = describe_error(error, folders.stream)
+            context.log.warning("stream %s: %s", folders.stream, text, exc_info=trace)
             return False
 
     def _carry_out(self, instance: DagsterInstance, decision: HostDecision) -> SensorResult:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from lockstep.control.start_request import forget_start_request
-from lockstep.foreign_errors import explain_error
+from lockstep.foreign_errors import describe_error
 from lockstep.operations.stream_table import try_read_head
 from lockstep.orchestration.run_lifecycle import describe_termination, record_stop
 from lockstep.table.head import Desired
@@ -42,6 +42,5 @@ def stop_streams(root: Path, group: str, launched: Mapping[str, str], instance: 
             if head is not None and head.desired is Desired.RUNNING:
                 record_stop(folders, last, reason)
         except Exception as error:  # a damaged table is not to leave the others running
-            explained = explain_error(error, stream)
-            trace = None if explained is error else error  # known errors need no trace
-            LOG.error("stream %s is not stopped: %s", stream, explained or error, exc_info=trace)  # noqa: TRY400
+            text, trace = describe_error(error, stream)
+            LOG.error("stream %s is not stopped: %s", stream, text, exc_info=trace)  # noqa: TRY400  # known ones have none
