@@ -71,6 +71,10 @@ _PROBE = "lockstep-may-see"
 """No topic: requested by name to learn whether this user may see topics at all."""
 FIRST_BROKER_SECONDS = 3.0
 """Time for the broker that is asked first, and half of the next one's; an answer for 1,000 topics takes some 20 ms."""
+ASK_SECONDS_MIN = 0.1
+"""The client refuses a timeout of zero."""
+CONTROLLERS_MAX = 10
+"""Requests for the name of another controller: a broker of three names the silent one in one answer of three."""
 REQUEST_PARTITIONS = 200
 """The client searches its list of partitions for each answer: 11 us a partition with 1,000 in a request, 6 with 200."""
 REQUESTS_MAX = 100_000
@@ -204,6 +208,7 @@ class ClusterAdmin:
         self._policies = dict[str, RetentionPolicy]()
         self._renewed_at = time.monotonic()
         self._cluster_id: str | None = None
+        self._controller: int | None = None
         self._silent: set[int] = set()
 
     def topic_names(self) -> frozenset[str]:
@@ -378,8 +383,6 @@ class ClusterAdmin:
     def _ask_patiently(self, what: str, ask: Callable[[float], T]) -> T:
         """Ask again without an answer: the client asks only the broker that it takes for the controller.
 
-        A silent one stays that broker for the client until other metadata tells it so.
-
         Args:
             what: The subject of the question, in part of a sentence.
             ask: Asks once, within so many seconds; raises the client's error without an answer.
@@ -389,13 +392,27 @@ class ClusterAdmin:
         while True:
             remaining = deadline - time.monotonic()
             try:
-                return ask(min(patience, remaining))
+                return ask(max(ASK_SECONDS_MIN, min(patience, remaining)))
             except KafkaException as error:
                 if remaining <= patience or self._admin.is_failing_permanently():
                     raise self._unread(what, error) from error
             patience = min(2 * patience, deadline - time.monotonic())
+            self._look_for_controller(patience / 2)
+
+    def _look_for_controller(self, seconds: float) -> None:
+        """Let the client learn of another controller; it keeps a silent one until metadata names another.
+
+        With KRaft a broker names any broker that it takes for alive: a silent one too, for some seconds.
+        """
+        silent = self._controller
+        deadline = time.monotonic() + seconds
+        for _ in range(CONTROLLERS_MAX):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or self._controller != silent:
+                return
             with suppress(KafkaException):  # of all topics: one that is asked for by name may be created by that
-                self._admin.list_topics(timeout=max(0.1, min(TURN_SECONDS, patience)))
+                metadata = self._admin.list_topics(timeout=max(ASK_SECONDS_MIN, min(TURN_SECONDS, remaining)))
+                self._controller = metadata.controller_id
 
     def _answer_each(
         self, answers: Mapping[T, Future[Answer]], what: str, *, passes_over_gone: bool = False
@@ -572,6 +589,7 @@ class ClusterAdmin:
                 continue
             self._admin.clear_log()
             self._note_cluster(str(metadata.cluster_id))
+            self._controller = metadata.controller_id
             return metadata
 
     def _note_cluster(self, cluster_id: str) -> None:

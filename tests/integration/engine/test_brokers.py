@@ -7,17 +7,18 @@ import re
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.localdev.broker import Broker
-from lockstep.kafka.client import make_reader_configuration
+from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.settings import KafkaSettings
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -27,8 +28,11 @@ from tests.support.local_runs import QUICK, LocalRuns
 from tests.support.plain_reader import named_files, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from confluent_kafka.admin._metadata import ClusterMetadata
+    from confluent_kafka.admin._topic import TopicDescription
 
 PARTITIONS = 6
 WAIT_SECONDS_MAX = 90.0
@@ -158,14 +162,49 @@ def test_a_silent_broker_holds_up_its_own_partitions_only(brokers: tuple[Broker,
         try:
             for number in others:
                 going.send_next(number)
-            seconds = going.wait_until(lambda: all(going.is_read(number) for number in others))
+            going.wait_until(lambda: all(going.is_read(number) for number in others))
             going.wait_until(lambda: led[0] not in leaders(_without(brokers, silent), going.topic).values())
             going.send_next(0)
             going.wait_until(lambda: going.is_read(0))
         finally:
             os.kill(silent.pid, signal.SIGCONT)
-        assert seconds < 15
     going.assert_whole()
+
+
+class CountingClient(ClusterClient):
+    """A client that counts its requests for descriptions of topics, and keeps the controller that it asks."""
+
+    described = 0
+    controller = -1
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        metadata = super().list_topics(topic, timeout=timeout) if topic else super().list_topics(timeout=timeout)
+        self.controller = metadata.controller_id
+        return metadata
+
+    def request_descriptions(
+        self, names: Sequence[str], timeout_seconds: float
+    ) -> Future[list[TopicDescription | KafkaError]]:
+        self.described += 1
+        return super().request_descriptions(names, timeout_seconds)
+
+
+def test_a_silent_controller_is_asked_once(brokers: tuple[Broker, ...]) -> None:
+    """Each request to it costs seconds, in which no batch is planned."""
+    servers = ",".join(broker.bootstrap_servers for broker in brokers)
+    topic = Feed(servers, "controller").create("values")
+    client = CountingClient(KafkaSettings(bootstrap_servers=servers))
+    admin = ClusterAdmin(client, timeout_seconds=15)
+    while client.controller != 1:
+        admin.check_cluster()
+    silent = brokers[0]
+    assert silent.pid is not None
+    os.kill(silent.pid, signal.SIGSTOP)
+    try:
+        assert set(admin.topics([topic])) == {topic}
+    finally:
+        os.kill(silent.pid, signal.SIGCONT)
+    assert client.described <= 2
 
 
 @pytest.mark.slow

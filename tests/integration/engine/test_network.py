@@ -160,7 +160,7 @@ def test_offsets_of_a_group_whose_coordinator_is_away_are_given_up_in_time(far: 
             group.publish({TopicNamePartition(topic, 0): 1})
     finally:
         link.carries.set()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
 
 
 @pytest.mark.slow

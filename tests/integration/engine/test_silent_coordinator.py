@@ -33,7 +33,7 @@ OFFSET_COMMIT = 8
 OFFSET_FETCH = 9
 FIND_COORDINATOR = 10
 TIMEOUT_SECONDS = 2.0
-SLACK_SECONDS = 6.0
+SLACK_SECONDS = 30.0
 """For a loaded machine; without a limit a commit waits for minutes."""
 REPEATED_SECONDS_MAX = 60.0
 """A waiting client repeats its request within this time."""

@@ -136,7 +136,7 @@ def drip(server: socket.socket) -> None:
         connection, _ = server.accept()
         with connection:
             connection.sendall(b"HTTP/1.1 200 OK\r\n")
-            for number in range(50):
+            for number in range(400):
                 time.sleep(PATIENCE_SECONDS / 10)
                 connection.sendall(b"X-%d: y\r\n" % number)
 
@@ -147,7 +147,7 @@ def test_headers_without_end_take_no_longer_than_an_answer() -> None:
         began = time.monotonic()
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         said = problem(HttpRegistry(address, timeout_seconds=PATIENCE_SECONDS))
-        assert time.monotonic() - began < 2 * PATIENCE_SECONDS
+        assert time.monotonic() - began < 10 * PATIENCE_SECONDS  # a fourth of the time that the headers take
     assert "it did not end its answer within" in said
 
 
