@@ -31,15 +31,8 @@ def describe_silence(who: str, seconds: float, about: str = "", *, verb: str = "
     return f"{who} did not {verb}{asked} within {seconds:g} s"
 
 
-def run_within(seconds: float, call: Callable[[], T]) -> T:
-    """The result of a call, on a thread that is left behind after a time.
-
-    The timeout of a socket is not a limit: each byte of an answer starts it again, and resolving the name of a host has
-    none.
-
-    Raises:
-        TimeoutError: It has not ended in time. Errors of the call are raised likewise.
-    """
+def start_call(call: Callable[[], T]) -> Future[T]:
+    """Make a call on a thread that the end of the process does not wait for; its result or error, once it ends."""
     ended: Future[T] = Future()
 
     def run() -> None:
@@ -49,7 +42,19 @@ def run_within(seconds: float, call: Callable[[], T]) -> T:
             ended.set_exception(error)
 
     Thread(target=run, name="within a time", daemon=True).start()
-    return ended.result(seconds)
+    return ended
+
+
+def run_within(seconds: float, call: Callable[[], T]) -> T:
+    """The result of a call, on a thread that is left behind after a time.
+
+    The timeout of a socket is not a limit: each byte of an answer starts it again, and resolving the name of a host has
+    none.
+
+    Raises:
+        TimeoutError: It has not ended in time. Errors of the call are raised likewise.
+    """
+    return start_call(call).result(seconds)
 
 
 def run_command(

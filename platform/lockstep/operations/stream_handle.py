@@ -283,7 +283,8 @@ class StreamHandle:
         """
         begun = {topic_id for topic_id, _ in self.positions}
         new = [each for each in view.topics.values() if each.name in self.selected and each.topic_id not in begun]
-        group = ConsumerGroup(self.settings.kafka, self.stream.name)
+        kafka = self.settings.kafka.model_copy(update={"timeout_seconds": self.timeout_seconds})
+        group = ConsumerGroup(kafka, self.stream.name)
         first = self.head is None or not self.head.batch
         declared = self.stream.topics
         return read_join_offsets(declared, new, view, self.cluster, group.committed_by, is_first_run=first)

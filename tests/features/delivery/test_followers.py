@@ -12,14 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster import materialize
+from dagster import Failure, materialize
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from lockstep import Kind
 from lockstep.cli.app import app
-from lockstep.delivery import Delivery, DeliveryFenced, FirstRows, KafkaTopic
-from lockstep.features.delivery import commands, kept_rows, stop_order
+from lockstep.delivery import (
+    Delivery,
+    DeliveryFenced,
+    FirstRows,
+    KafkaTopic,
+    Target,
+    TargetConnection,
+    TargetInterrupted,
+)
+from lockstep.features.delivery import asset, commands, kept_rows, stop_order
 from lockstep.features.delivery.asset import make_delivery_asset
 from lockstep.features.delivery.deliver import run_delivery as deliver
 from lockstep.features.delivery.events import read_history
@@ -304,6 +312,37 @@ def test_the_asset_delivers_and_shows_rows_and_batch(offline: Offline, page: Any
     done = materialize([made])
     (event,) = done.asset_materializations_for_node("keeping__delivery")
     assert {name: value.value for name, value in event.metadata.items()} == {"archive_rows": 4, "archive_batch": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class AwayTarget(Target):
+    """A target that does not answer."""
+
+    way: str
+
+    @property
+    def address(self) -> str:
+        return f"away ({self.way})"
+
+    def connect(self, delivery: str) -> TargetConnection:
+        if self.way == "hangs":
+            threading.Event().wait()
+        raise TargetInterrupted(delivery, "no answer", retry_seconds=3600.0 if self.way == "asks for a pause" else 0.0)
+
+
+@pytest.mark.parametrize("order", ["away, archive", "archive, away"])
+@pytest.mark.parametrize("way", ["hangs", "does not answer", "asks for a pause"])
+def test_a_target_that_is_away_delays_its_delivery_alone_and_the_run_fails(
+    offline: Offline, page: Any, monkeypatch: pytest.MonkeyPatch, way: str, order: str
+) -> None:
+    monkeypatch.setattr(asset, "RUN_SECONDS", 3.0)
+    monkeypatch.setattr(asset, "END_SECONDS", 1.0)
+    known = {"archive": declare(offline, page).delivery, "away": Delivery(name="away", target=AwayTarget(way))}
+    stream = dataclasses.replace(offline.stream, deliveries=tuple(known[name] for name in order.split(", ")))
+    made = make_delivery_asset(stream, Settings(table_root=offline.folders.root), ["team:a"])
+    with pytest.raises(Failure, match="delivery away was interrupted"):
+        materialize([made])
+    assert len(read_values(offline)) == 4
 
 
 def test_the_command_delivers_shows_the_plan_and_the_history(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lockstep import Every
+from lockstep import Earliest, Every, GroupOffsets, Topics
+from lockstep.engine.driver import topic_changes
+from lockstep.errors import KafkaUnreachable
 from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.consumer_group import ConsumerGroup
 from tests.support.feed import folded, session, update
 from tests.support.plain_reader import read_table
 
@@ -64,6 +69,50 @@ def test_a_topic_that_appears_is_read_by_the_run_that_goes_on(feed: Feed, runs: 
     assert len({row["epoch"] for row in read_table(runs.folders.ledger).to_pylist()}) == 2
     runs.run()
     assert runs.rows(new, 1) == folded([(at, "s1", value) for at, value in enumerate(values)])
+
+
+def test_a_new_topic_whose_group_does_not_answer_delays_no_other_topic(
+    feed: Feed, runs: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator of a group may be silent for hours while the leaders of all topics answer."""
+    topics = Topics(pattern=feed.pattern, start=GroupOffsets("old job"), start_by_topic={r".+\.first": Earliest()})
+    runs = runs.of(dataclasses.replace(runs.stream, topics=topics)).tuned(appear_seconds=0.2)
+    first = feed.create("first")
+    values = session(3)
+    stop = threading.Event()
+    feed.send(first, values)
+    runs.run()
+    is_away = threading.Event()
+    is_away.set()
+    asked = list[float]()
+    ask = ConsumerGroup.committed_by
+
+    def ask_group(*asked_for: Any) -> Any:
+        asked.append(time.monotonic())
+        if is_away.is_set():
+            raise KafkaUnreachable("Kafka did not show offsets of group old job", next_step="wait")
+        return ask(*asked_for)
+
+    monkeypatch.setattr(ConsumerGroup, "committed_by", ask_group)
+    monkeypatch.setattr(topic_changes, "JOIN_SECONDS", 1.0)
+    going = threading.Thread(target=runs.run, kwargs={"trigger": Every(seconds=0.2), "stop": stop})
+    going.start()
+    try:
+        feed.send(first, [update(5, a=1)])
+        wait_until_read(runs, first, len(values) + 1)
+        new = feed.create("new")
+        feed.send(new, values)
+        wait_until(lambda: bool(asked))
+        feed.send(first, [update(6, a=1)])
+        wait_until_read(runs, first, len(values) + 2)
+        assert begun(runs, new) == -1
+        is_away.clear()
+        wait_until_read(runs, new, len(values))
+    finally:
+        stop.set()
+        going.join()
+    assert runs.rows(new) == folded([(at, "s", value) for at, value in enumerate(values)])
+    assert min(later - earlier for earlier, later in pairwise(asked)) >= 1.0
 
 
 @pytest.mark.parametrize("flaps", [5, pytest.param(50, marks=pytest.mark.slow)])

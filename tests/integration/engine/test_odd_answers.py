@@ -14,8 +14,9 @@ from lockstep import Ordered
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
-from lockstep.kafka.client import ClusterClient
+from lockstep.kafka.client import ClusterClient, make_admin_client
 from lockstep.model.position import TopicIdPartition
+from lockstep.settings import KafkaSettings
 from tests.integration.engine.test_expired import holes
 from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, snapshot, update
@@ -156,3 +157,26 @@ def test_a_start_asks_again_about_rights_and_settings_where_a_broker_is_silent(
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(VALUES)])
     assert seconds[0] < runs.settings.kafka.timeout_seconds / 2
+
+
+@pytest.mark.parametrize("timeout_seconds", [1.0, 3.0, 5.0, 15.0, 60.0])
+def test_any_timeout_has_time_for_a_second_broker(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, timeout_seconds: float
+) -> None:
+    """Snapshots for metrics and sensors wait for 3 and 5 s."""
+    topic = feed.create("values")
+    admin = ClusterAdmin(make_admin_client(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)), timeout_seconds)
+    ask = ClusterClient.request_descriptions
+    seconds = list[float]()
+
+    def ask_silent_one(client: ClusterClient, names: list[str], request_timeout: float) -> object:
+        seconds.append(request_timeout)
+        if len(seconds) > 1:
+            return ask(client, names, timeout_seconds=60.0)
+        unanswered: Future[object] = Future()
+        unanswered.set_exception(KafkaException(ClientError(ClientError._TIMED_OUT)))  # noqa: SLF001  # the client's name
+        return unanswered
+
+    monkeypatch.setattr(ClusterClient, "request_descriptions", ask_silent_one)
+    assert set(admin.topics([topic])) == {topic}
+    assert seconds[0] <= timeout_seconds / 3

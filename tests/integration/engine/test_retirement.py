@@ -6,15 +6,19 @@ import dataclasses
 import re
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from lockstep import Every, Latest, Ordered, Sequence, Strict, Topics
+from lockstep.engine.driver.cluster_view import RETIRED_SECONDS
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.erase.erase import EraseRequest, erase_session, read_context
 from lockstep.features.retention.housekeeping import run_housekeeping
 from lockstep.kafka.admin import ClusterAdmin
+from lockstep.kafka.client import ClusterClient, OffsetAnswers
 from lockstep.kafka.progress import TopicLifecycle
 from lockstep.operations import retire
 from lockstep.operations.inspect.plan import plan_next_batch, plan_restart
@@ -30,6 +34,9 @@ from tests.support.plain_reader import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from collections.abc import Sequence as Places
+
+    from confluent_kafka import IsolationLevel, TopicPartition
 
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
@@ -440,3 +447,34 @@ def test_buffered_messages_keep_a_deleted_topic(feed: Feed, runs: LocalRuns) -> 
         runs.run()
     assert changes(runs, topic) == ["added", "retired"]
     assert [row.state_file is None for row in runs.handle.positions.values()] == [False]
+
+
+def test_the_silent_leader_of_a_retired_topic_delays_other_topics_briefly(
+    feed: Feed, running: LocalRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other leader answers that question, so that it lasts as long as a request may."""
+    runs = running
+    old = feed.create("old")
+    send_old(feed, old, session(1))
+    wait_until(lambda: len(runs.rows(old)) == 2)
+    retire_topic(runs.handle, old, who="ann", why="no longer sent")
+    asked = list[float]()
+    ask = ClusterClient.request_offsets
+
+    def answer_all_but_old(
+        client: ClusterClient, places: Places[TopicPartition], isolation: IsolationLevel, seconds: float
+    ) -> Future[OffsetAnswers]:
+        if {place.topic for place in places} != {old}:
+            return ask(client, places, isolation, seconds)
+        unanswered: Future[OffsetAnswers] = Future()
+        silence = KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001  # the client's name
+        threading.Timer(seconds, unanswered.set_exception, [silence]).start()
+        asked.append(seconds)
+        return unanswered
+
+    monkeypatch.setattr(ClusterClient, "request_offsets", answer_all_but_old)
+    wait_until(lambda: bool(asked))
+    assert max(asked) == RETIRED_SECONDS
+    busy = f"{feed.family}.busy"
+    feed.send(busy, [update(4, a=1)])
+    wait_until(lambda: len(runs.rows(busy)) == 5)

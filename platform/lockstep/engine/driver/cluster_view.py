@@ -25,6 +25,9 @@ LOG = logging.getLogger("lockstep")
 
 T = TypeVar("T")
 
+RETIRED_SECONDS = 3.0
+"""Timeout of requests about retired topics: batches of all other topics wait for them."""
+
 
 class ClusterMonitor:
     """The run's view of Kafka. The set of topics is fixed, unless the run adopts new topics or retires drained ones."""
@@ -49,6 +52,7 @@ class ClusterMonitor:
         self._archive = archive
         self.patience = patience
         self._context = context
+        self._brief_admin = context.admin.within(RETIRED_SECONDS)
         self._tuning = context.launch.tuning
         self._retired = retired
         self._names = known_topics - retired
@@ -112,10 +116,10 @@ class ClusterMonitor:
             unreadable = self._context.admin.find_unreadable(new)
             described = self._context.admin.topics(new - unreadable)
         except KafkaError as error:
-            self._warn_once(f"new topics are not read: {error.problem}")
+            self.warn_once(f"new topics are not read: {error.problem}")
             return
         for name in sorted(unreadable):
-            self._warn_once(f"new topic {name} is not read: Kafka shows it to this user, and does not let it read")
+            self.warn_once(f"new topic {name} is not read: Kafka shows it to this user, and does not let it read")
         appeared_before = self._appeared
         self._appeared = frozenset((name, topic.topic_id) for name, topic in described.items())
         lasting = frozenset(name for name, _ in appeared_before & self._appeared)
@@ -140,10 +144,14 @@ class ClusterMonitor:
         if not self._retired:
             return msgspec.structs.replace(self.view, topics={}, ends={})
         try:
-            return self._context.admin.view(self._retired & self._context.admin.topic_names())
+            return self._brief_admin.view(self._retired & self._brief_admin.topic_names())
         except KafkaError as error:
-            self._warn_once(f"retired topics are not read: {error.problem}")
+            self.warn_once(f"retired topics are not read: {error.problem}")
             return None
+
+    def find_deleted(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of some retired topics that Kafka reports as nonexistent; none without an answer."""
+        return self._brief_admin.find_deleted(names)
 
     def check_leader_epochs(self, known: Mapping[TopicIdPartition, Position]) -> frozenset[TopicIdPartition]:
         """Check for truncation the logs whose leader has changed since they were read; returns those that may differ.
@@ -257,7 +265,8 @@ class ClusterMonitor:
         self._context.history.note(view, asked, Instant.now(), is_described=is_described)
         return view
 
-    def _warn_once(self, text: str) -> None:
+    def warn_once(self, text: str) -> None:
+        """Log a warning, unless it was logged before."""
         if text not in self._warned:
             self._warned.add(text)
             LOG.warning("%s", text)

@@ -89,12 +89,13 @@ def run_batches(context: RunContext, claimed: WriterClaim) -> RunOutcome:
     heart = Heartbeat(control, epoch, never_ending=not context.is_bounded, run_id=context.launch.run_id)
     background = _thread("background")
     side_tables = _thread("side-tables")
-    # The executor of side tables ends before the other one.
+    # The executor of side tables ends before the next writer may start. The background ends last: it may wait for a
+    # silent coordinator of the group, and the next writer does not.
     with (
         accept_requests(control, epoch),
+        background as background_executor,
         heart,
         RequestWatch(heart, context.stop) as requests,
-        background as background_executor,
         side_tables as side_table_executor,
     ):
         try:

@@ -16,10 +16,13 @@ from lockstep.engine.driver.context import RunContext
 from lockstep.engine.driver.join_offsets import read_join_offsets
 from lockstep.engine.driver.startup import WriterClaim, check_topics_fit
 from lockstep.engine.driver.subscription import Subscription
-from lockstep.kafka.admin import Topic
+from lockstep.errors import KafkaUnreachable
+from lockstep.kafka.admin import ClusterView, Topic
 from lockstep.model.position import TopicIdPartition
 from lockstep.table.positions import RETIRED
 
+JOIN_SECONDS = 60.0
+"""Pause after an unanswered question for the offsets at which new topics are joined; batches wait for an answer."""
 FORGOTTEN_MAX = 1_000
 """Partitions that are forgotten at once; the next poll takes the next ones."""
 
@@ -42,19 +45,16 @@ def open_subscription(
     check_topics_fit(context.stream, view.topics, claimed.known.values())
     read_ids = {topic_id for topic_id, _ in claimed.known}
     new = [topic for topic in view.topics.values() if topic.topic_id not in read_ids]
-    joined = _read_join_offsets(context, monitor, new, is_first_run=not claimed.head.batch)
+    is_first_run = not claimed.head.batch
+    joined = monitor.patience.ask(lambda: _read_join_offsets(context, view, new, is_first_run=is_first_run))
     return Subscription(claimed.known, view, selected, joined)
 
 
 def _read_join_offsets(
-    context: RunContext, monitor: ClusterMonitor, new: Sequence[Topic], *, is_first_run: bool
+    context: RunContext, view: ClusterView, new: Sequence[Topic], *, is_first_run: bool
 ) -> dict[TopicIdPartition, int]:
-    declared = context.stream.topics
     committed = context.group.committed_by
-    view = monitor.view
-    return monitor.patience.ask(
-        lambda: read_join_offsets(declared, new, view, context.admin, committed, is_first_run=is_first_run)
-    )
+    return read_join_offsets(context.stream.topics, new, view, context.admin, committed, is_first_run=is_first_run)
 
 
 class TopicChanges:
@@ -74,6 +74,7 @@ class TopicChanges:
         self._monitor = monitor
         self._partitions = partitions
         self._looked_at = time.monotonic()
+        self._join_at = 0.0
         adopts = context.launch.adopts_topics or context.stream.topics.new_topics is NewTopics.ADOPT
         self._adopts = adopts and not context.is_bounded
         self._read_revived()
@@ -98,12 +99,21 @@ class TopicChanges:
         self._add_new()
 
     def _add_new(self) -> None:
-        """Subscribe to the topics that are new in the view, as a new run would."""
+        """Subscribe to the topics that are new in the view, as a new run would.
+
+        Other topics do not wait for the offsets at which these are joined: without an answer they are asked for later.
+        """
         view = self._monitor.view
         new = self._partitions.find_new_topics(view)
-        if new:
-            check_topics_fit(self._context.stream, view.topics, ())
-            joined = _read_join_offsets(self._context, self._monitor, new, is_first_run=False)
+        if not new or time.monotonic() < self._join_at:
+            return
+        check_topics_fit(self._context.stream, view.topics, ())
+        try:
+            joined = _read_join_offsets(self._context, view, new, is_first_run=False)
+        except KafkaUnreachable as error:
+            self._join_at = time.monotonic() + JOIN_SECONDS
+            self._monitor.warn_once(f"new topics are not read yet: {error.problem}")
+        else:
             self._partitions.take_up(view, joined)
 
     def _read_revived(self) -> None:
@@ -130,7 +140,7 @@ class TopicChanges:
             return
         before_us = now_us - int(self._context.launch.tuning.forget_seconds * 1e6)
         gone = dict(islice(sorted(self._partitions.find_long_gone(before_us).items()), FORGOTTEN_MAX))
-        deleted = self._context.admin.find_deleted(set(gone.values()) - topics.keys())
+        deleted = self._monitor.find_deleted(set(gone.values()) - topics.keys())
         # A topic with this name and another id: the old one is gone for certain.
         certain = {key for key, name in gone.items() if name in deleted or name in topics}
         self._partitions.forget(certain)

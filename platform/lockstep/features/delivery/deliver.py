@@ -160,7 +160,7 @@ def run_delivery(
         DeliveryHalted: The history of the table or a row needs an operator.
         DeliveryFenced: Another run has claimed the target.
         TargetRefused: The target cannot be used.
-        TargetInterrupted: The target did not answer, `ATTEMPTS_MAX` times in a row; not if it follows.
+        TargetInterrupted: The target did not answer, `ATTEMPTS_MAX` times in a row or until `stop`; not if it follows.
         TableError: The table or its ledger is damaged.
     """
     unread = make_position(declared, make_unread_history(declared.stream.name))
@@ -197,10 +197,7 @@ class _Run:
             except TargetInterrupted as interrupted:
                 has_written = self.result.writes > before + 1
                 failed = 1 if has_written else failed + 1
-                if not follows and failed >= ATTEMPTS_MAX:
-                    raise
-                pause = compute_back_off(failed - 1, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
-                self._stop.wait(max(pause, interrupted.retry_seconds))
+                self._pause_after(interrupted, failed, follows=follows)
             except DeliveryHalted as halted:
                 detail = halted.problem if halted.reason is not HaltReason.ROW else halted.reason.value
                 record_event(self._root, self._delivery.name, "halted", self.result.batch, detail)
@@ -208,6 +205,15 @@ class _Run:
             else:
                 break
         return msgspec.structs.replace(self.result, is_stopped=self._stop.is_ordered)
+
+    def _pause_after(self, interrupted: TargetInterrupted, failed: int, *, follows: bool) -> None:
+        """Pause before the next claim. Raises the interruption of a run that has no further one, unless it follows."""
+        if not follows and failed >= ATTEMPTS_MAX:
+            raise interrupted
+        pause = compute_back_off(failed - 1, BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
+        has_to_end = self._stop.wait(max(pause, interrupted.retry_seconds))
+        if has_to_end and not follows and not self._stop.is_ordered:
+            raise interrupted  # an end without an error would look like a success
 
     def _claim_and_follow(self, *, follows: bool, accepts: bool) -> None:
         connection = open_target(self._declared, self._settings)

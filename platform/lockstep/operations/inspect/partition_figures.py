@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from lockstep.errors import DeclarationError
+from lockstep.errors import DeclarationError, KafkaError
 from lockstep.kafka.admin import find_oldest_unread
 from lockstep.kafka.client import make_reader_configuration
 from lockstep.kafka.progress import compute_headroom_seconds, compute_lag_messages
@@ -94,7 +94,7 @@ def _joined(handle: StreamHandle) -> dict[TopicIdPartition, int]:
     """The offsets at which a run would join new topics; their start if the declaration cannot be followed now."""
     try:
         return dict(handle.joined)
-    except DeclarationError:
+    except (DeclarationError, KafkaError):  # the coordinator of a group may be silent while the leaders answer
         return {}
 
 

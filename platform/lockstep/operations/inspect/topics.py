@@ -132,7 +132,10 @@ def _read_cluster(handle: StreamHandle) -> _Cluster:
     timeout = handle.timeout_seconds
     places = list[TopicNamePartition]()
     for topic in view.topics.values():
-        places += [TopicNamePartition(topic.name, partition) for partition in range(topic.partitions)]
+        for partition in range(topic.partitions):
+            # The leader of a partition without offsets has just been silent.
+            if TopicIdPartition(topic.topic_id, partition) in view.ends:
+                places.append(TopicNamePartition(topic.name, partition))
     return _Cluster(
         view=view,
         figures=read_figures(handle),
