@@ -12,9 +12,10 @@ import re
 import sys
 import time
 import uuid
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import pytest
 from hypothesis import settings
@@ -160,6 +161,21 @@ def _own_code() -> Iterator[None]:
     """At the end of a test, forget the copies of code that its commands registered in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockstep.model.code_version._IMPORTED", {})
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_hour() -> Iterator[None]:
+    """Batches of a module have the same commit hour, unless a test sets it: a next hour would be another partition."""
+    began = time.time()
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, _: object = None) -> Self:
+            return cls.fromtimestamp(began, UTC)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lockstep.model.commit_hour.datetime", Clock)
         yield
 
 

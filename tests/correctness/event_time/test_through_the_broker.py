@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.table.ledger import LedgerRow
 
-pytestmark = pytest.mark.timeout(900)  # if many suites run in parallel, a broker alone takes a minute to start
 
 COLUMNS = ("what", "minute", "values")
 Keyed = tuple[str, Message]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)  # if many suites run in parallel, a broker alone takes a minute to start
 
 TOGETHER = (LogFault.ABORTED, LogFault.EXPIRED, LogFault.RECREATED, LogFault.GREW)
 ABORTED = range(READ, READ + 5)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tests.correctness.verdicts.conftest import Outcome
     from tests.correctness.verdicts.faulty import Faulty
 
-pytestmark = pytest.mark.timeout(900)  # if many suites run in parallel, a broker alone takes a minute to start
 
 CELLS = [pytest.param(fault, name, id=f"{fault.value}: {name}") for fault, cells in TABLE.items() for name in cells]
 CLEAN = Cell("accept", "", Applied.ALL)

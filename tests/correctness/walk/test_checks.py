@@ -78,7 +78,6 @@ def test_increments_add_up_to_the_whole_after_a_few_operations(feed: Feed, spark
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(300, 320))
 def test_increments_add_up_to_the_whole_after_many_operations(
     feed: Feed, spark: SparkSession, tmp_path: Path, seed: int

@@ -30,7 +30,6 @@ def test_after_each_of_a_few_operations_all_is_what_the_plain_fold_says(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(3, 23))
 @pytest.mark.parametrize("has_windows", [False, True], ids=["values", "windows"])
 def test_after_each_of_many_operations_all_is_what_the_plain_fold_says(

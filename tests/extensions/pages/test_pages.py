@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from tests.streams.tutorial.conftest import Reader
 
-pytestmark = pytest.mark.timeout(900)  # some commands start Spark, on a machine that other suites share
-
 
 def test_no_python_of_the_pages_is_left_untested(blocks: dict[str, str]) -> None:
     written = sum(page.read_text().count("```python") for page in PAGES)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.faults.matrix.drivers import Driver, Drivers
     from tests.faults.matrix.oracle import Sent
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KEEP_SECONDS = 24.5 * 3600
 """The range of rewinds; a clock that is ahead costs a day of it at most, which leaves half an hour."""

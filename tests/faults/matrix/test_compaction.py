@@ -27,7 +27,6 @@ def test_a_compaction_killed_at_a_phase_changes_no_row(table: StreamTable, phase
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.fault("F43")
 @pytest.mark.parametrize("phase", PHASES)
 def test_twenty_kills_at_each_phase_while_streaming_change_no_row(table: StreamTable, phase: str) -> None:
@@ -35,7 +34,6 @@ def test_twenty_kills_at_each_phase_while_streaming_change_no_row(table: StreamT
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.fault("F43")
 @pytest.mark.parametrize("phase", PHASES)
 def test_twenty_kills_of_a_minor_compaction_at_each_phase_change_no_row(table: StreamTable, phase: str) -> None:

@@ -41,7 +41,7 @@ FIRST = session(9)
 """Offsets 0 to 9, numbers 1 to 10."""
 REGROWN = [*(update(6 + n, a=7) for n in range(5)), *(update(11 + n, a=1) for n in range(10))]
 """Records from offset 5 on; past the position, offset 10, they continue the numbers that were read."""
-LATE_SECONDS = 40.0
+LATE_SECONDS = 240.0
 """A run that has not ended by then does not end."""
 FOUND = "other records: the log was cut and has grown again"
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.faults.matrix.drivers import Drivers
     from tests.faults.matrix.oracle import Sent
 
-pytestmark = pytest.mark.timeout(600)
 
 UPDATES = 2_000
 

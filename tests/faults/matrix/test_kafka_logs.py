@@ -308,7 +308,7 @@ def test_a_topic_that_was_replaced_after_its_leader_had_changed_is_read(
     feed.delete(topic)
     feed.create_again("values")
     feed.send(topic, FIRST)
-    runs = runs.tuned(straggler_seconds_max=1.0, silence_seconds_max=1.0, retry_seconds=0.1, patience_seconds=15.0)
+    runs = runs.tuned(straggler_seconds_max=1.0, silence_seconds_max=1.0, retry_seconds=0.1, patience_seconds=120.0)
     assert runs.run() is RunOutcome.ENDED
     assert runs.rows(topic) == [*folded(at(0, FIRST)), *folded(at(0, FIRST))]
     feed.send(topic, [update(11, a=1)])

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.integrity.base import IntegrityClass
 
-pytestmark = pytest.mark.timeout(600)
 
 ATTEMPTS = 3
 """Attempts of a task, by the master `local[2,3]`."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tests.faults.matrix.drivers import Drivers
     from tests.faults.matrix.oracle import Sent
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.mark.slow
 @pytest.mark.fault("F10")

@@ -62,7 +62,7 @@ class Avros:
     runs: LocalRuns
     url: str
     target: str
-    registry_seconds: float = 2
+    registry_seconds: float = 20
 
     @property
     def settings(self) -> Settings:

@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from lockstep.table.head import Head
     from tests.support.kept_stream import Sent
 
-pytestmark = pytest.mark.timeout(180)
 PAGE = Path(__file__).parents[3] / "docs" / "deliver.md"
 KEY: dict[str, Any] = {"key": ("_session", "name"), "removed": "value"}
 TOPICS = (TargetKind.TOPIC, TargetKind.COMPACTED)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from lockstep.features.delivery.targets import DeclaredDelivery
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def is_readable(row: Row, origin: RowSource) -> bool:
     """Select all rows; raise ValueError at one name."""

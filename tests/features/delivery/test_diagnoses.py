@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tests.support.feed import Feed
 
-pytestmark = pytest.mark.timeout(120)
 PHRASE = "a phrase"
 
 

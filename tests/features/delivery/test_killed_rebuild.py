@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from lockstep.features.delivery.rebuild import TargetRebuilt
     from tests.features.delivery.receiver import Receiver
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from lockstep.delivery import DeliveryToken
     from lockstep.features.delivery.targets import DeclaredDelivery
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("url")]
+pytestmark = pytest.mark.usefixtures("url")
 
 CANARY = "canary-7f3a"
 PHRASE = "a phrase"
@@ -368,7 +368,6 @@ def run_children(offline: Offline, steps: Sequence[tuple[str, int]], kind: str =
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("options", [{}, CURRENT], ids=["appended", "replaced"])
 def test_a_hundred_random_kills_leave_each_row_once(url: str, offline: Offline, options: dict[str, Any]) -> None:
     chosen = random.Random(54)  # noqa: S311  # no secret

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tests.support.feed import Feed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # 142 MB to fetch, and 10 s of CPU to start
+pytestmark = pytest.mark.slow  # 142 MB to fetch, and 10 s of CPU to start
 
 
 class Worded(msgspec.Struct):

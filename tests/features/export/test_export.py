@@ -208,7 +208,7 @@ def test_an_export_that_is_killed_leaves_a_whole_hour_or_none_and_the_next_goes_
     filled: StreamTable, step: str
 ) -> None:
     killed = run_process(filled, step)
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=600)
     assert killed.returncode == -signal.SIGKILL
     published = [HOURS[0]] if step == STEPS[2] else []
     visible = sorted(path.name for path in filled.folders.export.glob(f"{HOUR_PREFIX}*"))
@@ -236,7 +236,7 @@ def test_of_two_exports_of_an_hour_one_publishes_and_the_other_drops_its_work(
     assert export_stream(PLAIN, filled.folders).hours == HOURS[:3]
     files = every_file(filled)
     (gate / "go").touch()
-    said, _ = waiting.communicate(timeout=60)
+    said, _ = waiting.communicate(timeout=600)
     late = msgspec.json.decode(said, type=ExportResult)
     assert (late.hours, late.hours_lost) == ((), 3)
     published = {path: seen for path, seen in files.items() if STAGING not in path.parts}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,6 +76,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AlarmWebhook]:
 def test_a_slow_webhook_gets_the_rest_at_the_next_tick(slow: AlarmWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the tick would be abandoned with its cursors, and all notifications sent again each time."""
     monkeypatch.setattr(of_webhook, "SENDING_SECONDS_MAX", 0.08)
+    clock = iter((0.0, 0.05, 0.05, 0.10, 0.10, 0.15))
+    monkeypatch.setattr(of_webhook, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert [slow.send(NOTE) for _ in range(4)] == [True, True, False, False]
     assert slow.problem == "it is slow: 0 s were spent on those before"
     assert AlarmWebhook(slow.reference).send(NOTE)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tests.support.feed import Feed
 
-pytestmark = pytest.mark.timeout(900)
 
 STREAMS = 8
 HALTED = 0

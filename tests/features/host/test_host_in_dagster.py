@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.installation import Daemon
 
-pytestmark = pytest.mark.timeout(900)
 
 GROUP = "default"
 HALTED = 0

@@ -40,7 +40,7 @@ class Starts:
         with self._lock:
             self._running += 1
             self.most = max(self.most, self._running)
-        time.sleep(0.005)
+        time.sleep(0.1)
         with self._lock:
             self._running -= 1
             self.ended.append(stream)

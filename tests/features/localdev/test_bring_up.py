@@ -152,7 +152,7 @@ def test_a_slow_stream_ends_nothing_and_the_next_up_completes_it(
         return StreamState(1 if pulse else 0, pulse)
 
     monkeypatch.setattr(local_platform, "_look", look)
-    monkeypatch.setattr(stream_starts, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(stream_starts, "PATIENCE_SECONDS", 5.0)
     with pytest.raises(LockstepError, match="c did not write within"):
         start_platform(live.repository, 30)
     said = capsys.readouterr().out

@@ -27,7 +27,6 @@ DEADLINE_SECONDS = 240.0
 
 # Brokers outlive the objects that started them, as in `make up`.
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_kafka_that_is_killed_comes_back_with_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "KEEP_SECONDS", 0.1)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECOND_NS = 1_000_000_000
-BURN = "import time\nwhile time.process_time() < 0.6: pass\nprint('done', flush=True)\ntime.sleep(60)"
+BURN = "import time\nwhile time.process_time() < 2.0: pass\nprint('done', flush=True)\ntime.sleep(60)"
 TREE = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])"
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # The files of the project that setup reads.
 PARTS = ("tools", "requirements.lock", "pyproject.toml", "platform/lockstep/spark/java.py")
 
-DONE_SECONDS_MAX = 60
+DONE_SECONDS_MAX = 300
 
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 

@@ -31,7 +31,7 @@ print(*sorted(key.to_user_string() for key in defs.resolve_all_asset_keys()))
 
 def test_an_installed_package_writes_a_project_that_loads_with_a_stream(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, timeout=120
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, timeout=900
     )
     (wheel,) = tmp_path.glob("*.whl")
     installed = tmp_path / "site"
@@ -42,7 +42,7 @@ def test_an_installed_package_writes_a_project_that_loads_with_a_stream(tmp_path
     def call(*arguments: str, cwd: Path) -> str:
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=cwd, env=environment, check=True, timeout=120, stdout=subprocess.PIPE, text=True
+            command, cwd=cwd, env=environment, check=True, timeout=900, stdout=subprocess.PIPE, text=True
         ).stdout
 
     call("-m", "lockstep.cli", "init", str(project), "--brokers", "kafka:9092", cwd=tmp_path)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)
 
 CANCELS = 2
 MESSAGES = [*session(5), update(7, a=CATCH)]

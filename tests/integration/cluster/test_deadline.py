@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)  # Spark alone takes a minute to start next to many other suites
 
 MESSAGES = [*session(5), update(7, a=CATCH)]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.integration.cluster.cluster_runs import ClusterRuns
     from tests.support.feed import Feed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def test_with_half_of_the_cores_each_a_second_run_takes_over(runs: ClusterRuns, feed: Feed) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.support.feed import Feed
     from tests.support.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from lockstep.declare.stream import AnyStream
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(900)
 
 CORES = 2
 LIMIT_MB = 256
@@ -100,7 +99,7 @@ def test_a_batch_that_waits_for_the_cores_of_other_streams_is_not_late(
     monkeypatch.setattr(engine_run, "warm_up", lambda *_, **__: None)  # the batch waits for cores, not the start
     context = shared_spark.sparkContext
     feed = Feed(broker.bootstrap_servers, topic_family)
-    deadline_seconds = 5.0
+    deadline_seconds = 15.0
     topic = feed.create("values")
     first, *others = session(5)
     kafka = KafkaSettings(bootstrap_servers=broker.bootstrap_servers)

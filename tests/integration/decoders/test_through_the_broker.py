@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 COLUMNS = ("_offset", "_session", "_sequence", "id", "value", "previous")
 ROWS = [(1, "s", 2, "a", 1.5, 1.0), (2, "s", 3, "b", 2.5, None), (3, "s", 4, "a", 3.5, 1.5)]
 """Rows of a snapshot with a = 1.0 and three updates."""
+SECONDS = "LOCKSTEP_REGISTRY__TIMEOUT_SECONDS"
+IMPATIENCE_SECONDS = 5
 
 
 @pytest.fixture
@@ -55,8 +58,15 @@ def schemas(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpSchemas]:
     """A registry, configured by environment variables as in an installation."""
     with http_schemas() as running:
         monkeypatch.setenv("LOCKSTEP_REGISTRY__URL", running.url)
-        monkeypatch.setenv("LOCKSTEP_REGISTRY__TIMEOUT_SECONDS", "1.5")
+        monkeypatch.setenv(SECONDS, "30")
         yield running
+
+
+@contextmanager
+def impatience() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SECONDS, str(IMPATIENCE_SECONDS))
+        yield
 
 
 def runs_of(stream: AnyStream, feed: Feed, tmp_path: Path) -> LocalRuns:
@@ -125,7 +135,7 @@ def test_a_registry_that_is_away_halts_nothing_and_loses_nothing(
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
     schemas.refusing = [(503, b"")] * 1_000
-    with pytest.raises(RegistryUnreachable, match=f"{schemas.url} gave no schema: HTTP 503"):
+    with impatience(), pytest.raises(RegistryUnreachable, match="gave no schema: HTTP 503"):
         runs.run()
     log = entries(runs.folders.table)
     assert "halted" not in str(log)
@@ -139,12 +149,16 @@ def test_a_task_says_by_name_what_the_registry_did(feed: Feed, schemas: HttpSche
     topic = feed.create("values")
     feed.send(topic, avro_messages(schemas))
     runs = runs_of(avro_panels(feed.pattern), feed, tmp_path)
-    job = make_job(runs.stream, runs.settings, runs.folders)
+    with impatience():
+        job = make_job(runs.stream, runs.settings, runs.folders)
     through_spark = SparkRunner(StreamJobs(cast("SparkContext", TasksInThisProcess()), "run"), job)
     schemas.refusing = [(503, b"")] * 1_000
     with pytest.raises(RegistryUnreachable) as silent:
         runs.run(around=lambda _: through_spark)
-    assert silent.value.problem == f"the schema registry {schemas.url} gave no schema: HTTP 503, for 1.5 s"
+    assert (
+        silent.value.problem
+        == f"the schema registry {schemas.url} gave no schema: HTTP 503, for {IMPATIENCE_SECONDS} s"
+    )
     assert silent.value.next_step.startswith(f"see whether {schemas.url}/schemas/types answers")
     schemas.refusing.clear()
     assert runs.run(around=lambda _: through_spark) is RunOutcome.ENDED

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.model.finding import Finding
 
-pytestmark = pytest.mark.timeout(600)
 
 FAMILY = "bad_inputs"
 TOPIC = {"max.message.bytes": "20000000", "message.timestamp.after.max.ms": str(2**63 - 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from lockstep.control.live_report import find_newest_epoch, read_live_report
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
+from tests.faults.matrix.drivers import wait_until
 from tests.support.feed import folded, send_within, session, update
 from tests.support.plain_reader import read_table
 
@@ -69,8 +71,13 @@ def test_a_run_is_settled_by_its_first_batch_or_when_nothing_is_to_be_read(feed:
     run_once(runs, lambda: None)
     assert runs.settled == [1]
     stop = threading.Event()
-    threading.Timer(1.0, stop.set).start()
-    runs.run(trigger=LIVE, stop=stop)
+    with ThreadPoolExecutor(1) as executor:
+        run = executor.submit(runs.run, trigger=LIVE, stop=stop)
+        try:
+            wait_until(lambda: len(runs.settled) == 2 or run.done(), "a second run without a batch")
+        finally:
+            stop.set()
+        run.result()
     assert (runs.settled, len(runs.reports)) == ([1, 1], 1)
     feed.send(topic, LATER)
     run_once(runs, lambda: None)

@@ -38,9 +38,9 @@ SESSIONS, UPDATES = 30, 500
 LARGE_BYTES = 200_000
 
 
-ABORTED = 40
+ABORTED = 200
 ABORTED_BYTES = 100_000
-MARKERS = 10
+MARKERS = 25
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +138,12 @@ def test_offsets_by_time_that_no_broker_gives_are_no_end_of_a_log(far: tuple[Bro
     feed = Feed(broker.bootstrap_servers, "untimed")
     topic = feed.create("values")
     feed.send(topic, session(1))
-    admin = ClusterAdmin(make_admin_client(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}")), 0.5)
+    admin = ClusterAdmin(make_admin_client(KafkaSettings(bootstrap_servers=f"127.0.0.1:{link.port}")), 60.0)
     assert admin.find_offsets_at([TopicNamePartition(topic, 0)], 0) == {TopicNamePartition(topic, 0): 0}
     link.carries.clear()
     try:
         with pytest.raises(KafkaError, match=rf"did not answer about the offsets by time of topic {topic}"):
-            admin.find_offsets_at([TopicNamePartition(topic, 0)], 0)
+            admin.within(0.5).find_offsets_at([TopicNamePartition(topic, 0)], 0)
     finally:
         link.carries.set()
 
@@ -199,13 +199,14 @@ def test_an_aborted_transaction_that_takes_longer_than_the_patience_is_passed_ov
     runs = runs.with_limits(Limits(batch_messages=ABORTED // 2))
     link.bytes_per_second = 2e6
     try:
-        runs.tuned(straggler_seconds_max=0.5, silence_seconds_max=1.2, retry_seconds=0.1, patience_seconds=20.0).run()
+        runs.tuned(straggler_seconds_max=0.5, silence_seconds_max=4.0, retry_seconds=0.1, patience_seconds=120.0).run()
     finally:
         link.bytes_per_second = None
     end = len(first) + ABORTED
     assert runs.rows(topic) == folded([*((at, "s", value) for at, value in enumerate(first)), (end + 1, "s", last)])
     offsets = [report.offsets for report in runs.reports if report.offsets]
-    assert offsets == [ABORTED // 2, ABORTED // 2, len(first) + 2]  # no batch reads more than its part
+    assert sum(offsets) == end + 2
+    assert max(offsets) <= ABORTED // 2
 
 
 def test_markers_that_take_longer_than_the_patience_are_explained(far: tuple[Broker, Link]) -> None:
@@ -222,7 +223,7 @@ def test_markers_that_take_longer_than_the_patience_are_explained(far: tuple[Bro
     configuration = make_reader_configuration(KafkaSettings(bootstrap_servers=servers))
     link.delay_seconds = 0.1
     try:
-        tuning = Tuning(straggler_seconds_max=1.2, explain_attempts=1)
+        tuning = Tuning(straggler_seconds_max=3.0, explain_attempts=1)
         found = explain_missing_offsets(configuration, topic, 0, [(0, 2 * MARKERS)], tuning)
     finally:
         link.delay_seconds = 0.0

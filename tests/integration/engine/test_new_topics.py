@@ -82,14 +82,13 @@ def test_a_new_topic_whose_group_does_not_answer_delays_no_other_topic(
     stop = threading.Event()
     feed.send(first, values)
     runs.run()
-    is_away = threading.Event()
-    is_away.set()
+    is_back = threading.Event()
     asked = list[float]()
     ask = ConsumerGroup.committed_by
 
     def ask_group(*asked_for: Any) -> Any:
         asked.append(time.monotonic())
-        if is_away.is_set():
+        if not is_back.is_set():
             raise KafkaUnreachable("Kafka did not show offsets of group old job", next_step="wait")
         return ask(*asked_for)
 
@@ -106,7 +105,7 @@ def test_a_new_topic_whose_group_does_not_answer_delays_no_other_topic(
         feed.send(first, [update(6, a=1)])
         wait_until_read(runs, first, len(values) + 2)
         assert begun(runs, new) == -1
-        is_away.clear()
+        is_back.set()
         wait_until_read(runs, new, len(values))
     finally:
         stop.set()

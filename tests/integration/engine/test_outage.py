@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Never
 
 import pytest
@@ -51,6 +52,11 @@ def make_runs(broker: Broker, root: Path, family: str) -> LocalRuns:
     return runs.tuned(**PATIENCE)
 
 
+def make_patient(runs: LocalRuns) -> LocalRuns:
+    """The same runs with a patience that a broker's restart on a slow machine does not reach."""
+    return replace(runs, kafka=None).tuned(patience_seconds=120.0)
+
+
 def test_a_run_keeps_its_claim_and_goes_on_within_two_batches(broker: Broker, tmp_path: Path) -> None:
     going = Going((broker,), tmp_path, "kept")
     going.runs = going.runs.tuned(**PATIENCE)
@@ -78,7 +84,7 @@ def test_a_run_that_waits_is_stopped_at_once(broker: Broker, tmp_path: Path) -> 
             time.sleep(3.0)
             began = time.monotonic()
             assert going.stop() is RunOutcome.STOPPED
-            assert time.monotonic() - began < 30
+            assert time.monotonic() - began < 60
         finally:
             broker.restart()
 
@@ -108,7 +114,7 @@ def test_a_bounded_run_gives_up_with_an_exit_code_of_its_own_and_the_next_one_go
     finally:
         broker.restart()
     assert find_exit_code(gave_up.value) == KAFKA_AWAY
-    assert runs.run() is RunOutcome.ENDED
+    assert make_patient(runs).run() is RunOutcome.ENDED
     assert runs.rows(topic) == folded([(at, "s", value) for at, value in enumerate(values)])
 
 
@@ -128,19 +134,23 @@ def test_a_restart_waits_for_kafka_and_a_first_start_gives_up(broker: Broker, tm
     feed = Feed(broker.bootstrap_servers, family)
     feed.send(feed.create("values"), session(2))
     if has_run:
-        runs.run()
+        make_patient(runs).run()
     launch = Launch(cause="test", tuning=runs.tuning)
     broker.kill()
     with ThreadPoolExecutor(max_workers=1) as executor:
         start = executor.submit(
             run_stream, runs.stream, runs.settings, spark=reach, stop=threading.Event(), trigger=Every(1), launch=launch
         )
-        time.sleep(AWAY_SECONDS)
-        ended = start.done()
-        broker.restart()
-        assert ended is not has_run
-        with pytest.raises(Reached if has_run else KafkaUnreachable):
-            start.result(120)
+        try:
+            if has_run:
+                time.sleep(AWAY_SECONDS)
+                assert not start.done()
+            else:
+                assert isinstance(start.exception(120), KafkaUnreachable)
+        finally:
+            broker.restart()
+        if has_run:
+            assert isinstance(start.exception(120), Reached)
 
 
 @pytest.mark.slow
@@ -148,7 +158,7 @@ def test_a_start_that_waits_is_stopped_before_it_claims(broker: Broker, tmp_path
     runs = make_runs(broker, tmp_path, "unclaimed")
     feed = Feed(broker.bootstrap_servers, "unclaimed")
     feed.send(feed.create("values"), session(2))
-    runs.run(trigger=AvailableNow())
+    make_patient(runs).run(trigger=AvailableNow())
     epoch = runs.handle.require_head().epoch
     stop = threading.Event()
     broker.kill()

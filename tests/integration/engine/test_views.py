@@ -163,7 +163,7 @@ def test_retention_stays_known_while_kafka_does_not_answer_about_it(
 ) -> None:
     topic = feed.create("values", config={"retention.ms": "60000"})
     client = make_admin_client(runs.settings.kafka)
-    cluster_admin = ClusterAdmin(client, 0.5)
+    cluster_admin = ClusterAdmin(client, 15.0)
     before = cluster_admin.view([topic])
 
     def do_not_answer(resources: Sequence[ConfigResource], **_: object) -> dict[ConfigResource, Future[object]]:

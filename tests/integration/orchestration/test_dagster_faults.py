@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 LOG = logging.getLogger(__name__)
 HANDOVERS = 50

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from dagster import DagsterInstance, DagsterRun
 
-pytestmark = pytest.mark.timeout(900)
 
 LOCATION = "lockstep"
 TABLE = AssetKey(["order_books", "table"])

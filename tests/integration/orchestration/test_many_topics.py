@@ -18,7 +18,7 @@ from tests.support.installation import Installation, messages, wait_until
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOPICS = 200
 WITHIN_SECONDS = 10

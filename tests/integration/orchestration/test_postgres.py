@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 AWAY_SECONDS = 75.0
 """The run reports to Dagster once a minute."""

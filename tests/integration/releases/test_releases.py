@@ -53,7 +53,6 @@ def installation(folder: Path) -> Iterator[Installation]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_an_installation_of_a_release_continues(installation: Installation) -> None:
     expected = json.loads((installation.folder / "description.json").read_text())
     assert installation.describe() == expected

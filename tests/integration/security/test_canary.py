@@ -114,7 +114,6 @@ def watched(secured: Secured, tmp_path: Path) -> Iterator[Watched]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_secret_stands_nowhere_but_where_it_was_put(watched: Watched) -> None:
     watched.produce("canary", 0, 300)
     lines: dict[int, bytes] = {}
@@ -149,7 +148,6 @@ def test_a_secret_stands_nowhere_but_where_it_was_put(watched: Watched) -> None:
     assert not holds(said.encode(), CANARIES)
 
 
-@pytest.mark.timeout(600)
 def test_a_secret_stands_in_no_error_either(watched: Watched) -> None:
     refused: Secured | None = watched.secured
     assert refused is not None

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from lockstep.features.localdev.broker import Broker
 
-pytestmark = pytest.mark.timeout(600)
 
 SUBMISSION_PORT = 6066
 """A standalone master runs programs that are sent there."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(600)
 
 DECLARED = "https://console.example"
 ANSWER_SECONDS = 60

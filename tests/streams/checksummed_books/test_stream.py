@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.features.localdev.recordings import Recorded
 
-pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 COLUMNS = ("_emit_offset", "_row", "side", "price_text", "quantity", "previous_quantity")
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lockstep.table.ledger import LedgerRow
     from tests.streams.dydx_books.plain_fold import Row
 
-pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 COLUMNS = ("_sequence", "market", "side", "price", "size", "offset", "before")
 REORDERING = FuzzyWindow(lateness=SECOND, reorder=True)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from lockstep.features.localdev.recordings import Recorded, Sent
 
-pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, Spark alone takes a minute to start
 
 # Differences of spot_btcusdt (`u`) whose last best-price ticker was never recorded. The book is right.
 TICKER_NEVER_CAME = (50093478174, 50093480542)

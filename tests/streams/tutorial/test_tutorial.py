@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lockstep.features.localdev.broker import Broker
     from tests.streams.tutorial.conftest import Reader
 
-pytestmark = pytest.mark.timeout(900)  # with many suites at the same time, a broker alone takes a minute to start
 
 STREAM = "assets/plant.py"
 

@@ -52,7 +52,7 @@ def schemas(folder: Path) -> Iterator[HttpSchemas]:
 @pytest.fixture
 def registry(folder: Path, tokens: TokenServer, schemas: HttpSchemas) -> HttpRegistry:
     client = TokenClient(tokens.url, CLIENT, f"file:{folder / 'secret'}", "api://registry/.default")
-    return HttpRegistry(schemas.url, client=client, ca_file=folder / "ca.pem", timeout_seconds=1.0)
+    return HttpRegistry(schemas.url, client=client, ca_file=folder / "ca.pem", timeout_seconds=30.0)
 
 
 def sent(schemas: HttpSchemas) -> list[str]:
@@ -107,7 +107,8 @@ def test_an_issuer_that_fails_for_a_moment_is_asked_again(
 ) -> None:
     tokens.refusal = status
     monkeypatch.setattr(schema_registry, "PAUSE_SECONDS_FIRST", 0.05)
-    assert f"HTTP {status} from {tokens.url}, for 1 s" in problem(registry)
+    brief = replace(registry, timeout_seconds=3.0)
+    assert f"HTTP {status} from {tokens.url}, for 3 s" in problem(brief)
     assert schemas.asked == []
     tokens.refusal = 0
     assert registry.schema(FIRST_ID) == FOUND

@@ -33,18 +33,25 @@ def _collected() -> Iterator[None]:
     gc.collect()
 
 
-def fill(held: list[bytes]) -> None:
-    """Allocate between instructions of Python, as a fold does; then wait for the watch."""
+def wait_for_watch() -> Iterator[None]:
+    """Instructions of Python, at which the watch raises its error."""
     began = time.monotonic()
     while time.monotonic() - began < SECONDS_MAX:
+        yield
+        time.sleep(0.005)
+
+
+def fill(held: list[bytes]) -> None:
+    """Allocate between instructions of Python, as a fold does; then wait for the watch."""
+    for _ in wait_for_watch():
         if len(held) < BLOCKS:
             held.append(b"x" * BLOCK_BYTES)
-        time.sleep(0.005)
 
 
 def fill_in_one_instruction(held: list[bytes]) -> None:
     held.append(b"x" * (BLOCKS * BLOCK_BYTES))
-    time.sleep(1.0)
+    for _ in wait_for_watch():
+        pass
 
 
 def fill_and_catch(held: list[bytes]) -> None:

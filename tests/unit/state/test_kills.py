@@ -16,7 +16,7 @@ from tests.unit.state.home import Home
 from tests.unit.state.worker import committed, values_after
 
 SESSIONS = 60
-PROGRESS_SECONDS_MAX = 30
+PROGRESS_SECONDS_MAX = 120
 
 
 def killed_after_progress(folder: Path, home: Home, luck: random.Random) -> None:
