@@ -111,9 +111,12 @@ def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: 
             avros.deliver()
         assert "lockstep delivery schema readings" in refused.value.next_step
     schemas.refusing = [(503, b"{}")] * 100
+    patient_seconds = avros.registry_seconds
+    avros.registry_seconds = 2
     assert "HTTP 503" in diagnose()
     with pytest.raises(TargetInterrupted, match="HTTP 503"):
         avros.deliver()
+    avros.registry_seconds = patient_seconds
     schemas.refusing.clear()
     schemas.incompatible.clear()
     with pytest.raises(DeliveryHalted, match="Avro cannot hold it: Python int too large"):
