@@ -153,6 +153,7 @@ def set_up(parts: list[str]) -> None:
     is_made = stamped() == made_from
     due = [part for part in parts if not is_made or read_stamp(part) != part_fingerprint(part)]
     PROGRESS.steps = len(due) + (0 if is_made else ENVIRONMENT_STEPS - VENV.exists())
+    PROGRESS.steps += (not is_made or EXTENSION in due) and find_pinned_uv() is None
     if not is_made:
         make_environment(made_from)
     for part in due:
@@ -289,13 +290,23 @@ def prepare_java() -> None:
 
 
 def find_uv() -> str:
-    """The uv on PATH if it is the pinned one, else the pinned one in the project's own folder."""
-    version = re.findall(r"^uv==(\S+)", UV_PIN.read_text(), flags=re.MULTILINE)[0]
-    folder = TOOLS / f"uv-{version}"
-    for found in (shutil.which("uv"), str(folder / "bin" / "uv")):
+    """The pinned uv, fetched into the project's own folder if it is nowhere."""
+    return find_pinned_uv() or fetch_uv(TOOLS / f"uv-{pinned_version()}")
+
+
+def find_pinned_uv() -> str | None:
+    """The uv on PATH if it is the pinned one, else the pinned one in the project's own folder; None without both."""
+    version = pinned_version()
+    for found in (shutil.which("uv"), str(TOOLS / f"uv-{version}" / "bin" / "uv")):
         if found and os.access(found, os.X_OK) and uv_version(found) == version:
             return found
-    return fetch_uv(folder)
+    return None
+
+
+def pinned_version() -> str:
+    """The version of uv that its pin names."""
+    version: str = re.findall(r"^uv==(\S+)", UV_PIN.read_text(), flags=re.MULTILINE)[0]
+    return version
 
 
 def uv_version(uv: str) -> str:

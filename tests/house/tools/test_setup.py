@@ -124,8 +124,9 @@ def test_a_machine_without_java_is_told_what_to_install(project: Path, environme
 
 
 def test_a_machine_without_network_is_told_so_and_keeps_nothing(project: Path, environment: dict[str, str]) -> None:
-    said = set_up(project, environment)
+    said = set_up(project, environment, "java")
     assert said.returncode == 1
+    assert said.stderr.startswith("setup: step 1 of 5: fetching uv"), "uv, three of the environment, and Java"
     assert said.stderr.splitlines()[-1] == (
         "setup: fetching uv, the installer: the package registry could not be reached; "
         "check the network (behind a mirror: set PIP_INDEX_URL), then run the same command again"
