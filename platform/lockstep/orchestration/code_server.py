@@ -67,7 +67,7 @@ def _watch(server: subprocess.Popen[bytes], wanted: threading.Event) -> None:
     proxy = psutil.Process(server.pid)
     inner: set[psutil.Process] = set()
     while not wanted.wait(WATCH_SECONDS):
-        inner |= _list_inner_servers(proxy)
+        inner |= _list_inner_servers(proxy) | _list_ended(proxy)
         newest = max(inner, key=psutil.Process.create_time, default=None)
         if newest is not None and not _is_alive(newest):
             sys.stderr.write("the inner server with the code ended, so this code server ends\n")
@@ -119,6 +119,13 @@ def _list_inner_servers(proxy: psutil.Process) -> set[psutil.Process]:
     """The inner servers of a proxy, those that wait for their last runs too."""
     with suppress(psutil.Error):
         return set(filter(is_inner_server, proxy.children()))
+    return set()
+
+
+def _list_ended(proxy: psutil.Process) -> set[psutil.Process]:
+    """The ended children of a proxy, which waits for none: an inner server may end before it was seen alive."""
+    with suppress(psutil.Error):
+        return {process for process in proxy.children() if not _is_alive(process)}
     return set()
 
 
