@@ -234,12 +234,12 @@ def test_a_leader_that_stays_silent_is_waited_for_once(
     client.stuck = frozenset((topic, number) for number in led if led[number] == led[0])
     admin = ClusterAdmin(client, timeout_seconds=15)
     first = admin.view([topic])
-    monkeypatch.setattr(admin_module, "SILENT_LEADER_SECONDS", 4 * WAIT_SECONDS_MAX)
+    monkeypatch.setattr(admin_module, "SILENT_LEADER_SECONDS", WAIT_SECONDS_MAX)
     began = time.monotonic()
     for _ in range(3):
         view = admin.view([topic])
         committed = admin.view_for_commit([topic], view)
-    assert time.monotonic() - began < WAIT_SECONDS_MAX
+    assert time.monotonic() - began < 2 * WAIT_SECONDS_MAX  # once more if the partitions moved to another leader
     assert {place.partition for place in first.unavailable} == {number for number in led if led[number] == led[0]}
     assert first.unavailable == view.unavailable == committed.unavailable
 
