@@ -19,7 +19,7 @@ def export_schedules(stream: AnyStream, settings: Settings) -> list[ScheduleDefi
     job = define_asset_job(
         name_part_job(stream, "export"),
         selection=AssetSelection.assets(make_part_key(stream, "export")),
-        description=f"Writes hours of {stream.name} that no rewind can go back to as plain Parquet, each once.",
+        description=f"Writes closed hours of {stream.name} as plain Parquet, each once.",
         tags=MAINTENANCE,
     )
     return [make_maintenance_schedule(job, settings.schedules.export)]

@@ -336,6 +336,8 @@ def _documentation(of: object, parameters: Sequence[inspect.Parameter] = ()) -> 
             yield "\n".join(_with_types(items, parameters) if section == "Attributes:" else items) + "\n"
         elif block.startswith("    "):
             yield f"```text\n{textwrap.dedent(block)}\n```\n"
+        elif block.startswith("|"):  # a table
+            yield f"{block}\n"
         else:
             yield " ".join(block.split()) + "\n"
 

@@ -473,7 +473,7 @@ class OnRewind(Enum):
 
     | value | an hour is exported | a rewind or promotion that undoes batches of an exported hour |
     |---|---|---|
-    | `WAIT` | `rewind_hours` after it was written | goes below the rewind floor, and ends the dataset |
+    | `WAIT` | `rewind_hours` after it was written | only to a savepoint or the start; then ends the dataset |
     | `REWRITE` | when it is closed and compacted | the next export withdraws the hour, then writes it again |
     | `REFUSE` | when it is closed and compacted | is refused |
     """

@@ -26,7 +26,7 @@ from lockstep.model.record import Envelope, Record
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 LATEST_US: Final = (datetime(9999, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
-"""Later times are in no ledger, as they are no dates in Python."""
+"""Bound of `PartitionTime.latest_us`, a year before the last date of Python."""
 LONGEST: Final = timedelta(days=36_525)
 """A century: the sum with a time must be a time that a state can hold."""
 BEGINNING: Final = -(2**63)

@@ -1,4 +1,4 @@
-"""The functions of a declaration, ready to call: the only code that the proof shares with the engine."""
+"""The functions of a declaration, ready to call; docs/verify.md lists the code that the proof and the engine share."""
 
 from __future__ import annotations
 

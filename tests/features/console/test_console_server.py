@@ -131,7 +131,7 @@ def test_a_batch_is_shown_within_two_seconds_and_a_dead_writer_at_all(feed: Feed
             while count_messages(view) == messages:
                 view = next(events)["view"]
             delays.append(time.monotonic() - sent_at)
-        assert min(delays) < NEW_SECONDS * 5
+        assert min(delays) < NEW_SECONDS + 1.0  # a batch needs at most a second here
         assert count_messages(view) == len(session(2)) + 3
         end()
         wait_for(events, state="no writer", messages=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -98,8 +99,8 @@ def test_a_new_optional_field_is_a_further_schema_that_readers_of_both_can_read(
 def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: Avros, schemas: HttpSchemas) -> None:
     declared = declare(avros.runs.stream, avros.target, format=RowFormat.AVRO)
 
-    def diagnose() -> str:
-        findings = check_deliveries({declared.stream.name: declared.stream}, avros.settings)
+    def diagnose(asking: Avros = avros) -> str:
+        findings = check_deliveries({declared.stream.name: declared.stream}, asking.settings)
         return " ".join(each.found for each in findings)
 
     assert "the first run registers the schema" in diagnose()
@@ -111,12 +112,10 @@ def test_a_registry_that_refuses_or_fails_is_named_and_no_row_is_written(avros: 
             avros.deliver()
         assert "lockstep delivery schema readings" in refused.value.next_step
     schemas.refusing = [(503, b"{}")] * 100
-    patient_seconds = avros.registry_seconds
-    avros.registry_seconds = 2
-    assert "HTTP 503" in diagnose()
+    impatient = replace(avros, registry_seconds=2)
+    assert "HTTP 503" in diagnose(impatient)
     with pytest.raises(TargetInterrupted, match="HTTP 503"):
-        avros.deliver()
-    avros.registry_seconds = patient_seconds
+        impatient.deliver()
     schemas.refusing.clear()
     schemas.incompatible.clear()
     with pytest.raises(DeliveryHalted, match="Avro cannot hold it: Python int too large"):

@@ -62,3 +62,9 @@ def test_parameters_have_types_defaults_and_texts() -> None:
 
 def test_constants_have_their_meaning() -> None:
     assert "### RESTART\n\nThe run ends after the batch" in PAGE
+
+
+def test_tables_of_docstrings_keep_their_lines() -> None:
+    rules = [line for line in PAGE.splitlines() if "|---" in line]
+    assert rules
+    assert [line for line in rules if set(line) > set("|-")] == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-COMPLETE = set(re.findall(r"`(\w+)`", RUNBOOK.split("\nAn entry without")[1].split("\n")[0]))
+COMPLETE = set(re.findall(r"`(\w+)`", RUNBOOK.split("\nIf an entry has no")[1].split("\n")[0]))
 """Errors whose messages need no entry."""
 ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
 COMMAND = re.compile(r"lockstep [a-z][^`\n]*")

@@ -27,9 +27,9 @@ from lockstep.model.record import KafkaMessage, Record, read_headers
 from lockstep.table.quarantine import VALUE_BYTES_MAX, Header, QuarantineRow
 
 KEPT_BYTES_MAX = 64_000_000
+"""A range with more bytes of quarantined messages ends early, so that garbage cannot fill a worker's memory."""
 TASK_KEPT_BYTES_MAX = 256_000_000
-"""A range with more quarantined messages ends early, so that garbage cannot fill a worker's memory; so do all ranges of
-a task that quarantine one more message, once they have as many together."""
+"""If the ranges of a task have more together, each range ends at its next quarantined message."""
 
 CRASHES_WORKER = Undecodable(DecodeCause.CRASHES_WORKER, "each worker that was given it died")
 """Verdict of the fold on a message whose worker died, as the driver found."""
@@ -168,7 +168,7 @@ class VerdictHandler:
 
     Attributes:
         counts: Messages by outcome.
-        kept: Rows for the quarantine.
+        quarantined: Rows for the quarantine.
         late: Rows for the late table.
         accepted: Losses that the declaration accepts.
     """
