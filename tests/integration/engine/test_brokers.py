@@ -11,15 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lockstep import Every
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.features.localdev.broker import Broker
-from lockstep.kafka import admin as admin_module
 from lockstep.kafka.admin import ClusterAdmin
-from lockstep.kafka.client import ClusterClient, OffsetAnswers, make_reader_configuration
+from lockstep.kafka.client import ClusterClient, make_reader_configuration
 from lockstep.settings import KafkaSettings
 from lockstep.verify.report import InvariantStatus
 from lockstep.verify.verify import verify_stream
@@ -208,40 +207,6 @@ def test_a_silent_controller_is_asked_once(brokers: tuple[Broker, ...]) -> None:
     finally:
         os.kill(silent.pid, signal.SIGCONT)
     assert client.described <= 2
-
-
-class StuckLeader(ClusterClient):
-    """A client to which one broker does not answer about offsets."""
-
-    stuck = frozenset[tuple[str, int]]()
-
-    def request_offsets(
-        self, asked: Sequence[TopicPartition], isolation: IsolationLevel, timeout_seconds: float
-    ) -> Future[OffsetAnswers]:
-        if {(place.topic, place.partition) for place in asked} & self.stuck:
-            return Future()
-        return super().request_offsets(asked, isolation, timeout_seconds)
-
-
-def test_a_leader_that_stays_silent_is_waited_for_once(
-    brokers: tuple[Broker, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Plans ask about starts and then ends, commits about ends alone: neither forgets the other's silent leader."""
-    servers = ",".join(broker.bootstrap_servers for broker in brokers)
-    topic = Feed(servers, "stuck").create("values", partitions=PARTITIONS)
-    client = StuckLeader(KafkaSettings(bootstrap_servers=servers))
-    led = leaders(servers, topic)
-    client.stuck = frozenset((topic, number) for number in led if led[number] == led[0])
-    admin = ClusterAdmin(client, timeout_seconds=15)
-    first = admin.view([topic])
-    monkeypatch.setattr(admin_module, "SILENT_LEADER_SECONDS", WAIT_SECONDS_MAX)
-    began = time.monotonic()
-    for _ in range(3):
-        view = admin.view([topic])
-        committed = admin.view_for_commit([topic], view)
-    assert time.monotonic() - began < 2 * WAIT_SECONDS_MAX  # once more if the partitions moved to another leader
-    assert {place.partition for place in first.unavailable} == {number for number in led if led[number] == led[0]}
-    assert first.unavailable == view.unavailable == committed.unavailable
 
 
 @pytest.mark.slow

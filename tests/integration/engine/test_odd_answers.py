@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Node
 
 from lockstep import Ordered
 from lockstep.engine.driver.loop import RunOutcome
 from lockstep.integrity.resume_options import IntegrityLost
 from lockstep.kafka.admin import ClusterAdmin, ClusterView
-from lockstep.kafka.client import ClusterClient, make_admin_client
+from lockstep.kafka.client import ClusterClient, OffsetAnswers, make_admin_client
 from lockstep.model.position import TopicIdPartition
 from lockstep.settings import KafkaSettings
 from tests.integration.engine.test_expired import holes
@@ -22,7 +23,10 @@ from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, snapshot, update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin._topic import TopicDescription
 
     from tests.support.feed import Feed
     from tests.support.local_runs import LocalRuns
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     Odd = Callable[[ClusterView], ClusterView]
 
 VALUES = session(4)
+LEADERS = 3
 
 
 def answer_oddly(monkeypatch: pytest.MonkeyPatch, odd: Odd, *looks: int) -> None:
@@ -180,3 +185,39 @@ def test_any_timeout_has_time_for_a_second_broker(
     monkeypatch.setattr(ClusterClient, "request_descriptions", ask_silent_one)
     assert set(admin.topics([topic])) == {topic}
     assert seconds[0] <= timeout_seconds / 3
+
+
+class StuckLeader(ClusterClient):
+    """A client that shows three leaders, of which the first does not answer about offsets."""
+
+    def request_descriptions(
+        self, names: Sequence[str], timeout_seconds: float
+    ) -> Future[list[TopicDescription | ClientError]]:
+        answer = super().request_descriptions(names, timeout_seconds)
+        for topic in answer.result():
+            assert not isinstance(topic, ClientError)
+            for partition in topic.partitions:
+                partition.leader = Node(partition.id % LEADERS, "127.0.0.1", 9092)
+        return answer
+
+    def request_offsets(
+        self, asked: Sequence[TopicPartition], isolation: IsolationLevel, timeout_seconds: float
+    ) -> Future[OffsetAnswers]:
+        if any(place.partition % LEADERS == 0 for place in asked):
+            return Future()
+        return super().request_offsets(asked, isolation, timeout_seconds)
+
+
+def test_a_leader_that_stays_silent_is_waited_for_once(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans ask about starts and then ends, commits about ends alone: neither forgets the other's silent leader."""
+    topic = feed.create("values", partitions=2 * LEADERS)
+    admin = ClusterAdmin(StuckLeader(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)), 60.0)
+    first = admin.view([topic])
+    monkeypatch.setattr("lockstep.kafka.admin.SILENT_LEADER_SECONDS", 120.0)
+    began = time.monotonic()
+    for _ in range(3):
+        view = admin.view([topic])
+        committed = admin.view_for_commit([topic], view)
+    assert time.monotonic() - began < 100
+    assert {place.partition for place in first.unavailable} == {0, LEADERS}
+    assert first.unavailable == view.unavailable == committed.unavailable
