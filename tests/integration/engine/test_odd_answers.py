@@ -18,6 +18,7 @@ from lockstep.kafka.admin import ClusterAdmin, ClusterView
 from lockstep.kafka.client import ClusterClient, OffsetAnswers, make_admin_client
 from lockstep.model.position import TopicIdPartition
 from lockstep.settings import KafkaSettings
+from tests.faults.matrix.drivers import wait_until
 from tests.integration.engine.test_expired import holes
 from tests.support.adding_stream import adding
 from tests.support.feed import folded, session, snapshot, update
@@ -211,7 +212,10 @@ class StuckLeader(ClusterClient):
 def test_a_leader_that_stays_silent_is_waited_for_once(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans ask about starts and then ends, commits about ends alone: neither forgets the other's silent leader."""
     topic = feed.create("values", partitions=2 * LEADERS)
-    admin = ClusterAdmin(StuckLeader(KafkaSettings(bootstrap_servers=feed.bootstrap_servers)), 60.0)
+    kafka = KafkaSettings(bootstrap_servers=feed.bootstrap_servers)
+    usual = ClusterAdmin(make_admin_client(kafka), 60.0)
+    wait_until(lambda: not usual.view([topic]).unavailable, "all partitions of the new topic answer")
+    admin = ClusterAdmin(StuckLeader(kafka), 60.0)
     first = admin.view([topic])
     monkeypatch.setattr("lockstep.kafka.admin.SILENT_LEADER_SECONDS", 120.0)
     began = time.monotonic()
